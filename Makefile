@@ -1,0 +1,47 @@
+# Every target sets itself up first (tools/setup_env.py); when nothing changed that takes a moment.
+# PYTHON=python3.12 chooses the Python, EXTRAS="aws console" adds extras, ARGS=... goes to the command.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test check fix bench docs lock clean
+MAKEFLAGS += --no-print-directory
+BIN := .venv/bin
+PY := $(or $(PYTHON),$(shell for p in python3 python3.13 python3.12 python3.11; do command -v $$p && break; done))
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 14
+
+setup: ## make .venv from the lock files (EXTRAS="aws console", PYTHON=python3.12)
+	@test -n "$(PY)" || { echo "Trace needs Python 3.11, 3.12 or 3.13, and there is no python3 on PATH." >&2; exit 1; }
+	@"$(PY)" tools/setup_env.py
+
+demo: setup ## the whole platform on a dev chain, start to end
+	@$(BIN)/trace demo $(ARGS)
+
+up: setup ## the platform, until Ctrl-C
+	@$(BIN)/trace up $(ARGS)
+
+test: setup ## the tests (ARGS="tests/store -x")
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## ruff, mypy and import-linter
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fix: setup ## what ruff can repair by itself
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: setup ## every benchmark in bench/, one after the other
+	@set -e; for f in $$(grep -ls '^if __name__ == "__main__"' bench/*.py); do \
+		n=$${f##*/}; echo "bench.$${n%.py}"; $(BIN)/python -m "bench.$${n%.py}" $(ARGS); done
+
+docs: setup ## the generated parts of docs/
+	@$(BIN)/python tools/write_docs.py $(ARGS)
+
+lock: ## requirements/*.txt again from pyproject.toml (needs uv; ARGS=--upgrade)
+	@"$(PY)" tools/lock $(ARGS)
+
+clean: ## remove .venv and caches (never .trace, which holds data)
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,75 @@
+"""What every test may stand on: one real Postgres, migrated templates, and a fresh clone of them for each test."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trace_platform.lite.ports import free_port
+from trace_platform.lite.postgres import Cluster, RunningServer, running
+from trace_platform.store.migrate import Database, migrate
+
+# A test's database need not survive a power cut, only a kill: that needs no fsync.
+QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[RunningServer]:
+    folder = Path(tempfile.mkdtemp(prefix="trace-test-"))
+    folder.chmod(0o711)
+    cluster = Cluster("test", folder / "data", folder / "s", free_port(), settings=QUICK)
+    try:
+        with running(cluster) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: RunningServer) -> Callable[[Database], str]:
+    """The name of a migrated database, made on first use and never connected to again."""
+    made: dict[Database, str] = {}
+
+    def name_of(database: Database) -> str:
+        if database not in made:
+            name = f"template_{database}"
+            migrate(postgres.create_database(name), database)
+            made[database] = name
+        return made[database]
+
+    return name_of
+
+
+@pytest.fixture
+def clone(postgres: RunningServer, template: Callable[[Database], str]) -> Iterator[Callable[[Database], str]]:
+    """The DSN of a fresh migrated database, dropped after the test."""
+    names: list[str] = []
+
+    def make(database: Database) -> str:
+        names.append(f"{database}_{uuid.uuid4().hex[:12]}")
+        return postgres.create_database(names[-1], template(database))
+
+    yield make
+    for name in names:
+        postgres.drop_database(name)
+
+
+@pytest.fixture
+def state_db(clone: Callable[[Database], str]) -> str:
+    return clone("state")
+
+
+@pytest.fixture
+def data_db(clone: Callable[[Database], str]) -> str:
+    return clone("data")
+
+
+@pytest.fixture
+def queue_db(clone: Callable[[Database], str]) -> str:
+    return clone("queue")
+

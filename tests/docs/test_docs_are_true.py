@@ -1,0 +1,79 @@
+"""Documentation that the code can contradict is checked against it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.write_docs import cli_page, settings_page
+from trace_platform.dispatcher.http.routes import internal_door, task_door
+from trace_platform.gateway.process import public_door
+from trace_platform.lite.plan import PROCESSES
+from trace_platform.query.process import query_door
+from trace_platform.settings import IdentitySettings, leaves
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+NOTHING: Any = None  # the routes of a door are known before what stands behind it
+
+DOORS = {
+    "Gateway": public_door(NOTHING, IdentitySettings()),
+    "Dispatcher, task door": task_door(NOTHING),
+    "Dispatcher, internal door": internal_door(NOTHING),
+    "Query, task door": query_door(NOTHING),
+    "Query, internal door": query_door(NOTHING),
+}
+
+
+def routes_of(app: Any) -> Iterator[str]:
+    for route in app.routes:
+        for method in sorted(route.methods - {"HEAD"}):
+            yield f"{method} {route.path}"
+
+
+def documented(door: str) -> set[str]:
+    section = (DOCS / "doors.md").read_text().partition(f"## {door}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `([A-Z]+ /\S*)`", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_route_of_a_door_is_documented_and_every_documented_route_exists(door: str) -> None:
+    assert documented(door) == set(routes_of(DOORS[door]))
+
+
+def test_the_settings_page_is_what_the_code_says() -> None:
+    assert (DOCS / "settings.md").read_text() == settings_page(), "run `make docs`"
+
+
+def test_the_command_line_page_is_what_the_code_says() -> None:
+    assert (DOCS / "cli.md").read_text() == cli_page(), "run `make docs`"
+
+
+def test_every_setting_has_a_reason_and_every_number_a_unit() -> None:
+    for leaf in leaves():
+        assert leaf.why.endswith("."), leaf.path
+        if leaf.field.annotation in (int, float):
+            assert leaf.unit, leaf.path
+
+
+def test_every_process_has_a_row_in_the_security_page() -> None:
+    page = (DOCS / "security.md").read_text()
+    for name in PROCESSES:
+        assert f"| `trace {name}` |" in page
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_readme_names_both_commands_and_fits_a_screen_or_two() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "make demo" in readme
+    assert "make test" in readme
+    assert len(readme.splitlines()) <= 100

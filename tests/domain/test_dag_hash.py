@@ -1,0 +1,122 @@
+"""Hashes and generations: what counts as a change, and how far it goes."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.dag import JobOutput, config_hash, dataset_ids, generation_ids, parse_dag
+from trace_platform.domain.ids import JobName, OrgId
+
+ORG = OrgId(UUID(int=7))
+
+DAG = """
+name: shop
+defaults: {runtime: platform}
+jobs:
+  - name: pull
+    operator: pull
+    source: {kind: manual}
+    outputs: [orders, items]
+  - name: clean
+    operator: sql
+    config: {query: SELECT 1}
+    inputs: [{from: {job: pull, output: orders}, where: "a = 1 and b = 2"}]
+  - name: total
+    operator: sql
+    inputs: [{from: {job: clean}}]
+  - name: other
+    operator: sql
+    inputs: [{from: {job: pull, output: items}}, {from: {dataset: prices}}]
+publish:
+  clean_orders: {job: clean}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name: shop\n", "# a comment\nname:    'shop'\n\n"),
+        ("defaults: {runtime: platform}\n", 'defaults:\n  "runtime": platform\n'),
+        ("    operator: pull\n    source: {kind: manual}\n", "    source:\n      kind: manual\n    operator: pull\n"),
+        ("a = 1 and b = 2", "a = 1 and b = 2"),
+    ],
+)
+def test_formatting_does_not_change_the_yaml_hash(old: str, new: str, catalog: Catalog) -> None:
+    one, other = parse_dag(DAG, catalog), parse_dag(DAG.replace(old, new), catalog)
+    assert one.yaml_hash == other.yaml_hash
+    assert one.canonical == other.canonical
+    assert len(one.yaml_hash) == 64
+
+
+def test_the_yaml_hash_is_that_of_the_file_not_of_the_defaults_of_a_release(catalog: Catalog) -> None:
+    explicit = parse_dag(DAG.replace("{runtime: platform}", "{runtime: platform, max_attempts: 3}"), catalog)
+    assert explicit.jobs == parse_dag(DAG, catalog).jobs
+    assert explicit.yaml_hash != parse_dag(DAG, catalog).yaml_hash
+    assert generation_ids(explicit, ORG) == generation_ids(parse_dag(DAG, catalog), ORG)
+
+
+def changed(old: str, new: str, catalog: Catalog) -> set[str]:
+    """The jobs whose datasets get a new generation."""
+    assert old in DAG
+    before, after = parse_dag(DAG, catalog), parse_dag(DAG.replace(old, new, 1), catalog)
+    one, other = generation_ids(before, ORG), generation_ids(after, ORG)
+    return {output.job for output, dataset in dataset_ids(after, ORG).items() if one.get(dataset) != other[dataset]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "jobs"),
+    [
+        # What decides the bytes: the job and everything downstream of it.
+        ("SELECT 1", "SELECT 2", {"clean", "total"}),
+        ("a = 1 and b = 2", "a = 1", {"clean", "total"}),
+        (', where: "a = 1 and b = 2"', "", {"clean", "total"}),
+        ("output: orders", "output: items", {"clean", "total"}),
+        ("job: clean}}]", "job: clean}, name: c}]", {"total"}),
+        ("name: total\n", "name: total\n    execution_strategy: PerPartition\n", {"total"}),
+        ("name: total\n", "name: total\n    outputs: [{name: t, storage: postgres}]\n", {"total"}),
+        ("name: total\n", "name: total\n    unique_key: [a]\n    update_strategy: append\n", {"total"}),
+        ("kind: manual}\n", "kind: manual}\n    config: {size: 2}\n", {"pull", "clean", "total", "other"}),
+        ("dataset: prices", "dataset: rates", {"other"}),
+        # What does not.
+        ("kind: manual", "kind: always_on", set()),
+        ("runtime: platform", "runtime: platform, max_attempts: 9, timeout_seconds: 7, priority: bulk", set()),
+        ("runtime: platform", "runtime: platform, scaling: {max_concurrency: 1}, max_queue_depth: 5", set()),
+        ("a = 1 and b = 2", "(b = 2) AND a=1", set()),
+        ('where: "a = 1 and b = 2"', "where: {b: 2, a: 1}", set()),
+        ("job: pull, output: items", "job: pull, output: 1", set()),
+        ("from: {job: clean}", "from: {dataset: clean_orders}", set()),
+        ("clean_orders", "tidy_orders", set()),
+        ("name: total\n", "name: total\n    secrets: [KEY]\n", set()),
+    ],
+)
+def test_a_change_goes_downstream_and_no_further(old: str, new: str, jobs: set[str], catalog: Catalog) -> None:
+    assert changed(old, new, catalog) == jobs
+
+
+def test_a_bundle_with_other_bytes_is_another_job(catalog: Catalog) -> None:
+    text = """
+name: t
+jobs:
+  - {name: p, operator: pull, runtime: platform, source: {kind: manual}}
+  - {name: u, operator: bundle, runtime: lambda, inputs: [{from: {job: p}}], udf: {bundle: a.zip, sha256: HASH}}
+"""
+    one, same, other = (
+        config_hash(parse_dag(text.replace("a.zip", name).replace("HASH", digest * 64), catalog).jobs[1])
+        for name, digest in (("a.zip", "a"), ("b.zip", "a"), ("a.zip", "b"))
+    )
+    assert one == same
+    assert one != other
+
+
+def test_datasets_keep_their_ids_when_everything_about_them_changes(catalog: Catalog) -> None:
+    before = dataset_ids(parse_dag(DAG, catalog), ORG)
+    after = dataset_ids(parse_dag(DAG.replace("SELECT 1", "SELECT 2").replace("a = 1", "c = 3"), catalog), ORG)
+    assert before == after
+    assert set(before) == {
+        JobOutput(JobName(job), output)
+        for job, output in (("pull", 0), ("pull", 1), ("clean", 0), ("total", 0), ("other", 0))
+    }
+    assert dataset_ids(parse_dag(DAG, catalog), OrgId(UUID(int=8))).items().isdisjoint(before.items())

@@ -1,0 +1,202 @@
+"""Claims come back from a token as they went in, and nothing that is not exactly them comes back at all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokens.forge import CLAIMS, Clock, Key
+from trace_platform.capability import (
+    LONGEST_LIFE_SECONDS,
+    Claims,
+    GrantedDataset,
+    Reason,
+    S3Prefixes,
+    TokenRefused,
+    Verifier,
+    decode,
+    encode,
+    life_of,
+    new_claims,
+    renewal_due,
+)
+from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from trace_platform.settings import TokenSettings
+
+SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=200)
+KEY = Key()
+
+TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=80)
+NUMBERS = st.integers(0, 2**63 - 1)
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).map(DatasetName)
+BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9-]{1,12}[a-z0-9]", fullmatch=True)
+SEGMENTS = st.from_regex(r"[A-Za-z0-9_.=-]{1,12}", fullmatch=True).filter(lambda text: text not in {".", ".."})
+PREFIXES = st.builds(
+    lambda bucket, path: f"s3://{bucket}/{'/'.join(path)}/", BUCKETS, st.lists(SEGMENTS, min_size=1, max_size=4)
+)
+ORGS, TASKS = st.uuids().map(OrgId), st.uuids().map(TaskId)
+ATTEMPTS = st.integers(1, 2**63 - 1).map(Attempt)
+
+
+@st.composite
+def grants(draw: st.DrawFn) -> GrantedDataset:
+    access = draw(st.sampled_from(("read", "write")))
+    return GrantedDataset(
+        DatasetId(draw(st.uuids())),
+        DatasetVersion(draw(st.uuids())),
+        CommitNumber(draw(NUMBERS)) if access == "read" else None,
+        draw(st.none() | NAMES),
+        draw(TEXT),
+        access,
+    )
+
+
+DATASETS = st.lists(grants(), max_size=4).map(tuple)
+S3 = st.builds(S3Prefixes, st.lists(PREFIXES, max_size=3).map(tuple), st.lists(PREFIXES, max_size=3).map(tuple))
+
+
+@st.composite
+def any_claims(draw: st.DrawFn) -> Claims:
+    iat = draw(st.integers(0, 2**62))
+    exp = iat + draw(st.integers(1, 2**62))
+    return Claims(
+        draw(TEXT), iat, exp, draw(st.uuids()), draw(ORGS), draw(TASKS), draw(ATTEMPTS), draw(DATASETS), draw(S3)
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@SETTINGS
+@given(any_claims())
+def test_claims_come_back_as_they_went_in(claims: Claims) -> None:
+    assert decode(encode(claims)) == claims
+
+
+@SETTINGS
+@given(any_claims())
+def test_a_payload_names_its_task_twice_and_its_audience_once(claims: Claims) -> None:
+    payload = json.loads(encode(claims))
+    assert payload["sub"] == f"task:{claims.task_id}" == claims.sub
+    assert UUID(payload["task_id"]) == claims.task_id
+    assert payload["aud"] == "trace.task" == claims.aud
+
+
+@SETTINGS
+@given(DATASETS, S3, ATTEMPTS, st.none() | st.integers(0, 200_000), st.floats(1e9, 4e9))
+def test_a_token_holds_for_whom_it_was_issued(
+    datasets: tuple[GrantedDataset, ...], s3: S3Prefixes, attempt: Attempt, timeout: int | None, now: float
+) -> None:
+    claims = new_claims(
+        issuer="trace-dispatcher",
+        org_id=CLAIMS.org_id,
+        task_id=CLAIMS.task_id,
+        attempt=attempt,
+        datasets=datasets,
+        s3=s3,
+        timeout_seconds=timeout,
+        now=now,
+    )
+    token = KEY.sign(encode(claims))
+
+    async def published() -> dict[str, Any]:
+        return {"keys": [KEY.jwk]}
+
+    async def verified() -> Claims:
+        return await Verifier(published, TokenSettings(), clock=Clock(now), monotonic=Clock(now)).verify(token)
+
+    assert asyncio.run(verified()) == claims
+
+
+def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [here, *(path for key, one in inner for path in paths(one, (*here, key)))]
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = put(value[path[0]], path[1:], new)
+    return copy
+
+
+@SETTINGS
+@given(any_claims(), st.data())
+def test_one_value_replaced_is_refused_or_is_what_comes_back(claims: Claims, data: st.DataObject) -> None:
+    payload = json.loads(encode(claims))
+    changed = put(payload, data.draw(st.sampled_from(paths(payload))), data.draw(JSON))
+    try:
+        again = decode(json.dumps(changed).encode())
+    except TokenRefused:
+        return
+    assert json.loads(encode(again)) == changed
+
+
+@SETTINGS
+@given(any_claims(), st.text(min_size=1, max_size=12), JSON)
+def test_a_claim_added_is_refused(claims: Claims, name: str, value: Any) -> None:
+    payload = json.loads(encode(claims))
+    if name in payload:
+        return
+    try:
+        decode(json.dumps(payload | {name: value}).encode())
+    except TokenRefused as refused:
+        assert refused.reason in {Reason.BAD_CLAIMS, Reason.MALFORMED}  # noqa: PT017 - either outcome ends the example
+    else:
+        raise AssertionError(name)
+
+
+@SETTINGS
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_whatever_is_no_payload_is_refused_and_nothing_else_happens(payload: bytes) -> None:
+    try:
+        decode(payload)
+    except TokenRefused:
+        return
+    raise AssertionError(payload)
+
+
+@SETTINGS
+@given(st.text(max_size=200) | st.text("abcAZ09-_.=", max_size=200))
+def test_whatever_is_no_token_is_refused_and_nothing_else_happens(token: str) -> None:
+    async def unasked() -> dict[str, Any]:
+        raise AssertionError("no key is asked for")
+
+    async def refused() -> None:
+        try:
+            await Verifier(unasked, TokenSettings()).verify(token)
+        except TokenRefused:
+            return
+        raise AssertionError(token)
+
+    asyncio.run(refused())
+
+
+@SETTINGS
+@given(st.none() | st.floats(-1e6, 1e300), st.integers(600, 2 * LONGEST_LIFE_SECONDS))
+def test_a_life_is_the_timeout_and_five_minutes_within_a_day(timeout: float | None, longest: int) -> None:
+    life = life_of(timeout, longest)
+    assert 300 <= life <= min(longest, 24 * 3600)
+    if timeout is not None and 0 <= timeout <= min(longest, 24 * 3600) - 300:
+        assert life == int(timeout) + 300
+
+
+@SETTINGS
+@given(any_claims(), st.floats(0, 1))
+def test_a_token_is_renewed_past_half_its_life(claims: Claims, share: float) -> None:
+    life = claims.exp - claims.iat
+    assert not renewal_due(claims, claims.iat)
+    assert not renewal_due(claims, claims.iat + life / 2)
+    assert renewal_due(claims, claims.exp + life)
+    if life < 2**40 and claims.iat < 2**40:  # where a float can tell the moments apart
+        assert renewal_due(claims, claims.iat + share * life) == (claims.iat + share * life > claims.iat + life / 2)

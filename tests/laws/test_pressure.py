@@ -1,0 +1,132 @@
+"""Backpressure on random DAGs: who is paused, why, and that everything drains once the slow consumer recovers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trace_platform.domain.ids import JobId
+from trace_platform.domain.pressure import Load, PauseReason, Priority, Threshold, pauses
+
+Edge = tuple[JobId, JobId]
+
+
+def job(number: int) -> JobId:
+    return JobId(UUID(int=number))
+
+
+@dataclass
+class World:
+    """A DAG with its thresholds, and a simulation of it: events wait per job, tasks queue, each end makes events."""
+
+    jobs: list[JobId]
+    edges: list[Edge]
+    max_depth: dict[JobId, int]
+    max_age: dict[JobId, int]
+    priority: dict[JobId, Priority]
+
+    def load(self, each: JobId, depth: int, age: float) -> Load:
+        return Load(each, depth, age, self.max_depth.get(each), self.max_age.get(each), self.priority[each])
+
+    def upstream(self, each: JobId) -> set[JobId]:
+        above = {producer for producer, consumer in self.edges if consumer == each}
+        return above.union(*(self.upstream(producer) for producer in above))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    jobs = [job(number) for number in range(1, draw(st.integers(2, 7)) + 1)]
+    pairs = [(one, other) for index, other in enumerate(jobs) for one in jobs[:index]]
+    edges = [pair for pair in pairs if draw(st.booleans())]
+    some = st.sampled_from(jobs)
+    return World(
+        jobs,
+        edges,
+        draw(st.dictionaries(some, st.integers(1, 6))),
+        draw(st.dictionaries(some, st.integers(1, 6))),
+        {each: draw(st.sampled_from(Priority)) for each in jobs},
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.data())
+def test_a_job_is_paused_exactly_if_a_queue_below_it_reached_its_limit(world: World, data: st.DataObject) -> None:
+    counts = st.integers(0, 8)
+    loads = {each: world.load(each, data.draw(counts), data.draw(counts)) for each in world.jobs}
+    found = pauses(loads.values(), world.edges)
+    for each in world.jobs:
+        share = 0.5 if world.priority[each] is Priority.BULK else 1
+        expected = set()
+        for below in world.jobs:
+            load = loads[below]
+            if each not in world.upstream(below) or load.depth == 0:
+                continue
+            if load.max_depth is not None and load.depth >= load.max_depth * share:
+                expected.add((below, Threshold.DEPTH))
+            if load.max_age_seconds is not None and load.oldest_seconds >= load.max_age_seconds * share:
+                expected.add((below, Threshold.AGE))
+        assert {(reason.queue, reason.threshold) for reason in found.get(each, ())} == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(worlds(), st.data())
+def test_everything_drains_once_the_slow_consumer_recovers(world: World, data: st.DataObject) -> None:
+    slow = data.draw(st.sampled_from(world.jobs))
+    stuck_for = data.draw(st.integers(0, 12))
+    first = Counter({each: data.draw(st.integers(0, 6)) for each in world.jobs})
+    waiting = Counter(first)
+    # Each queue holds the step at which its tasks were made, oldest first.
+    queues: dict[JobId, list[int]] = {each: [] for each in world.jobs}
+    ended: Counter[JobId] = Counter()
+    step = 0
+    while waiting.total() or any(queues.values()):
+        assert step < 2_000, "the DAG is stuck"
+        loads = [world.load(each, len(queue), step - queue[0] if queue else 0) for each, queue in queues.items()]
+        paused = pauses(loads, world.edges)
+        for each in world.jobs:
+            while waiting[each] and each not in paused and len(queues[each]) < 50:
+                waiting[each] -= 1
+                queues[each].append(step)
+        for each in world.jobs:
+            if queues[each] and not (each == slow and step < stuck_for):
+                queues[each].pop(0)
+                ended[each] += 1
+                waiting.update(consumer for producer, consumer in world.edges if producer == each)
+        step += 1
+    for each in world.jobs:  # nothing was lost on the way, and nothing done twice
+        from_above = sum(ended[producer] for producer, consumer in world.edges if consumer == each)
+        assert ended[each] == first[each] + from_above
+
+
+@settings(max_examples=50)
+@given(worlds(), st.integers(1, 8))
+def test_bulk_gives_way_before_normal(world: World, depth: int) -> None:
+    loads = [world.load(each, depth, 0) for each in world.jobs]
+    as_normal = pauses([Load(x.job, x.depth, 0, x.max_depth) for x in loads], world.edges)
+    as_bulk = pauses([Load(x.job, x.depth, 0, x.max_depth, None, Priority.BULK) for x in loads], world.edges)
+    assert set(as_normal) <= set(as_bulk)
+
+
+def test_a_pause_says_which_queue_which_threshold_and_how_far() -> None:
+    a, b, c = job(1), job(2), job(3)
+    loads = [Load(a, 0, 0, priority=Priority.BULK), Load(b, 0, 0), Load(c, 6, 70, max_depth=10, max_age_seconds=60)]
+    assert pauses(loads, [(a, b), (b, c)]) == {
+        a: (PauseReason(c, Threshold.AGE, 30, 70), PauseReason(c, Threshold.DEPTH, 5, 6)),
+        b: (PauseReason(c, Threshold.AGE, 60, 70),),
+    }
+
+
+def test_a_ring_of_datasets_pauses_nobody_by_its_own_queue() -> None:
+    a, b = job(1), job(2)
+    found = pauses([Load(a, 9, 0, max_depth=1), Load(b, 0, 0)], [(a, b), (b, a)])
+    assert set(found) == {b}
+
+
+def test_below_its_threshold_a_queue_lets_its_producers_go() -> None:
+    a, b = job(1), job(2)
+    for depth, paused in ((9, False), (10, True), (11, True)):
+        assert bool(pauses([Load(a, 0, 0), Load(b, depth, 0, max_depth=10)], [(a, b)])) is paused

@@ -1,0 +1,66 @@
+"""A home belongs to one `trace up`, and its secrets to one user."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trace_platform.errors import HomeInUse, SetupError
+from trace_platform.lite.home import Home, ensure_issuer_key, ensure_worker_token, held, holder, public_pem
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    made = Home(tmp_path / "home with a space")
+    made.make()
+    return made
+
+
+def test_a_second_holder_is_told_who_the_first_is(home: Home) -> None:
+    with held(home), pytest.raises(HomeInUse, match=f"process {os.getpid()}"), held(home):
+        pass
+    with held(home):
+        assert holder(home) == os.getpid()
+    assert holder(home) is None
+
+
+def test_a_killed_holder_holds_nothing(home: Home) -> None:
+    code = (
+        "import sys, os, pathlib; from trace_platform.lite.home import *\n"
+        "with held(Home(pathlib.Path(sys.argv[1]))): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, home.root], check=False).returncode == -9
+    assert holder(home) is None
+    with held(home):
+        pass
+
+
+def test_keys_and_tokens_are_made_once_and_only_for_their_user(home: Home) -> None:
+    assert ensure_worker_token(home) == ensure_worker_token(home)
+    assert public_pem(ensure_issuer_key(home)) == public_pem(ensure_issuer_key(home))
+    for path in home.keys.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+
+
+def test_an_empty_token_file_of_a_killed_start_is_made_good(home: Home) -> None:
+    home.worker_token.touch()
+    assert len(ensure_worker_token(home)) > 40
+
+
+def test_a_damaged_issuer_key_is_said_not_replaced(home: Home) -> None:
+    (home.keys / "issuer.pem").write_text("not a key")
+    with pytest.raises(SetupError, match="cannot be read"):
+        ensure_issuer_key(home)
+    assert (home.keys / "issuer.pem").read_text() == "not a key"
+
+
+def test_a_home_that_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="cannot be made"):
+        Home(tmp_path / "file" / "home").make()

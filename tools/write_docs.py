@@ -1,0 +1,108 @@
+"""Writes the pages of `docs/` that are made from the code: settings, command line, data model. `make docs` runs it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from trace_platform.cli.app import app
+from trace_platform.lite.ports import free_port
+from trace_platform.lite.postgres import Cluster, running
+from trace_platform.settings import Settings, leaves
+from trace_platform.store.describe import describe
+from trace_platform.store.migrate import migrate
+
+DOCS = Path(__file__).parent.parent / "docs"
+MADE = "<!-- Made from the code by `make docs`; a test compares. -->"
+
+
+def main() -> None:
+    (DOCS / "settings.md").write_text(settings_page())
+    (DOCS / "cli.md").write_text(cli_page())
+    (DOCS / "data_model.md").write_text(data_model_page())
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        MADE,
+        "",
+        "Each is read from its variable, else from `trace.toml` in the home folder, else it is its default;",
+        "secrets only from the environment. `trace config show` prints the values in force and where they come from.",
+        "An unknown name or an impossible value stops the start, with the setting's name.",
+    ]
+    group = None
+    for leaf in leaves():
+        name = leaf.path.rpartition(".")[0]
+        if name != group:
+            group = name
+            lines += ["", f"## {name or 'general'}", "", *_about(name)]
+            lines += ["| setting | variable | default | unit | why |", "|---|---|---|---|---|"]
+        default = "" if leaf.default is None else f"`{leaf.default}`"
+        unit = "secret, " * leaf.secret + (leaf.unit or "")
+        lines.append(f"| `{leaf.path}` | `{leaf.variable}` | {default} | {unit.rstrip(', ')} | {leaf.why} |")
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    lines = ["# The command line", "", MADE, ""]
+    lines += ["Every verb explains itself with `--help`. A refusal says what, where and what to try, and exits with 1;"]
+    lines += ["`--json` gives the same to programs.", ""]
+    for path, command in verbs(typer.main.get_command(app)):
+        lines += [f"## `trace {path}`", "", (command.help or "").strip(), ""]
+        options = [parameter for parameter in command.params if parameter.name != "help"]
+        if options:
+            lines += ["| option | default | meaning |", "|---|---|---|"]
+            lines += [_option_row(parameter) for parameter in options]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def verbs(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every verb that does something, by the words that a person types."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name, one in inner.items():
+        yield from verbs(one, f"{path} {name}".strip())
+
+
+def data_model_page() -> str:
+    """From databases that were migrated just now, so that it shows what is and not what was meant."""
+    folder = Path(tempfile.mkdtemp(prefix="trace-docs-"))
+    folder.chmod(0o711)
+    try:
+        with running(Cluster("docs", folder / "data", folder / "s", free_port(), settings={"fsync": "off"})) as server:
+            dsns = [server.create_database(name) for name in ("state", "data", "queue")]
+            migrate(dsns[0], "state")
+            migrate(dsns[1], "data")
+            migrate(dsns[2], "queue")
+            return describe(*dsns)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _about(group: str) -> list[str]:
+    if not group:
+        return []
+    annotation = Settings.model_fields[group].annotation
+    return [(annotation.__doc__ or "").strip(), ""]
+
+
+def _option_row(parameter: Any) -> str:
+    names = " ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+    metavar = parameter.metavar
+    shown = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    default = "" if shown in (None, "", False) else f"`{shown}`"
+    return f"| {names}{f' {metavar}' if metavar else ''} | {default} | {getattr(parameter, 'help', '') or ''} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Trace: a data platform whose rows move on Spark and whose control state lives in Postgres."""

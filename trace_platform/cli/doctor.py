@@ -1,0 +1,31 @@
+"""`trace doctor`: can this machine run Trace, and if not, what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+
+from trace_platform.cli import say
+from trace_platform.cli.options import Home, Json, settings_of
+
+
+def doctor(home: Home = None, json: Json = False) -> None:
+    """Check Python, Java, disk, ports and the sandbox, and say how to fix each. Exit code 1 if something must be."""
+    from trace_platform.lite.doctor import examine
+    from trace_platform.lite.home import Home as HomeFolder
+    from trace_platform.lite.home import holder
+    from trace_platform.lite.ports import wanted_ports
+
+    settings = settings_of(home)
+    held = holder(HomeFolder(settings.home)) is not None
+    findings = examine(settings.home, [] if held else wanted_ports(settings.up.port_base), os.environ)
+    if json:
+        say.as_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            mark = {True: "[green]ok  [/]", False: "[red]bad [/]", None: "[yellow]warn[/]"}[finding.ok]
+            say.out.print(f"{mark} {finding.name:<16} {finding.found}".replace("\n", " "))
+            if finding.fix and finding.ok is not True:
+                say.out.print(f"     {'':<16} fix: {finding.fix}", markup=False)
+    sys.exit(1 if any(finding.ok is False for finding in findings) else 0)

@@ -1,0 +1,68 @@
+"""`trace dispatcher`, `trace worker`, ...: one process each, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trace_platform.cli.options import Home, settings_of
+
+if TYPE_CHECKING:
+    from trace_platform.process import Process
+
+SettingsFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--settings",
+        help="`-` reads all settings as JSON from standard input, and nothing from elsewhere.",
+        metavar="-",
+    ),
+]
+
+ABOUT = {
+    "dispatcher": "The control plane: events become tasks, tasks become commits.",
+    "worker": "Runs tasks, many at once, in one warm Spark session.",
+    "sink": "Drains buffered batches into data Postgres.",
+    "query": "SQL over granted datasets.",
+    "gateway": "The only public door: user API, webhooks, console.",
+    "scheduler": "Fires cron sources.",
+}
+
+
+def _verb(name: str) -> Callable[..., None]:
+    def run(home: Home = None, settings: SettingsFrom = None) -> None:
+        from trace_platform.process import run_process
+        from trace_platform.settings import settings_from_document
+
+        known = settings_from_document(sys.stdin.read()) if settings == "-" else settings_of(home)
+        if name == "dispatcher":
+            # It alone holds the state database's address: nobody of the same user reads it out of our memory.
+            from trace_platform.lite.launch import hide_memory
+
+            hide_memory()
+        sys.exit(run_process(name, known, _wired(name)))
+
+    run.__doc__ = ABOUT[name]
+    return run
+
+
+def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
+    """The process's main function, with the ports that its settings choose."""
+    main: Callable[..., Awaitable[None]] = import_module(f"trace_platform.{name}.process").main
+    if name != "dispatcher":
+        return main
+
+    async def with_ports(process: Process) -> None:
+        from trace_platform.wiring import make_signer, open_queue
+
+        async with open_queue(process.settings) as queue:
+            await main(process, queue, make_signer(process.settings))
+
+    return with_ports
+
+
+VERBS = {name: _verb(name) for name in ABOUT}

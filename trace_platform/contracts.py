@@ -1,0 +1,228 @@
+"""The shapes on the wire, the same for who sends and who receives. Unknown fields are refused, everywhere.
+
+Exactly those of the specification, with what it leaves open: `task` in a claim also says what the task writes, reads
+and how often it must be heard; a heartbeat's answer carries what a worker must know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from trace_platform.errors import InvalidRequest
+
+MAX_BODY_BYTES = 1024 * 1024
+MAX_EVENTS = 10_000
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every body: immutable, and closed to fields it does not know."""
+
+
+class Fenced(Message, frozen=True, kw_only=True):
+    """What every task-scoped call carries: it counts only for the current attempt and lease."""
+
+    task_id: UUID
+    attempt: int
+    lease_token: UUID
+
+
+class ClaimRequest(Message, frozen=True):
+    task_id: UUID
+    worker_id: str
+
+
+class JobRef(Message, frozen=True):
+    dag_name: str
+    name: str
+
+
+class InputRef(Message, frozen=True):
+    """One input as the task reads it: a pinned commit, narrowed to the event's part and by the filter."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    commit: int | None = None
+    name: str | None = None
+    storage_location: str | None = None
+    where: Mapping[str, Any] | None = None
+    trigger: bool = False
+    """Whether this input's update made the task."""
+
+
+class OutputRef(Message, frozen=True):
+    output_index: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage_location: str
+
+
+class ScopeRef(Message, frozen=True):
+    """Which part of the trigger's dataset this task is for; all empty: all of it."""
+
+    cursor: int | None = None
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+class TaskPayload(Message, frozen=True):
+    task_id: UUID
+    attempt: int
+    job: JobRef
+    operator: str
+    config: Mapping[str, Any]
+    inputs: list[InputRef]
+    outputs: list[OutputRef] = []
+    scope: ScopeRef = ScopeRef()
+    state: Mapping[str, Any] | None = None
+    heartbeat_seconds: int = 30
+    timeout_seconds: int | None = None
+    invalidation_id: UUID | None = None
+
+
+class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
+    attempt: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    capability_token: str
+    task: TaskPayload
+
+
+class NotClaimed(Message, frozen=True, tag_field="status", tag="NotClaimed"):
+    reason: Literal["AlreadyRunning", "Completed", "Canceled", "NotFound"]
+
+
+class HeartbeatRequest(Fenced, frozen=True):
+    progress: Mapping[str, Any] | None = None
+
+
+class HeartbeatAnswer(Message, frozen=True):
+    lease_expires_at: datetime
+    capability_token: str | None = None
+    """A fresh one, when the old one is past half its life."""
+    canceled: bool = False
+    paused: bool = False
+
+
+class EventBody(Message, frozen=True):
+    dataset_uuid: UUID
+    dataset_version: UUID
+    cursor: int | None = None
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+class InvalidationBody(Message, frozen=True):
+    dataset_uuid: UUID
+    dataset_version: UUID
+    start: int
+    end: int
+    reason: str
+
+
+class EventsRequest(Fenced, frozen=True):
+    events: list[EventBody] = []
+    invalidations: list[InvalidationBody] = []
+
+
+class EventsAnswer(Message, frozen=True):
+    accepted: int
+    """How many of them were new."""
+
+
+class OutputBody(Message, frozen=True):
+    dataset_uuid: UUID
+    dataset_version: UUID
+    output_index: int | None = None
+    location: str | None = None
+    cursor: int | None = None
+    partition_key: str | None = None
+    start: int | None = None
+    end: int | None = None
+    row_count: int | None = None
+    bytes: int | None = None
+    schema_hash: str | None = None
+    files: list[Mapping[str, Any]] = []
+
+
+class StorageRef(Message, frozen=True):
+    scheme: Literal["s3"]
+    bucket: str
+    prefix: str
+    glob: str = "*.parquet"
+
+
+class PublishedBody(Message, frozen=True):
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage_ref: StorageRef
+    config_hash: str | None = None
+    range_start: int | None = None
+    range_end: int | None = None
+
+
+class CompleteRequest(Fenced, frozen=True):
+    status: Literal["Completed", "Failed", "Canceled"]
+    events: list[EventBody] = []
+    invalidations: list[InvalidationBody] = []
+    outputs: list[OutputBody] = []
+    datasets_published: list[PublishedBody] = []
+    state: Mapping[str, Any] | None = None
+    """Durable operator state, saved with the completion."""
+    error_message: str | None = None
+    retryable: bool = True
+
+
+class CompleteAnswer(Message, frozen=True):
+    status: Literal["Completed", "Failed", "Canceled"]
+    next_retry_at: datetime | None = None
+
+
+class BufferPublishRequest(Fenced, frozen=True):
+    """Both revisions of the contract in one (S2)."""
+
+    batch_uri: str
+    dataset_uuid: UUID | None = None
+    dataset_version: UUID | None = None
+    record_count: int | None = None
+    content_type: str = "application/jsonl"
+    batch_size_bytes: int | None = None
+    dedupe_scope: str | None = None
+
+
+class BufferPublishAnswer(Message, frozen=True):
+    publish_id: UUID
+
+
+class Wakeup(Message, frozen=True):
+    task_id: UUID
+
+
+B = TypeVar("B", bound=Message)
+
+
+def decode(body: bytes, kind: type[B]) -> B:
+    """The body as its type, or InvalidRequest with the JSON pointer of what is wrong."""
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidRequest(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken", where="")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as wrong:
+        said, _, path = str(wrong).partition(" - at `")
+        unknown = re.search(r"unknown field `(.*)`", said)
+        raise InvalidRequest(said, where=pointer(path.rstrip("`")) + (f"/{unknown[1]}" if unknown else "")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
+        raise InvalidRequest(f"the body is not JSON: {wrong}", where="") from None
+
+
+def pointer(path: str) -> str:
+    """`$.events[0].cursor` as `/events/0/cursor`."""
+    parts = re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path)
+    return "".join(f"/{name or index}" for name, index in parts)

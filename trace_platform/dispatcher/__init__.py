@@ -1,0 +1,1 @@
+"""The control plane: API and background loops. Stateless; any number of replicas."""

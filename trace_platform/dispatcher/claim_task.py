@@ -1,0 +1,112 @@
+"""Step 7 of one event: Queued to Running; lease, payload and token go back. Next: the operator runs.
+
+Claims that arrive together are one statement (`coalesce.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+
+from trace_platform.contracts import (
+    Claimed,
+    ClaimRequest,
+    InputRef,
+    JobRef,
+    NotClaimed,
+    OutputRef,
+    ScopeRef,
+    TaskPayload,
+)
+from trace_platform.dispatcher.coalesce import Coalesced
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.grant import token_for
+from trace_platform.domain.task import TaskState, why_not_claimed
+from trace_platform.store.jobs import Job
+from trace_platform.store.queries import queries
+
+Answer = Claimed | NotClaimed
+
+
+def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
+    async def run(asked: Sequence[ClaimRequest]) -> Sequence[Answer | Exception]:
+        return await claim_tasks(control, asked)
+
+    return Coalesced(run, key=lambda request: request.task_id)
+
+
+async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[Answer | Exception]:
+    rows = await control.pool.fetch(
+        queries("claim")["claim_tasks"],
+        [request.task_id for request in asked],
+        [request.worker_id for request in asked],
+        [uuid4() for _ in asked],
+    )
+    return [await _answer(control, row) for row in rows]
+
+
+def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
+    """What a task is, in the same shape for a claim, a fetch and a Lambda's invocation."""
+    return TaskPayload(
+        task_id=row["task_id"],
+        attempt=row["attempt"],
+        job=JobRef(dag_name=job.dag_name, name=job.name),
+        operator=job.operator,
+        config=job.config,
+        inputs=inputs,
+        outputs=[
+            OutputRef(
+                output_index=one.output_index,
+                dataset_uuid=one.dataset_uuid,
+                dataset_version=one.dataset_version,
+                storage_location=one.storage_location,
+            )
+            for one in job.outputs
+        ],
+        scope=_scope(row["trigger"]),
+        heartbeat_seconds=job.heartbeat_interval_seconds,
+        timeout_seconds=row["timeout_seconds"],
+        invalidation_id=row["invalidation_id"],
+    )
+
+
+async def _answer(control: Control, row: asyncpg.Record) -> Answer:
+    if not row["claimed"]:
+        return NotClaimed(reason=_why_not(row["was"]))
+    job = await control.jobs.get(row["job_id"])
+    trigger = _trigger_dataset(row["trigger"])
+    inputs = [_input(one, trigger) for one in msgspec.json.decode(row["inputs"] or "[]")]
+    task = payload(job, row, inputs)
+    if row["state"]:
+        task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
+    return Claimed(
+        attempt=row["attempt"],
+        lease_token=row["lease_token"],
+        lease_expires_at=row["lease_expires_at"],
+        capability_token=await token_for(control, job, row["task_id"], row["attempt"], inputs),
+        task=task,
+    )
+
+
+def _why_not(was: str | None) -> Any:
+    # A task that was Queued and was not claimed lost a race, or waits for a slot whose wake-up will come.
+    reason = why_not_claimed(TaskState(was) if was else None)
+    return "AlreadyRunning" if reason is None else str(reason)
+
+
+def _input(one: dict[str, Any], trigger: UUID | None) -> InputRef:
+    found = msgspec.convert(one, InputRef)
+    return msgspec.structs.replace(found, trigger=True) if found.dataset_uuid == trigger else found
+
+
+def _scope(trigger: str | None) -> ScopeRef:
+    told = msgspec.json.decode(trigger) if trigger else {}
+    return ScopeRef(**{name: told.get(name) for name in ("cursor", "partition_key", "start", "end")})
+
+
+def _trigger_dataset(trigger: str | None) -> UUID | None:
+    return UUID(msgspec.json.decode(trigger)["dataset_uuid"]) if trigger else None

@@ -1,0 +1,151 @@
+"""The commits of one completion: for each dataset it wrote a number, its partitions in force, the former ones ended.
+
+Runs inside the completion's transaction. The number's row lock puts the commits of a dataset in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID, uuid5
+
+import asyncpg
+import msgspec
+
+from trace_platform.capability.claims import Claims
+from trace_platform.contracts import CompleteRequest, OutputBody, PublishedBody
+from trace_platform.dispatcher.told import require_writable
+from trace_platform.domain.event import RangeScope, partition_key, read_scope
+from trace_platform.domain.ranges import inclusive
+from trace_platform.errors import Conflict, InvalidRequest
+from trace_platform.store.jobs import Job
+from trace_platform.store.queries import queries
+
+Connection = asyncpg.pool.PoolConnectionProxy
+
+
+async def commit_outputs(connection: Connection, job: Job, request: CompleteRequest, claims: Claims) -> dict[UUID, int]:
+    """The commit number of each dataset that the completion touched. Datasets in a fixed order: no deadlocks."""
+    for index, output in enumerate(request.outputs):
+        require_writable(output.dataset_uuid, output.dataset_version, f"/outputs/{index}", claims)
+        _refuse_other_index(output, f"/outputs/{index}", job)
+    for index, published in enumerate(request.datasets_published):
+        require_writable(published.dataset_uuid, published.dataset_version, f"/datasets_published/{index}", claims)
+    commits = {}
+    for dataset in sorted({output.dataset_uuid for output in request.outputs}):
+        outputs = [output for output in request.outputs if output.dataset_uuid == dataset]
+        commits[dataset] = await _commit_dataset(connection, outputs, claims)
+    for index, published in enumerate(request.datasets_published):
+        await _publish(connection, job, published, f"/datasets_published/{index}")
+    return commits
+
+
+async def _commit_dataset(connection: Connection, outputs: Sequence[OutputBody], claims: Claims) -> int:
+    sql = queries("complete")
+    first = outputs[0]
+    number: int = await connection.fetchval(sql["next_commit"], first.dataset_uuid, claims.org_id)
+    schema_hash = await _agreed_schema(connection, outputs, claims)
+    await connection.execute(
+        sql["insert_commit"],
+        first.dataset_uuid,
+        number,
+        claims.org_id,
+        first.dataset_version,
+        claims.task_id,
+        claims.attempt,
+        _total(one.row_count for one in outputs),
+        _total(one.bytes for one in outputs),
+        schema_hash,
+    )
+    for output in outputs:
+        await _set_partition(connection, output, number, claims)
+    return number
+
+
+async def _set_partition(connection: Connection, output: OutputBody, number: int, claims: Claims) -> None:
+    scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
+    key = partition_key(scope)
+    if key is None:  # rows of a table up to a cursor: nothing to point at
+        return
+    span = scope.span if isinstance(scope, RangeScope) else None
+    start, stop = (span.start, span.stop) if span else (None, None)
+    sql = queries("complete")
+    await connection.execute(sql["end_partitions"], output.dataset_version, key, start, number, stop)
+    await connection.execute(
+        sql["insert_partition"],
+        output.dataset_version,
+        key,
+        number,
+        claims.org_id,
+        output.dataset_uuid,
+        start,
+        stop,
+        output.location or "",
+        msgspec.to_builtins(output.files),
+        output.row_count,
+        output.bytes,
+    )
+
+
+async def _agreed_schema(connection: Connection, outputs: Sequence[OutputBody], claims: Claims) -> str | None:
+    """The first commit of a generation sets its schema; another schema later is refused with both."""
+    given = {one.schema_hash for one in outputs if one.schema_hash}
+    if not given:
+        return None
+    sql, first = queries("complete"), outputs[0]
+    await connection.execute(sql["set_schema_hash"], first.dataset_version, min(given))
+    row = await connection.fetchrow(sql["generation_of"], claims.org_id, first.dataset_uuid, first.dataset_version)
+    if row is None or given != {row["schema_hash"]}:
+        raise Conflict(
+            f"the schema changed within a generation: it has {row and row['schema_hash']}, this output {sorted(given)}",
+            where="/outputs",
+            hint="a changed schema is a changed job: deploy it, and a new generation is built",
+        )
+    return min(given)
+
+
+async def _publish(connection: Connection, job: Job, published: PublishedBody, where: str) -> None:
+    """Same key and contents again is nothing; same key and other contents is a conflict."""
+    if (published.range_start is None) != (published.range_end is None):
+        raise InvalidRequest("a range needs both its start and its end", where=f"{where}/range_start")
+    if published.range_start is None or published.range_end is None:
+        return  # the generation itself: it was registered when the DAG was deployed
+    span = inclusive(published.range_start, published.range_end)
+    ref = published.storage_ref
+    location = f"s3://{ref.bucket}/{ref.prefix.strip('/')}/"
+    config_hash = published.config_hash or job.config_hash
+    sql = queries("complete")
+    new = await connection.fetchval(
+        sql["publish_range"],
+        _range_version(published, config_hash),
+        job.org_id,
+        published.dataset_uuid,
+        published.dataset_version,
+        location,
+        ref.glob,
+        config_hash,
+        span.start,
+        span.stop,
+    )
+    if new is None:
+        row = await connection.fetchrow(
+            sql["published_range"], published.dataset_uuid, config_hash, published.range_start, published.range_end
+        )
+        if row is None or (row["storage_location"], row["storage_glob"]) != (location, ref.glob):
+            raise Conflict("this range has been published with other contents", where=f"{where}/storage_ref")
+
+
+def _range_version(published: PublishedBody, config_hash: str) -> UUID:
+    return uuid5(published.dataset_version, f"{config_hash}:{published.range_start}-{published.range_end}")
+
+
+def _refuse_other_index(output: OutputBody, where: str, job: Job) -> None:
+    indexes = {one.dataset_uuid: one.output_index for one in job.outputs}
+    if output.output_index is not None and indexes.get(output.dataset_uuid) != output.output_index:
+        raise InvalidRequest(
+            f"output {output.output_index} of this job is another dataset", where=f"{where}/output_index"
+        )
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

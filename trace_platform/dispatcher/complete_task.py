@@ -1,0 +1,206 @@
+"""Step 11 of one event: fence, commit outputs, close the state, put the events: back to step 3.
+
+Two ways, the same rules. A completion with events and no outputs is one row of a batch (`complete_plain`). One with
+outputs, invalidations or a failure is a transaction of its own, in which the outputs' commits are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+import msgspec
+
+from trace_platform.capability.claims import Claims
+from trace_platform.contracts import CompleteAnswer, CompleteRequest
+from trace_platform.dispatcher.accept_event import read_invalidations, store_events, store_invalidations
+from trace_platform.dispatcher.coalesce import Coalesced
+from trace_platform.dispatcher.commit_outputs import commit_outputs
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.told import Told, read_events, transposed
+from trace_platform.domain.task import Backoff, retry_delay
+from trace_platform.errors import Conflict, InvalidRequest, LeaseLost
+from trace_platform.store.queries import queries
+
+Connection = asyncpg.pool.PoolConnectionProxy
+PLAIN_ANSWER = msgspec.to_builtins(CompleteAnswer(status="Completed"))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A completion for the batch."""
+
+    request: CompleteRequest
+    claims: Claims
+    told: Sequence[Told]
+    hash: bytes
+
+
+class Completer:
+    """The verb, with the batch it collects."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._plain: Coalesced[Plain, CompleteAnswer] = Coalesced(self._run_plain, key=lambda one: one.request.task_id)
+
+    async def __call__(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer:
+        _refuse_nonsense(request)
+        told = read_events(request.events, claims)
+        body = hashlib.sha256(msgspec.json.encode(request)).digest()
+        if request.status == "Completed" and not (
+            request.outputs or request.datasets_published or request.invalidations
+        ):
+            answer = await self._plain(Plain(request, claims, told, body))
+        else:
+            answer = await complete_task(self._control, request, claims, told, body)
+        self._control.owed.ring()
+        return answer
+
+    async def _run_plain(self, batch: Sequence[Plain]) -> Sequence[CompleteAnswer | Exception]:
+        return await complete_plain(self._control, batch)
+
+
+async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:
+    events = [(n, *told.columns) for n, one in enumerate(batch, start=1) for told in one.told]
+    rows = await control.pool.fetch(
+        queries("complete")["complete_plain"],
+        [one.request.task_id for one in batch],
+        [one.request.attempt for one in batch],
+        [one.request.lease_token for one in batch],
+        [one.hash for one in batch],
+        [PLAIN_ANSWER for _ in batch],
+        [one.request.state for one in batch],
+        *transposed(events, 10),
+    )
+    return [_plain_answer(one, row) for one, row in zip(batch, rows, strict=True)]
+
+
+async def complete_task(
+    control: Control, request: CompleteRequest, claims: Claims, told: Sequence[Told], body: bytes
+) -> CompleteAnswer:
+    """One completion in a transaction of its own."""
+    async with control.pool.acquire() as connection, connection.transaction():
+        sql = queries("complete")["lock_fenced"]
+        row = await connection.fetchrow(sql, request.task_id, request.attempt, request.lease_token)
+        if row is None:
+            raise LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
+        if not row["open"]:
+            return _answered_before(row["status"], row["completion_hash"], row["completion_answer"], request, body)
+        if request.status == "Completed":
+            return await _Success(control, connection, row, request, claims).commit(told, body)
+        return await _fail_or_cancel(control, connection, row, request, body)
+
+
+@dataclass(frozen=True)
+class _Success:
+    """A completion that counts, inside its transaction."""
+
+    control: Control
+    connection: Connection
+    row: asyncpg.Record
+    request: CompleteRequest
+    claims: Claims
+
+    async def commit(self, told: Sequence[Told], body: bytes) -> CompleteAnswer:
+        connection, row, request = self.connection, self.row, self.request
+        spans = read_invalidations(request.invalidations, self.claims)
+        job = await self.control.jobs.get(row["job_id"])
+        commits = await commit_outputs(connection, job, request, self.claims)
+        await store_events(connection, self.claims, told, commits)
+        await store_invalidations(connection, self.claims, request.invalidations, spans, None)
+        await self._remember()
+        await _raise_cursor(connection, row)
+        return await self._end(body)
+
+    async def _remember(self) -> None:
+        sql, row = queries("complete"), self.row
+        if self.request.state is not None:
+            await self.connection.execute(sql["save_state"], row["org_id"], row["job_id"], self.request.state)
+        if row["invalidation_id"]:
+            await self.connection.execute(sql["mark_processed"], row["invalidation_id"], row["job_id"])
+
+    async def _end(self, body: bytes) -> CompleteAnswer:
+        sql, row, answer = queries("complete"), self.row, CompleteAnswer(status="Completed")
+        outputs, told = msgspec.to_builtins(self.request.outputs), msgspec.to_builtins(answer)
+        await self.connection.fetchval(sql["end_task"], row["id"], "Completed", None, None, None, outputs, body, told)
+        await self.connection.execute(sql["end_attempt"], row["id"], row["attempt"], "Completed", None, row["late"])
+        return answer
+
+
+async def _fail_or_cancel(
+    control: Control, connection: Connection, row: asyncpg.Record, request: CompleteRequest, body: bytes
+) -> CompleteAnswer:
+    sql = queries("complete")
+    failed = request.status == "Failed"
+    job = await control.jobs.get(row["job_id"])
+    delay = _delay(row, request, Backoff(job.retry_backoff_seconds, job.retry_backoff_max_seconds)) if failed else None
+    error = (request.error_message or "the task failed and did not say why") if failed else None
+    reason = None if failed else request.error_message or "the worker canceled it"
+    # The answer holds a time that only the database knows, so it is written in two steps.
+    next_retry_at = await connection.fetchval(
+        sql["end_task"], row["id"], request.status, delay, error, reason, None, body, None
+    )
+    answer = CompleteAnswer(status=request.status, next_retry_at=next_retry_at)
+    await connection.execute(sql["set_answer"], row["id"], msgspec.to_builtins(answer))
+    await connection.execute(sql["end_attempt"], row["id"], row["attempt"], request.status, error, row["late"])
+    return answer
+
+
+def _delay(row: asyncpg.Record, request: CompleteRequest, backoff: Backoff) -> timedelta | None:
+    if not request.retryable or row["attempt"] >= row["max_attempts"]:
+        return None
+    return timedelta(seconds=retry_delay(row["attempt"], backoff, random.random()))  # noqa: S311 - spreads load only
+
+
+def _answered_before(
+    status: str, known: bytes | None, answer: str | None, request: CompleteRequest, body: bytes
+) -> CompleteAnswer:
+    if known == body and answer is not None:
+        return msgspec.json.decode(answer, type=CompleteAnswer)
+    if known is not None:
+        raise Conflict(
+            f"this attempt has already been completed, as {status}, with other words",
+            where="/status",
+            hint="repeat a completion with the same body, or not at all",
+        )
+    if status == "Canceled" and request.status == "Canceled":
+        return CompleteAnswer(status="Canceled")
+    raise LeaseLost(f"the attempt is over: the task is {status}", where="/lease_token", hint="stop, report nothing")
+
+
+def _plain_answer(one: Plain, row: asyncpg.Record) -> CompleteAnswer | Exception:
+    if not row["is_current"]:
+        return LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
+    if row["open"]:
+        return CompleteAnswer(status="Completed")
+    try:
+        return _answered_before(row["status"], row["completion_hash"], row["answer"], one.request, one.hash)
+    except (Conflict, LeaseLost) as refusal:
+        return refusal
+
+
+async def _raise_cursor(connection: Connection, row: asyncpg.Record) -> None:
+    trigger = json.loads(row["trigger"]) if row["trigger"] else {}
+    if "cursor" in trigger:
+        await connection.execute(
+            queries("complete")["raise_cursor"],
+            row["job_id"],
+            trigger["dataset_uuid"],
+            trigger["dataset_version"],
+            row["org_id"],
+            trigger["cursor"],
+        )
+
+
+def _refuse_nonsense(request: CompleteRequest) -> None:
+    if request.status == "Completed" and request.error_message:
+        raise InvalidRequest("a completed task has no error", where="/error_message")
+    if request.status != "Completed":
+        for name in ("events", "outputs", "datasets_published", "invalidations"):
+            if getattr(request, name):
+                raise InvalidRequest(f"a task that did not complete has no {name}", where=f"/{name}")

@@ -1,0 +1,1 @@
+"""The two doors of the Dispatcher: who may ask, and what is asked."""

@@ -1,0 +1,49 @@
+"""Who may ask which door: trusted processes show a worker token, tasks a capability. Neither stands for the other."""
+
+from __future__ import annotations
+
+import time
+
+import asyncpg
+from starlette.requests import Request
+
+from trace_platform.capability.claims import Claims
+from trace_platform.capability.verifier import Verifier
+from trace_platform.contracts import Fenced
+from trace_platform.errors import Forbidden, Unauthenticated
+from trace_platform.store.identity import hash_token, is_worker_token
+
+WORKER_TOKEN = "x-trace-worker-token"  # noqa: S105 - a header's name
+CAPABILITY = "x-trace-task-capability"
+REMEMBERED_SECONDS = 5.0
+"""How long a good worker token is believed without asking again: so long a revoked one may still be used."""
+
+
+class WorkerGate:
+    """Checks worker tokens, and asks the database about each at most every few seconds."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._good: dict[bytes, float] = {}
+
+    async def require(self, request: Request) -> None:
+        token = request.headers.get(WORKER_TOKEN)
+        if token is None:
+            raise Unauthenticated("this door asks for a worker token", where=f"header {WORKER_TOKEN}")
+        shown = hash_token(token)
+        if self._good.get(shown, 0.0) > time.monotonic():
+            return
+        if not await is_worker_token(self._pool, token):
+            self._good.pop(shown, None)
+            raise Unauthenticated("the worker token does not hold", where=f"header {WORKER_TOKEN}")
+        self._good[shown] = time.monotonic() + REMEMBERED_SECONDS
+
+
+async def require_capability(request: Request, verifier: Verifier, body: Fenced) -> Claims:
+    """The token's claims, if it is this very attempt's. Whether the attempt still counts is the fence's question."""
+    claims = await verifier.verify(request.headers.get(CAPABILITY))
+    if claims.task_id != body.task_id:
+        raise Forbidden("the token is another task's", where="/task_id")
+    if claims.attempt != body.attempt:
+        raise Forbidden("the token is another attempt's", where="/attempt")
+    return claims

@@ -1,0 +1,21 @@
+"""Reading a request's body: no more of it than is allowed, and only as what it must be."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from trace_platform.contracts import MAX_BODY_BYTES, Message, decode
+from trace_platform.errors import InvalidRequest
+
+B = TypeVar("B", bound=Message)
+
+
+async def read(request: Request, kind: type[B]) -> B:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+    return decode(bytes(body), kind)

@@ -1,0 +1,55 @@
+"""Step 1 of one event: the task door. `/v1/task/events` arrives; `auth.py` checks the capability.
+
+Next: `accept_event.py`.
+"""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trace_platform.capability.verifier import Verifier
+from trace_platform.contracts import BufferPublishRequest, CompleteRequest, EventsRequest, HeartbeatRequest
+from trace_platform.dispatcher.accept_event import accept_events
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.http.auth import require_capability
+from trace_platform.dispatcher.http.body import read
+from trace_platform.dispatcher.publish_buffer import publish_buffer
+from trace_platform.dispatcher.renew_lease import Beat, renewer
+from trace_platform.doors import door_app, json_response
+from trace_platform.store.db import answers
+
+
+def task_door(control: Control, verifier: Verifier) -> Starlette:
+    renew, complete = renewer(control), Completer(control)
+
+    async def heartbeat(request: Request) -> Response:
+        body = await read(request, HeartbeatRequest)
+        claims = await require_capability(request, verifier, body)
+        return json_response(await renew(Beat(body, claims)))
+
+    async def completion(request: Request) -> Response:
+        body = await read(request, CompleteRequest)
+        claims = await require_capability(request, verifier, body)
+        return json_response(await complete(body, claims))
+
+    async def events(request: Request) -> Response:
+        body = await read(request, EventsRequest)
+        claims = await require_capability(request, verifier, body)
+        return json_response(await accept_events(control, body, claims))
+
+    async def buffer(request: Request) -> Response:
+        body = await read(request, BufferPublishRequest)
+        claims = await require_capability(request, verifier, body)
+        return json_response(await publish_buffer(control, body, claims))
+
+    routes = [
+        Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
+        Route("/v1/task/complete", completion, methods=["POST"]),
+        Route("/v1/task/events", events, methods=["POST"]),
+        Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
+    ]
+    return door_app(routes, lambda: answers(control.pool))

@@ -1,0 +1,31 @@
+"""The signing keys of capability tokens are looked after: once before the doors open, then at a slow beat."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.errors import TraceError
+from trace_platform.store.db import OUTAGES
+from trace_platform.store.signing_keys import keep_keys
+
+log = structlog.get_logger()
+
+BEAT_SECONDS = 60.0
+
+
+async def keep_rotating(control: Control) -> asyncio.Task[None]:
+    """Returns when the signer signs; the task goes on."""
+    await keep_keys(control.pool, control.signer, control.tokens)
+    return asyncio.create_task(_go_on(control))
+
+
+async def _go_on(control: Control) -> None:
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        try:
+            await keep_keys(control.pool, control.signer, control.tokens)
+        except (*OUTAGES, TraceError) as wrong:
+            log.warning("signing keys are not looked after", because=str(wrong))

@@ -1,0 +1,64 @@
+"""`trace dispatcher`: the state database behind two doors, and the loops that act without being asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from trace_platform.capability.verifier import Verifier
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.http.internal_routes import internal_door
+from trace_platform.dispatcher.http.task_routes import task_door
+from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.loop import run_loop, stopped
+from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
+from trace_platform.doors import Door, open_doors
+from trace_platform.ports import Queue, Signer
+from trace_platform.process import Process
+from trace_platform.settings import Settings
+from trace_platform.store.db import open_pool, required
+from trace_platform.store.jobs import JobCache
+from trace_platform.store.migrate import check
+from trace_platform.store.signing_keys import published
+
+
+async def main(process: Process, queue: Queue, signer: Signer) -> None:
+    settings = process.settings
+    dsn = required(settings.state.dsn, "state.dsn")
+    await asyncio.to_thread(check, dsn, "state")
+    async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
+        replica = f"{socket.gethostname()}:{os.getpid()}"
+        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), replica)
+        async with dispatching(control, settings):
+            process.ready("state schema checked; both doors open")
+            await process.stop.wait()
+
+
+@asynccontextmanager
+async def dispatching(control: Control, settings: Settings) -> AsyncIterator[dict[str, str]]:
+    """Doors and loops, for as long as the block lasts; gives the doors' addresses."""
+    async with AsyncExitStack() as stack:
+        rotation = await keep_rotating(control)
+        stack.push_async_callback(stopped, rotation)
+        drain, reaper = Drain(control), Reaper(control)
+        for name, loop, bell in (("drain", drain, control.owed), ("reap", reaper, control.leases)):
+            task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
+            stack.push_async_callback(stopped, task)
+        verifier = Verifier(lambda: published(control.pool), settings.tokens)
+        stack.push_async_callback(verifier.close)
+        doors = [
+            Door(
+                "dispatcher_task", settings.dispatcher.host, settings.dispatcher.task_port, task_door(control, verifier)
+            ),
+            Door(
+                "dispatcher_internal",
+                settings.dispatcher.host,
+                settings.dispatcher.internal_port,
+                internal_door(control),
+            ),
+        ]
+        yield await stack.enter_async_context(open_doors(doors, settings.tls))

@@ -1,0 +1,102 @@
+"""What a DAG may name: operators, runtimes, and the datasets that other DAGs publish. Handed in, never looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.domain.suggest import closest
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """`path` leads into the config: keys and list indexes, empty for the config as a whole."""
+
+    path: tuple[str | int, ...]
+    reason: str
+    suggestion: str | None = None
+    code: str = "bad_config"
+
+
+ConfigCheck = Callable[[Mapping[str, Any]], Sequence[ConfigProblem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """From `least` to `most`; no upper end if None."""
+
+    least: int
+    most: int | None
+
+    def allows(self, number: int) -> bool:
+        return self.least <= number and (self.most is None or number <= self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"{self.least} or more"
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpec:
+    check_config: ConfigCheck
+    runtimes: frozenset[str]
+    source_kinds: frozenset[SourceKind] = frozenset()
+    """The kinds of source it can be; empty if it only reacts."""
+    reactive: bool = True
+    """Whether it can run on events of its inputs."""
+    inputs: Count = Count(1, None)
+    """When reactive; a source has none."""
+    outputs: Count = Count(1, 1)
+    storages: tuple[Storage, ...] = (Storage.PARQUET, Storage.BUFFERED)
+    """What it can write to. The first that fits the update strategy is the default."""
+    runs_bundle: bool = False
+    """Whether it runs a UDF bundle: then `udf` is required, else refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSpec:
+    untrusted: bool = False
+    """Runs code that is not ours: no secrets, no direct writes to Postgres."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDataset:
+    dag: str
+    upstream: frozenset[str] = frozenset()
+    """Published names it is made from, at any distance: by these a ring through several DAGs is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    operators: Mapping[str, OperatorSpec]
+    runtimes: Mapping[str, RuntimeSpec]
+    published: Mapping[str, PublishedDataset] = field(default_factory=dict)
+    """Names published in the org now, the DAG's own earlier version included."""
+
+
+def checked_by(model: type[BaseModel]) -> ConfigCheck:
+    """A check that an operator's pydantic Config makes of itself."""
+
+    def check(config: Mapping[str, Any]) -> Sequence[ConfigProblem]:
+        try:
+            model.model_validate(dict(config))
+        except ValidationError as refusal:
+            return [_problem(error["loc"], error["type"], error["msg"], model) for error in refusal.errors()]
+        return []
+
+    return check
+
+
+def _problem(path: tuple[str | int, ...], kind: str, message: str, model: type[BaseModel]) -> ConfigProblem:
+    if kind == "missing":
+        return ConfigProblem(path, f"{path[-1]!r} is required", code="missing")
+    if kind == "extra_forbidden":
+        known = tuple(name if info.alias is None else info.alias for name, info in model.model_fields.items())
+        near = closest(str(path[-1]), known) if len(path) == 1 else None
+        return ConfigProblem(path, f"{path[-1]!r} is not a field of this operator's config", near, "unknown_field")
+    return ConfigProblem(path, message)

@@ -1,0 +1,85 @@
+"""A DAG's YAML, read and checked: the one door to the DAG language.
+
+In order: `dag_yaml` (text to nodes that know their place), `dag_read` (nodes to a draft, each field by its type),
+`dag_check` (each job by itself, against the catalog), `dag_wiring` (jobs together). Each goes on after a fault, so that
+one reading finds them all. `docs/dag_yaml.md` explains the language.
+"""
+
+from __future__ import annotations
+
+from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.dag_graph import downstream_of, job_order, upstream_of
+from trace_platform.domain.dag_hash import (
+    canonical_json,
+    config_hash,
+    dataset_ids,
+    generation_ids,
+    hash_yaml,
+)
+from trace_platform.domain.dag_model import (
+    Activation,
+    Bootstrap,
+    Dag,
+    ExecutionStrategy,
+    ForeignDataset,
+    Input,
+    Job,
+    JobOutput,
+    Output,
+    Publication,
+    Retry,
+    Scaling,
+    Source,
+    SourceKind,
+    Storage,
+    Udf,
+    UpdateStrategy,
+)
+from trace_platform.domain.dag_problems import Problems
+from trace_platform.domain.dag_read import read_dag
+from trace_platform.domain.dag_wiring import check_dag
+from trace_platform.domain.dag_yaml import plain, read_yaml
+from trace_platform.errors import InvalidDag, Problem
+
+__all__ = [
+    "Activation",
+    "Bootstrap",
+    "Dag",
+    "ExecutionStrategy",
+    "ForeignDataset",
+    "Input",
+    "InvalidDag",
+    "Job",
+    "JobOutput",
+    "Output",
+    "Problem",
+    "Publication",
+    "Retry",
+    "Scaling",
+    "Source",
+    "SourceKind",
+    "Storage",
+    "Udf",
+    "UpdateStrategy",
+    "config_hash",
+    "dataset_ids",
+    "downstream_of",
+    "generation_ids",
+    "job_order",
+    "parse_dag",
+    "upstream_of",
+]
+
+
+def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
+    """The DAG with every default filled in, or InvalidDag with everything that is wrong with it.
+
+    Takes up to a few seconds for the largest file allowed: a server calls it in a thread.
+    """
+    root, found = read_yaml(text)
+    problems = Problems(root, found)
+    draft = read_dag(root, problems)
+    jobs, publish = check_dag(draft, catalog, problems)
+    problems.raise_if_any()
+    canonical = canonical_json(plain(root))
+    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical))

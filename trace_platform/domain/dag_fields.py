@@ -1,0 +1,53 @@
+"""Every field of the DAG language, by the map it stands in. The reader knows no other; the docs must explain each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+SHARED = (
+    "runtime",
+    "execution_strategy",
+    "idle_timeout",
+    "update_strategy",
+    "scaling",
+    "priority",
+    "max_queue_depth",
+    "max_queue_age",
+    "timeout_seconds",
+    "heartbeat_timeout_seconds",
+    "heartbeat_interval_seconds",
+    "max_attempts",
+    "retry",
+)
+"""What `defaults` may set for all jobs: how they run, never what they are."""
+
+FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "dag": ("name", "defaults", "jobs", "publish"),
+        "defaults": SHARED,
+        "job": (
+            "name",
+            "activation",
+            "operator",
+            "source",
+            "bootstrap",
+            "config",
+            "inputs",
+            "outputs",
+            "unique_key",
+            "udf",
+            "secrets",
+            *SHARED,
+        ),
+        "source": ("kind", "schedule", "secret", "replay_window"),
+        "bootstrap": ("reset_outputs",),
+        "inputs": ("from", "where", "name"),
+        "from": ("job", "output", "dataset"),
+        "outputs": ("name", "storage"),
+        "scaling": ("max_concurrency",),
+        "retry": ("backoff", "max_backoff"),
+        "udf": ("bundle", "sha256", "handler"),
+        "publish": ("name", "job", "output", "read_roles"),
+    }
+)

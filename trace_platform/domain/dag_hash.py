@@ -1,0 +1,94 @@
+"""Hashes that tell whether anything changed, and the ids that follow from them.
+
+- `yaml_hash`: the document as written, without its formatting. Same hash, same version: a second deploy does nothing.
+  Defaults are not filled in first, or a new release with another default would make new versions of unchanged files.
+- `config_hash`: what decides the bytes a job produces, and nothing of how it is run.
+- lineage: a job's config hash with those of everything upstream. It names the generation of the job's datasets, so a
+  change gives new generations to that job and everything downstream, and to nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, assert_never
+
+from trace_platform.domain.dag_graph import job_order
+from trace_platform.domain.dag_model import Dag, ForeignDataset, Input, Job, JobOutput
+from trace_platform.domain.filters import as_json
+from trace_platform.domain.ids import (
+    ConfigHash,
+    DatasetId,
+    DatasetVersion,
+    JobName,
+    LineageHash,
+    OrgId,
+    YamlHash,
+    dataset_id,
+    generation_id,
+)
+
+
+def canonical_json(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def hash_yaml(canonical: str) -> YamlHash:
+    return YamlHash(_sha256(canonical))
+
+
+def config_hash(job: Job) -> ConfigHash:
+    """Covers operator, runtime, config, bundle, wiring with filters, and the form of the outputs."""
+    deciding = {
+        "operator": job.operator,
+        "runtime": job.runtime,
+        "config": job.config,
+        "bundle": None if job.udf is None else [job.udf.sha256, job.udf.handler],
+        "inputs": [_wire(each) for each in job.inputs],
+        "outputs": [output.storage for output in job.outputs],
+        "update_strategy": job.update_strategy,
+        "unique_key": job.unique_key,
+        "execution_strategy": job.execution_strategy,
+    }
+    return ConfigHash(_sha256(canonical_json(deciding)))
+
+
+def dataset_ids(dag: Dag, org: OrgId) -> dict[JobOutput, DatasetId]:
+    """Every output of every job is a dataset."""
+    return {
+        JobOutput(job.name, output.index): dataset_id(org, dag.name, job.name, output.index)
+        for job in dag.jobs
+        for output in job.outputs
+    }
+
+
+def generation_ids(dag: Dag, org: OrgId) -> dict[DatasetId, DatasetVersion]:
+    """The generation of each dataset that this version of the DAG serves."""
+    lineages = lineage_hashes(dag)
+    return {dataset: generation_id(dataset, lineages[output.job]) for output, dataset in dataset_ids(dag, org).items()}
+
+
+def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
+    jobs = {job.name: job for job in dag.jobs}
+    lineages: dict[JobName, LineageHash] = {}
+    for name in job_order(dag):
+        job = jobs[name]
+        # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation.
+        above = [lineages[each.upstream.job] for each in job.inputs if isinstance(each.upstream, JobOutput)]
+        lineages[name] = LineageHash(_sha256(canonical_json([config_hash(job), above])))
+    return lineages
+
+
+def _wire(each: Input) -> dict[str, Any]:
+    match each.upstream:
+        case JobOutput(job, output):
+            upstream: list[Any] = ["job", job, output]
+        case ForeignDataset(name):
+            upstream = ["dataset", name]
+        case _:
+            assert_never(each.upstream)
+    return {"name": each.name, "from": upstream, "where": None if each.where is None else as_json(each.where)}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,180 @@
+"""What the jobs of a draft must be together: names, inputs that lead somewhere, no cycles, publications."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.dag_check import check_job
+from trace_platform.domain.dag_draft import DagDraft, InputDraft, JobDraft, PublicationDraft, Reference
+from trace_platform.domain.dag_graph import sort
+from trace_platform.domain.dag_model import ForeignDataset, Input, Job, JobOutput, Output, Publication
+from trace_platform.domain.dag_problems import Problems
+from trace_platform.domain.dag_yaml import Path
+from trace_platform.domain.ids import DatasetName, JobName
+
+Outputs = Mapping[JobName, Sequence[Output]]
+
+
+def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> tuple[tuple[Job, ...], tuple[Publication, ...]]:
+    """The jobs, wired, and the publications; what is wrong goes to `problems`, and then neither may be used."""
+    outputs_of = [check_job(job, catalog, problems) for job in draft.jobs]
+    _check_names(draft.jobs, problems)
+    known: dict[JobName, Sequence[Output]] = {}
+    for job, outputs in zip(draft.jobs, outputs_of, strict=True):
+        if job.job.name:
+            known.setdefault(job.job.name, outputs)
+    publish = _publications(draft, known, catalog, problems)
+    wiring = _Wiring(draft, known, publish, catalog, problems)
+    jobs = tuple(
+        replace(job.job, inputs=wiring.inputs(job), outputs=outputs)
+        for job, outputs in zip(draft.jobs, outputs_of, strict=True)
+    )
+    wiring.check_cycles()
+    return jobs, tuple(publish)
+
+
+def _check_names(jobs: Sequence[JobDraft], problems: Problems) -> None:
+    first: dict[str, int] = {}
+    for index, draft in enumerate(jobs):
+        name = draft.job.name
+        if name and name in first:
+            reason = f"two jobs are called {name!r}, the other is jobs[{first[name]}]"
+            problems.add((*draft.path, "name"), "duplicate_job", reason, "rename one")
+        first.setdefault(name, index)
+
+
+def _publications(draft: DagDraft, known: Outputs, catalog: Catalog, problems: Problems) -> list[Publication]:
+    found: list[Publication] = []
+    for each in draft.publish:
+        target = _job_output(each.source, known, problems)
+        if target is None or each.name is None:
+            continue
+        publication = Publication(DatasetName(each.name), target.job, target.output, each.read_roles)
+        _check_publication(each, publication, found, problems)
+        owner = catalog.published.get(each.name)
+        if owner is not None and owner.dag != draft.name:
+            reason = f"DAG {owner.dag!r} already publishes {each.name!r}"
+            _at_name(each, "published_elsewhere", reason, "choose another name", problems)
+        found.append(publication)
+    return found
+
+
+def _check_publication(
+    draft: PublicationDraft, publication: Publication, others: Sequence[Publication], problems: Problems
+) -> None:
+    for other in others:
+        if other.name == publication.name:
+            _at_name(draft, "duplicate_published", f"{other.name!r} is published twice", "rename one", problems)
+        elif (other.job, other.output) == (publication.job, publication.output):
+            reason = f"this output is already published as {other.name!r}"
+            problems.add((*draft.path, "job"), "published_twice", reason, "a dataset has one name")
+
+
+def _at_name(draft: PublicationDraft, code: str, reason: str, suggestion: str, problems: Problems) -> None:
+    in_list = isinstance(draft.path[-1], int)
+    problems.add((*draft.path, "name") if in_list else draft.path, code, reason, suggestion, on_key=not in_list)
+
+
+def _job_output(reference: Reference, known: Outputs, problems: Problems) -> JobOutput | None:
+    if reference.job is None:
+        return None
+    job = JobName(reference.job)
+    if job not in known:
+        problems.unknown((*reference.path, "job"), "job", job, known)
+        return None
+    index = _output_index(reference, known[job], problems)
+    return None if index is None else JobOutput(job, index)
+
+
+def _output_index(reference: Reference, outputs: Sequence[Output], problems: Problems) -> int | None:
+    path, names = (*reference.path, "output"), [output.name for output in outputs]
+    if reference.output is None:
+        if len(outputs) == 1:
+            return 0
+        reason = f"job {reference.job!r} has {len(outputs)} outputs: say which"
+        problems.add(path, "missing", reason, f"one of: {', '.join(names)}" if names else None)
+        return None
+    if isinstance(reference.output, int) and reference.output < len(outputs):
+        return reference.output
+    if reference.output in names:
+        return names.index(str(reference.output))
+    problems.unknown(path, "output", str(reference.output), names)
+    return None
+
+
+class _Wiring:
+    def __init__(
+        self, draft: DagDraft, known: Outputs, publish: Sequence[Publication], catalog: Catalog, problems: Problems
+    ) -> None:
+        self._known = known
+        self._own = {publication.name: publication for publication in publish}
+        self._foreign = {name: spec for name, spec in catalog.published.items() if spec.dag != draft.name}
+        self._problems = problems
+        self._edges: dict[str, dict[str, Path]] = {}
+        """For each job, what it reads and by which input."""
+
+    def inputs(self, draft: JobDraft) -> tuple[Input, ...]:
+        inputs: list[Input] = []
+        for each in draft.inputs or ():
+            upstream = self._upstream(each.source)
+            if upstream is None:
+                continue
+            if self._note_edge(draft, upstream, each):
+                inputs.append(Input(each.name or self._name_of(upstream), upstream, each.where))
+                self._check_name(inputs, each)
+        return tuple(inputs)
+
+    def check_cycles(self) -> None:
+        upstream = {job: set(reads) for job, reads in self._edges.items()} | self._rings()
+        _, cycles = sort(list(dict.fromkeys([*upstream, *self._known])), upstream)
+        for cycle in cycles:
+            job = next(node for node in cycle if node in self._known)
+            feeder = cycle[cycle.index(job) - 1]
+            path = " -> ".join([*cycle[cycle.index(job) :], *cycle[: cycle.index(job)], job])
+            reason = f"jobs feed each other in a circle: {path}"
+            self._problems.add(self._edges[job][feeder], "cycle", reason, "remove one of these inputs")
+
+    def _rings(self) -> dict[str, set[str]]:
+        """Foreign datasets as nodes of the graph: what they are made from may be what we publish."""
+        read = {node for reads in self._edges.values() for node in reads}
+        return {
+            _foreign_node(name): {self._own[DatasetName(each)].job for each in spec.upstream if each in self._own}
+            for name, spec in self._foreign.items()
+            if _foreign_node(name) in read
+        }
+
+    def _upstream(self, reference: Reference) -> JobOutput | ForeignDataset | None:
+        if reference.dataset is None:
+            return _job_output(reference, self._known, self._problems)
+        name = DatasetName(reference.dataset)
+        if name in self._own:
+            return JobOutput(self._own[name].job, self._own[name].output)
+        if name in self._foreign:
+            return ForeignDataset(name)
+        path = (*reference.path, "dataset")
+        self._problems.unknown(path, "dataset", name, [*self._own, *self._foreign])
+        return None
+
+    def _note_edge(self, draft: JobDraft, upstream: JobOutput | ForeignDataset, each: InputDraft) -> bool:
+        if isinstance(upstream, JobOutput) and upstream.job == draft.job.name:
+            self._problems.add((*each.path, "from"), "self_input", "the job reads its own output", "remove this input")
+            return False
+        node = upstream.job if isinstance(upstream, JobOutput) else _foreign_node(upstream.name)
+        self._edges.setdefault(draft.job.name, {}).setdefault(node, (*each.path, "from"))
+        return True
+
+    def _name_of(self, upstream: JobOutput | ForeignDataset) -> str:
+        if isinstance(upstream, ForeignDataset):
+            return upstream.name
+        return self._known[upstream.job][upstream.output].name
+
+    def _check_name(self, inputs: Sequence[Input], each: InputDraft) -> None:
+        name = inputs[-1].name
+        if any(other.name == name for other in inputs[:-1]):
+            self._problems.add(each.path, "duplicate_input", f"two inputs are called {name!r}", "give one a `name`")
+
+
+def _foreign_node(name: str) -> str:
+    return f"dataset {name}"

@@ -1,0 +1,84 @@
+"""Names for the things of Trace, and ids made from what they mean.
+
+An id that follows from its meaning needs no lookup and makes every repeated deploy, event and completion land on the
+row it landed on before. So each maker below takes exactly the facts that tell two things apart, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NewType
+from uuid import UUID, uuid5
+
+OrgId = NewType("OrgId", UUID)
+UserId = NewType("UserId", UUID)
+DagVersionId = NewType("DagVersionId", UUID)
+JobId = NewType("JobId", UUID)
+DatasetId = NewType("DatasetId", UUID)
+DatasetVersion = NewType("DatasetVersion", UUID)
+"""A generation of a dataset, or a range publication inside one."""
+TaskId = NewType("TaskId", UUID)
+EventId = NewType("EventId", UUID)
+InvalidationId = NewType("InvalidationId", UUID)
+OutboxKey = NewType("OutboxKey", UUID)
+"""What an outbox row promises; a second promise of the same thing has the same key."""
+LeaseToken = NewType("LeaseToken", UUID)
+
+Attempt = NewType("Attempt", int)
+"""Counted from 1; a retry is the next one of the same task."""
+CommitNumber = NewType("CommitNumber", int)
+"""Rises by one for each accepted completion that touched the dataset."""
+
+DagName = NewType("DagName", str)
+JobName = NewType("JobName", str)
+DatasetName = NewType("DatasetName", str)
+WorkerId = NewType("WorkerId", str)
+DedupeKey = NewType("DedupeKey", str)
+YamlHash = NewType("YamlHash", str)
+ConfigHash = NewType("ConfigHash", str)
+LineageHash = NewType("LineageHash", str)
+"""A job's config hash together with those of everything upstream of it."""
+
+NAMESPACE = UUID("6f1d2c1e-5a0b-5c57-9f0e-7472616365aa")
+"""Changing it would give every existing dataset a new id."""
+
+
+def dag_version_id(org: OrgId, dag: DagName, yaml_hash: YamlHash) -> DagVersionId:
+    return DagVersionId(_made_from("dag_version", str(org), dag, yaml_hash))
+
+
+def job_id(version: DagVersionId, job: JobName) -> JobId:
+    return JobId(_made_from("job", str(version), job))
+
+
+def dataset_id(org: OrgId, dag: DagName, job: JobName, output_index: int) -> DatasetId:
+    """The same on every deploy: a dataset outlives the versions of the DAG that fills it."""
+    return DatasetId(_made_from("dataset", str(org), dag, job, output_index))
+
+
+def generation_id(dataset: DatasetId, lineage: LineageHash) -> DatasetVersion:
+    """A new generation exactly when the producing job, or anything upstream of it, would produce other bytes."""
+    return DatasetVersion(_made_from("generation", str(dataset), lineage))
+
+
+def task_id(job: JobId, dedupe_key: DedupeKey) -> TaskId:
+    return TaskId(_made_from("task", str(job), dedupe_key))
+
+
+def event_id(producer: TaskId, dataset: DatasetId, version: DatasetVersion, scope_key: str) -> EventId:
+    """One event for each of these four, however often and by whichever attempt it is sent."""
+    return EventId(_made_from("event", str(producer), str(dataset), str(version), scope_key))
+
+
+def invalidation_id(dataset: DatasetId, version: DatasetVersion, scope_key: str, cause: str) -> InvalidationId:
+    """`cause` names what it follows from (a commit, a request): the same range may be invalidated many times."""
+    return InvalidationId(_made_from("invalidation", str(dataset), str(version), scope_key, cause))
+
+
+def outbox_key(kind: str, *meaning: str | int) -> OutboxKey:
+    return OutboxKey(_made_from("outbox", kind, *meaning))
+
+
+def _made_from(*meaning: str | int) -> UUID:
+    # A JSON list, because parts joined by a separator could be cut at another place and mean something else.
+    return uuid5(NAMESPACE, json.dumps(meaning, separators=(",", ":")))

@@ -1,0 +1,201 @@
+"""Doors: TLS listeners of a process, all in one event loop, and the one table from errors to HTTP answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from trace_platform.errors import (
+    BadInput,
+    Conflict,
+    Forbidden,
+    LeaseLost,
+    NotFound,
+    SettingsError,
+    SetupError,
+    TraceError,
+    Unauthenticated,
+    Unavailable,
+)
+from trace_platform.settings import TlsSettings
+
+STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
+    (BadInput, 400),
+    (Unauthenticated, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (LeaseLost, 409),
+    (Unavailable, 503),
+)
+
+RENEWAL_LOOK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Door:
+    name: str
+    host: str
+    port: int
+    app: ASGIApp
+
+
+@asynccontextmanager
+async def open_doors(doors: Sequence[Door], tls: TlsSettings) -> AsyncIterator[dict[str, str]]:
+    """Listen on every door until the block ends; gives the address of each. All are bound before any is served."""
+    context, certificate = server_context(tls)
+    sockets = [_bind(door) for door in doors]
+    servers = [_server(door.app, context) for door in doors]
+    serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
+    renewal = asyncio.create_task(_follow_renewals(context, tls, certificate))
+    try:
+        await _started(servers, serving)
+        yield {door.name: _address(sock) for door, sock in zip(doors, sockets, strict=True)}
+    finally:
+        renewal.cancel()
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+def refusal_response(refusal: TraceError) -> Response:
+    status = next((status for kind, status in STATUS_OF if isinstance(refusal, kind)), 500)
+    return json_response({"error": refusal.as_dict()}, status)
+
+
+def door_app(routes: Sequence[Route], ready: Callable[[], Awaitable[None]]) -> Starlette:
+    """A door with its health and its way of refusing."""
+    return Starlette(routes=[*health_routes(ready), *routes], exception_handlers=HANDLERS)
+
+
+def health_routes(ready: Callable[[], Awaitable[None]]) -> list[Route]:
+    """`/healthz`: the process runs. `/readyz`: and what it stands on answers (`ready` raises if not)."""
+
+    async def healthz(request: Request) -> Response:
+        del request
+        return json_response({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        del request
+        await ready()
+        return json_response({"status": "ready"})
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+async def on_refusal(request: Request, refusal: Exception) -> Response:
+    """A refusal is an answer, never a stack trace."""
+    del request
+    if not isinstance(refusal, TraceError):
+        raise refusal
+    return refusal_response(refusal)
+
+
+async def on_no_route(request: Request, wrong: Exception) -> Response:
+    """No such path or method, in the shape of every other refusal."""
+    status = wrong.status_code if isinstance(wrong, HTTPException) else 500
+    refusal = NotFound(f"there is no {request.method} {request.url.path} at this door", where=request.url.path)
+    return json_response({"error": refusal.as_dict()}, status)
+
+
+HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
+"""The exception handlers of every door."""
+
+
+def server_context(tls: TlsSettings) -> tuple[ssl.SSLContext, float]:
+    """The context, and the time of the certificate it holds."""
+    if tls.cert is None or tls.key is None:
+        missing = "tls.cert" if tls.cert is None else "tls.key"
+        raise SettingsError(f"a door needs a certificate: {missing} is not set", where=missing)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context, _load(context, tls.cert, tls.key)
+
+
+def client_context(tls: TlsSettings) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=tls.ca)
+
+
+def _load(context: ssl.SSLContext, cert: Path, key: Path) -> float:
+    try:
+        when = cert.stat().st_mtime
+        context.load_cert_chain(cert, key)
+    except OSError as wrong:  # SSLError is one too
+        raise SetupError(f"the certificate cannot be used: {wrong}", where=str(cert)) from None
+    return when
+
+
+async def _follow_renewals(context: ssl.SSLContext, tls: TlsSettings, loaded: float) -> None:
+    """A renewed certificate is shown to the next caller; nobody is cut off."""
+    assert tls.cert is not None  # noqa: S101 - server_context refused that
+    assert tls.key is not None  # noqa: S101
+    while True:
+        await asyncio.sleep(RENEWAL_LOOK_SECONDS)
+        with contextlib.suppress(OSError, SetupError):  # between two renames: look again later
+            if tls.cert.stat().st_mtime != loaded:
+                loaded = _load(context, tls.cert, tls.key)
+
+
+def _bind(door: Door) -> socket:
+    listener = socket()
+    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    try:
+        listener.bind((door.host, door.port))
+    except OSError as wrong:
+        listener.close()
+        raise SetupError(
+            f"the {door.name} door cannot listen on {door.host}:{door.port}: {wrong.strerror}",
+            where=f"{door.host}:{door.port}",
+            hint="end the process that holds the port, or choose another (`trace up --port-base`)",
+        ) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the process, not to one of its doors."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", http="httptools", ws="none", timeout_graceful_shutdown=5
+    )
+    config.load()
+    config.ssl = context
+    return _Server(config)
+
+
+async def _started(servers: Sequence[_Server], serving: Sequence[asyncio.Task[None]]) -> None:
+    while not all(server.started for server in servers):
+        for task in serving:
+            if task.done():
+                task.result()
+        await asyncio.sleep(0.005)
+
+
+def _address(listener: socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"https://{host}:{port}"

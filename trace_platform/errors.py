@@ -1,0 +1,152 @@
+"""Every refusal Trace can give, as one tree. Leaves are raised, branches are caught.
+
+    TraceError
+    +-- BadInput                what was given cannot be right; trying again unchanged never helps
+    |   +-- SettingsError       a setting is unknown, impossible or missing
+    |   +-- InvalidDag          a DAG's YAML was refused; carries every problem found
+    |   +-- InvalidRequest      a body, header or parameter was refused; `where` is its JSON pointer
+    +-- Refused                 well formed, but not allowed to happen
+    |   +-- Unauthenticated     no identity, or one that does not hold
+    |   +-- Forbidden           a good identity without the right
+    |   +-- NotFound            no such thing for this caller
+    |   +-- Conflict            it contradicts what is already so
+    |   +-- LeaseLost           the attempt is no longer the current one
+    +-- Unavailable             may work later; retryable
+    |   +-- DatabaseUnavailable
+    |   +-- DoorUnavailable     another Trace process does not answer
+    +-- SetupError              this machine cannot run Trace as it is
+        +-- HomeInUse           another `trace up` holds the home folder
+        +-- JavaMissing         no Java 17+ anywhere
+        +-- PostgresFailed      the embedded server did not start
+        +-- SchemaMismatch      a database and this code's migrations disagree
+
+An error says what is wrong (`message`), where (`where`: a YAML position, a JSON pointer, a setting, a path), what to do
+(`hint`) and whether trying again may help (`retryable`). `code` is stable: callers may branch on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+class TraceError(Exception):
+    """The root: catch it to say a refusal to a person, or to turn it into a wire error."""
+
+    code: ClassVar[str] = "trace_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape that `--json` prints and every door answers with."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "where": self.where,
+            "hint": self.hint,
+            "retryable": self.retryable,
+        }
+
+
+class BadInput(TraceError):
+    code = "bad_input"
+
+
+class SettingsError(BadInput):
+    code = "bad_setting"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing wrong in a DAG's YAML. Line and column count from 1; `field` is a path such as `jobs[2].inputs`."""
+
+    line: int
+    column: int
+    field: str
+    reason: str
+    suggestion: str | None
+    code: str
+
+    def __str__(self) -> str:
+        place = f"line {self.line}, column {self.column}"
+        return f"{place}{f', {self.field}' if self.field else ''}: {self.reason}"
+
+
+class InvalidDag(BadInput):
+    code = "invalid_dag"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        first, count = problems[0], len(problems)
+        summary = str(first) if count == 1 else f"{count} problems, the first at {first}"
+        super().__init__(summary, where=f"line {first.line}, column {first.column}", hint=first.suggestion)
+        self.problems = tuple(problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"problems": [asdict(problem) for problem in self.problems]}
+
+
+class InvalidRequest(BadInput):
+    code = "invalid_request"
+
+
+class Refused(TraceError):
+    code = "refused"
+
+
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class Forbidden(Refused):
+    code = "forbidden"
+
+
+class NotFound(Refused):
+    code = "not_found"
+
+
+class Conflict(Refused):
+    code = "conflict"
+
+
+class LeaseLost(Refused):
+    code = "lease_lost"
+
+
+class Unavailable(TraceError):
+    code = "unavailable"
+    retryable = True
+
+
+class DatabaseUnavailable(Unavailable):
+    code = "database_unavailable"
+
+
+class DoorUnavailable(Unavailable):
+    code = "door_unavailable"
+
+
+class SetupError(TraceError):
+    code = "setup"
+
+
+class HomeInUse(SetupError):
+    code = "home_in_use"
+
+
+class JavaMissing(SetupError):
+    code = "java_missing"
+
+
+class PostgresFailed(SetupError):
+    code = "postgres_failed"
+
+
+class SchemaMismatch(SetupError):
+    code = "schema_mismatch"

@@ -1,0 +1,107 @@
+"""What `trace up` starts: each process with exactly what it may know, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from trace_platform.lite.certificates import TlsFiles
+from trace_platform.lite.launch import Launch
+from trace_platform.lite.ports import Ports
+from trace_platform.lite.provision import Dsns
+from trace_platform.lite.supervisor import Child
+from trace_platform.settings import (
+    DataSettings,
+    EndpointSettings,
+    QueueSettings,
+    Settings,
+    StateSettings,
+    TlsSettings,
+    to_document,
+)
+
+PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler")
+"""In the order of their start; `--without` takes these names."""
+
+DOORS_OF: Final[Mapping[str, Sequence[str]]] = {
+    "dispatcher": ("dispatcher_task", "dispatcher_internal"),
+    "query": ("query_task", "query_internal"),
+    "gateway": ("gateway",),
+}
+
+PASSED_ON: Final = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "JAVA_HOME"}
+    | {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
+    | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+)
+"""The environment of a child is this much of ours. What is not named here (a PGPASSWORD, a DSN) does not reach it."""
+
+
+def children(
+    names: Sequence[str], settings: Settings, *, ports: Ports, tls: TlsFiles, dsns: Dsns, worker_token: str, issuer: str
+) -> list[Child]:
+    base = _common(settings, ports, tls, worker_token)
+    return [_child(name, _for(name, base, dsns, issuer), ports) for name in names]
+
+
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name in PASSED_ON or name.startswith("LC_")}
+
+
+def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
+    return settings.model_copy(
+        update={
+            "state": StateSettings(pool_max=settings.state.pool_max),
+            "data": DataSettings(),
+            "queue": QueueSettings(),
+            "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
+            "dispatcher": settings.dispatcher.model_copy(
+                update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}
+            ),
+            "query": settings.query.model_copy(
+                update={"task_port": ports.query_task, "internal_port": ports.query_internal}
+            ),
+            "gateway": settings.gateway.model_copy(update={"port": ports.gateway}),
+            "endpoints": EndpointSettings(
+                dispatcher_task=ports.url("dispatcher_task"),
+                dispatcher_internal=ports.url("dispatcher_internal"),
+                query_internal=ports.url("query_internal"),
+            ),
+            "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
+        }
+    )
+
+
+def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
+    """The table of who may reach what (docs/security.md) as code."""
+    state = StateSettings(dsn=SecretStr(dsns.state), pool_max=base.state.pool_max)
+    queue = QueueSettings(dsn=SecretStr(dsns.queue))
+    data = DataSettings(dsn=SecretStr(dsns.data))
+    query = DataSettings(query_dsn=SecretStr(dsns.query))
+    tokenless = base.identity.model_copy(update={"worker_token": None})
+    public_key = base.identity.model_copy(update={"user_public_key": issuer})
+    known: Mapping[str, Mapping[str, object]] = {
+        "dispatcher": {"state": state, "queue": queue, "identity": tokenless},
+        "query": {"data": query},
+        "worker": {"data": data, "queue": queue},
+        "sink": {"data": data, "queue": queue},
+        "gateway": {"identity": public_key},
+        "scheduler": {},
+    }
+    return base.model_copy(update=dict(known[name]))
+
+
+def _child(name: str, settings: Settings, ports: Ports) -> Child:
+    launch = Launch(
+        argv=[sys.executable, "-m", "trace_platform", name, "--settings", "-"],
+        env=child_environment(os.environ),
+        cwd=Path("/"),
+        stdin=to_document(settings).encode(),
+    )
+    return Child(name, lambda: launch, doors=[ports.url(door) for door in DOORS_OF.get(name, ())])

@@ -1,0 +1,58 @@
+"""Which port each listener of a Lite system takes."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+
+from trace_platform.errors import SetupError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Ports:
+    gateway: int
+    dispatcher_task: int
+    dispatcher_internal: int
+    query_task: int
+    query_internal: int
+    postgres_state: int
+    postgres_data: int
+
+    def url(self, door: str) -> str:
+        return f"https://{LOOPBACK}:{getattr(self, door)}"
+
+
+DOORS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal")
+
+
+def choose_ports(base: int) -> Ports:
+    """In a row from `base`; free ones anywhere if it is 0. One that is taken is said before anything starts."""
+    names = [field.name for field in fields(Ports)]
+    with ExitStack() as held:
+        listeners = [held.enter_context(_take(base and base + index, name)) for index, name in enumerate(names)]
+        return Ports(**{name: listener.getsockname()[1] for name, listener in zip(names, listeners, strict=True)})
+
+
+def free_port() -> int:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def wanted_ports(base: int) -> list[int]:
+    """The ports that a start from `base` would take; none in particular if it is 0."""
+    return [base + index for index, _ in enumerate(fields(Ports))] if base else []
+
+
+def _take(port: int, name: str) -> socket.socket:
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError as wrong:
+        raise SetupError(
+            f"port {port}, for {name}, cannot be taken: {wrong.strerror}",
+            where=f"{LOOPBACK}:{port}",
+            hint="`trace doctor` says who holds it; choose others with --port-base N, or 0 for free ones",
+        ) from None

@@ -1,0 +1,228 @@
+"""`trace up`: a whole Trace on this machine, from nothing to ready, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import SecretStr
+
+from trace_platform.errors import SettingsError
+from trace_platform.lite import postgres
+from trace_platform.lite.certificates import TlsFiles, ensure_certificates
+from trace_platform.lite.home import (
+    Home,
+    ensure_issuer_key,
+    ensure_worker_token,
+    held,
+    public_pem,
+    write_private,
+)
+from trace_platform.lite.launch import Launch, hide_memory
+from trace_platform.lite.plan import PROCESSES, children
+from trace_platform.lite.ports import DOORS, Ports, choose_ports
+from trace_platform.lite.provision import Dsns, Embedded, Given, provision
+from trace_platform.lite.supervisor import Child, Seen, Supervisor
+from trace_platform.lite.user_token import mint_user_token
+from trace_platform.settings import Settings
+from trace_platform.store.first_start import FIRST_ADMIN
+
+CERTIFICATE_LOOK_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the person asked for."""
+
+    settings: Settings
+    without: frozenset[str] = frozenset()
+    ready_file: Path | None = None
+
+
+class Watcher(Protocol):
+    """Who is told while it happens: the live table, or plain lines."""
+
+    def changed(self, everyone: list[Seen]) -> None: ...
+    def said(self, sentence: str) -> None: ...
+    def ready(self, document: dict[str, Any]) -> None: ...
+
+
+def up(wish: Wish, watcher: Watcher) -> None:
+    """Returns when a signal asked for the end and everything has stopped."""
+    _refuse_unknown(wish.without)
+    hide_memory()
+    home = Home(wish.settings.home)
+    home.make()
+    with held(home):
+        asyncio.run(_Up(wish, watcher, home).run())
+
+
+class _Up:
+    def __init__(self, wish: Wish, watcher: Watcher, home: Home) -> None:
+        self._wish = wish
+        self._settings = wish.settings
+        self._watcher = watcher
+        self._home = home
+        self._stop = asyncio.Event()
+        # Unix sockets need short names that the server's user can reach: a folder of their own, not the home.
+        self._sockets = _socket_folder(home)
+        self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._asked_to_stop, asyncio.current_task())
+        try:
+            await self._start()
+            self._supervisor.watch()
+            await self._follow_certificates()
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+        finally:
+            self._forget_ready()
+            self._watcher.said("stopping")
+            await self._supervisor.stop()
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            self._home.status.unlink(missing_ok=True)
+
+    def _asked_to_stop(self, me: asyncio.Task[None] | None) -> None:
+        if me is not None and not self._stop.is_set():
+            self._stop.set()
+            me.cancel()
+
+    async def _start(self) -> None:
+        settings, home = self._settings, self._home
+        self._forget_ready()  # a killed `trace up` may have left one
+        ports = choose_ports(settings.up.port_base)
+        tls = ensure_certificates(home.tls, datetime.now(UTC))
+        token, key = ensure_worker_token(home), ensure_issuer_key(home)
+        shutil.rmtree(home.work, ignore_errors=True)
+        home.work.mkdir(mode=0o700)
+        dsns = await self._databases(ports, token)
+        names = [name for name in PROCESSES if name not in self._wish.without]
+        made = children(names, settings, ports=ports, tls=tls, dsns=dsns, worker_token=token, issuer=public_pem(key))
+        for stage in ([c for c in made if c.name == "dispatcher"], [c for c in made if c.name != "dispatcher"]):
+            await self._supervisor.start(stage)
+        self._tell_ready(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
+
+    async def _databases(self, ports: Ports, worker_token: str) -> Dsns:
+        given = _given(self._settings)
+        wanted = {"state": given.embeds_state, "data": given.embeds_data}
+        clusters = [self._cluster(name, ports) for name, embeds in wanted.items() if embeds]
+        for cluster in clusters:
+            if not cluster.directory.exists():
+                self._watcher.said(f"making the {cluster.name} database in {cluster.directory}")
+        servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, cluster) for cluster in clusters)))
+        await self._supervisor.start([_postgres_child(server) for server in servers.values()])
+        self._watcher.said("bringing schemas and roles up to date")
+        return await asyncio.to_thread(provision, given, servers.get("state"), servers.get("data"), worker_token)
+
+    def _cluster(self, name: str, ports: Ports) -> postgres.Cluster:
+        return postgres.Cluster(
+            name,
+            self._home.postgres / name,
+            self._sockets / f"pg-{name}",
+            getattr(ports, f"postgres_{name}"),
+            os_user=self._settings.postgres.os_user,
+            settings={"shared_buffers": self._settings.postgres.shared_buffers},
+        )
+
+    async def _follow_certificates(self) -> None:
+        """Days from now a certificate nears its end: renew it in time; the doors look at the file themselves."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
+            await asyncio.to_thread(ensure_certificates, self._home.tls, datetime.now(UTC))
+
+    def _changed(self, seen: Seen) -> None:
+        del seen
+        everyone = self._supervisor.seen
+        document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(one) for one in everyone]}
+        write_private(self._home.status, json.dumps(document))
+        self._watcher.changed(everyone)
+
+    def _tell_ready(self, ports: Ports, tls: TlsFiles, user_token: str) -> None:
+        gone = {door for door in DOORS if door.partition("_")[0] in self._wish.without}
+        document: dict[str, object] = {
+            "pid": os.getpid(),
+            "home": str(self._home.root),
+            "endpoints": {door: ports.url(door) for door in DOORS if door not in gone},
+            "postgres": {
+                name: {"host": "127.0.0.1", "port": getattr(ports, f"postgres_{name}")} for name in ("state", "data")
+            },
+            "ca_file": str(tls.ca),
+            "user_token": user_token,
+            "worker_token_file": str(self._home.worker_token),
+            "processes": {seen.name: seen.pid for seen in self._supervisor.seen},
+        }
+        for place in self._ready_files():
+            write_private(place, json.dumps(document, indent=2) + "\n")
+        self._watcher.ready(document)
+
+    def _forget_ready(self) -> None:
+        for place in self._ready_files():
+            place.unlink(missing_ok=True)
+
+    def _ready_files(self) -> list[Path]:
+        """In the home always, for the verbs that talk to the system; and where the person asked for it."""
+        return [self._home.ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
+
+
+def _refuse_unknown(without: frozenset[str]) -> None:
+    for name in sorted(without - set(PROCESSES)):
+        raise SettingsError(
+            f"there is no process {name!r}", where="--without", hint=f"they are: {', '.join(PROCESSES)}"
+        )
+
+
+def _socket_folder(home: Home) -> Path:
+    """A new one each time; the one that a killed `trace up` left is removed."""
+    note = home.lock.parent / "sockets"
+    if note.exists():
+        shutil.rmtree(note.read_text().strip(), ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="trace-"))
+    folder.chmod(0o711)
+    write_private(note, str(folder))
+    return folder
+
+
+def _given(settings: Settings) -> Given:
+    def plain(secret: SecretStr | None) -> str | None:
+        return secret.get_secret_value() if secret else None
+
+    return Given(
+        state=plain(settings.state.dsn),
+        data=plain(settings.data.dsn),
+        query=plain(settings.data.query_dsn),
+        queue=plain(settings.queue.dsn),
+    )
+
+
+def _open(cluster: postgres.Cluster) -> tuple[str, Embedded]:
+    postgres.prepare(cluster)
+    return cluster.name, Embedded(cluster, postgres.reset_password(cluster))
+
+
+def _postgres_child(server: Embedded) -> Child:
+    cluster = server.cluster
+
+    def launch() -> Launch:
+        postgres.prepare(cluster)
+        return cluster.launch()
+
+    return Child(
+        f"postgres-{cluster.name}",
+        launch,
+        doors=[f"127.0.0.1:{cluster.port}"],
+        probe=lambda: postgres.answers(server.admin()),
+        stop_signal=signal.SIGINT,
+    )

@@ -1,0 +1,216 @@
+"""What Trace asks of the world outside, as promises: each port is a Protocol, and its docstring is the contract.
+
+`tests/contracts` holds one suite per port and runs it on every adapter. Only `wiring` knows which adapter stands
+behind a port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, NewType, Protocol
+
+from trace_platform.errors import InvalidRequest
+
+MessageId = NewType("MessageId", str)
+Receipt = NewType("Receipt", str)
+
+BODY_LIMIT_BYTES: Final = 256 * 1024
+"""A body is smaller than this. What is larger belongs in the object store, and a pointer to it in the message."""
+
+DELAY_LIMIT: Final = timedelta(minutes=15)
+"""The longest delay that SQS takes. What waits longer belongs in the state database."""
+
+VISIBILITY_LIMIT: Final = timedelta(hours=12)
+"""The longest time that SQS hides a message."""
+
+QUEUE_NAME: Final = r"[A-Za-z0-9_-]{1,64}"
+"""What SQS allows, short enough to leave room for a prefix of the deployment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to publish. It cannot be made larger or later than every adapter can carry."""
+
+    body: bytes
+    delay: timedelta = timedelta()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.body) < BODY_LIMIT_BYTES:
+            raise InvalidRequest(
+                f"a queue message has {len(self.body)} bytes; it needs one, and fewer than {BODY_LIMIT_BYTES}",
+                where="/body",
+                hint="put the content into the object store and send a pointer to it",
+            )
+        if not timedelta() <= self.delay <= DELAY_LIMIT:
+            raise InvalidRequest(f"a queue message cannot be delayed by {self.delay}", where="/delay")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One receipt of a message: the same message may come again, under another receipt."""
+
+    id: MessageId
+    receipt: Receipt
+    body: bytes
+    receives: int
+    """How often the message was delivered, this time included."""
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up."""
+
+    id: MessageId
+    body: bytes
+    receives: int
+    sent_at: datetime
+    died_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How full a queue is. Approximate while it moves."""
+
+    ready: int
+    in_flight: int
+    """Received, not acknowledged, and hidden from others."""
+    delayed: int
+    dead: int
+    oldest_age_seconds: float
+    """How long the longest waiting message has been ready; 0 when none is."""
+
+
+class Queue(Protocol):
+    """Wake-ups and pointers, passed from one process to another.
+
+    The promise:
+
+    - At least once. A published message is delivered until it is acknowledged, whoever dies, the server included. It
+      can come twice: after its visibility ended, after a `publish` that was tried again, or when the server crashed
+      just after an acknowledgement. Receivers must not mind.
+    - No order, and no deduplication.
+    - A delivered message is hidden from other receivers until its visibility ends; then it is ready again.
+    - Every delivery has a new receipt, and only the newest one counts. A verb that takes receipts returns those that
+      counted; for the others it does nothing. A receipt holds its message until the visibility ends. After that,
+      `extend` and `release` no longer count, and an `ack` may count as long as nobody has received it again.
+    - A message that was delivered as often as the adapter allows, each time without an `ack`, becomes a dead letter
+      instead of being delivered again, with the reason. Giving it back counts as a delivery.
+    - Queues need not be made: an unknown name is an empty queue.
+    - Durations may be rounded up to whole seconds.
+
+    How SQS (standard queues) keeps it: `publish` is SendMessageBatch in chunks of 10 and at most one request's bytes,
+    with bodies that are not plain text in base64; `receive` is ReceiveMessage with WaitTimeSeconds, asked again when
+    more than 10 messages or 20 seconds are wanted; `extend` and `release` are ChangeMessageVisibilityBatch;
+    `ack` is DeleteMessageBatch. SQS says yes to a late DeleteMessage, so the adapter remembers until when it holds
+    each receipt and answers from that. Dead letters are the queue's RedrivePolicy: maxReceiveCount gives the reason,
+    `dead_letters` receives from the dead-letter queue without deleting, `redrive` sends again and then deletes (the
+    message gets a new id). `depth` is GetQueueAttributes of both queues and the metric
+    ApproximateAgeOfOldestMessage; a message released with a delay counts as in flight there. SQS forgets a message
+    after 14 days.
+    """
+
+    async def publish(self, queue: str, messages: Sequence[Outgoing]) -> None:
+        """Add messages, in one round trip. When it returns, they are durable; when it raises, each may be or not."""
+        ...
+
+    async def receive(
+        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+    ) -> list[Delivery]:
+        """Take what is ready, at most `max_messages`; if nothing is, wait for something, at most `wait`.
+
+        It returns as soon as there is anything, and need not fill the batch. Canceling it loses nothing: what it was
+        about to return is delivered again, at the latest when its visibility ends.
+        """
+        ...
+
+    async def extend(self, queue: str, receipts: Sequence[Receipt], visibility: timedelta) -> set[Receipt]:
+        """Hide messages for `visibility` from now on, and return the receipts that are still held."""
+        ...
+
+    async def ack(self, queue: str, receipts: Sequence[Receipt]) -> set[Receipt]:
+        """End messages for good, and return the receipts that did; the others' messages may be delivered again."""
+        ...
+
+    async def release(self, queue: str, receipts: Sequence[Receipt], delay: timedelta = timedelta()) -> set[Receipt]:
+        """Give messages back, ready again after `delay`, and return the receipts that were held until now."""
+        ...
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """Count the queue."""
+        ...
+
+    async def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
+        """Look at dead letters, the oldest first, without changing them."""
+        ...
+
+    async def redrive(self, queue: str, ids: Sequence[MessageId] | None = None) -> int:
+        """Put dead letters back, as if they had never been delivered, and return how many. None: all of them."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and tasks. What was received and not acknowledged comes again, elsewhere."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """The public half of a key that a signer holds."""
+
+    kid: str
+    """Its RFC 7638 thumbprint: it follows from the key, so no two keys share one."""
+    jwk: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """What becomes of a signer's keys, as the state database has decided for all replicas."""
+
+    signing: str | None
+    """The only key that signs; None before the first one."""
+    retired: tuple[str, ...]
+    """Keys whose last token has expired, or that were revoked: the private halves can be destroyed."""
+    rotation_due: bool
+    """No key that this signer holds is signing and young, or about to sign."""
+
+
+class Signer(Protocol):
+    """Signs capability tokens, and holds the private keys that do.
+
+    The promise:
+
+    - A token is a compact JWS by ES256 whose header holds `alg`, `kid` and `typ` and nothing else.
+    - A signer does not decide when a key signs. It says which keys it holds; the state database publishes them, lets
+      each wait for the overlap, and makes one at a time the signing key. The signer follows. So every key is known to
+      verifiers before its first token is, and replicas agree.
+    - A key appears whole or not at all, whoever is killed, and keys that came in any other way (put in place by a
+      person) are found by the next `keys`.
+    - A private half never leaves the signer.
+
+    How KMS keeps it: `keys` are the enabled ECC_NIST_P256 keys with our tag, GetPublicKey remembered; `sign` is one
+    Sign call, its DER signature turned into r and s; `rotate` is CreateKey, and two replicas at once may make two keys,
+    which sign one after the other; `follow` schedules the deletion of retired keys.
+    """
+
+    async def keys(self) -> Sequence[PublicKey]:
+        """Look for the keys that there are now."""
+        ...
+
+    async def follow(self, plan: KeyPlan) -> None:
+        """Sign with the plan's key from now on, and destroy those that it retired."""
+        ...
+
+    async def rotate(self, *, known: Collection[str] | None = None) -> PublicKey:
+        """Make a key, durably, and return it. It does not sign before a plan says so.
+
+        With `known`, if there is a key besides these, return that one instead: replicas that all found a rotation due
+        then make one key together.
+        """
+        ...
+
+    async def sign(self, payload: bytes) -> str:
+        """The token of this payload. Unavailable while there is no plan, or it names a key that is not held."""
+        ...

@@ -1,0 +1,129 @@
+"""The frame every long-running Trace process stands in: logs, signals, and telling its supervisor how it is.
+
+The telling is systemd's notify protocol (a datagram to `$NOTIFY_SOCKET`: READY=1, STATUS=..., WATCHDOG=1), so the same
+process runs under `trace up`, under systemd, or with no supervisor at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+import uvloop
+
+from trace_platform.errors import TraceError, Unavailable
+from trace_platform.settings import LogSettings, Settings
+
+log = structlog.get_logger()
+
+
+class Process:
+    """What a process's main function is given: its settings, when to stop, and whom to tell."""
+
+    def __init__(
+        self, name: str, settings: Settings, notify_socket: str | None, watchdog_seconds: float | None
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.stop = asyncio.Event()
+        self._notify_socket = notify_socket
+        self._watchdog_seconds = watchdog_seconds
+
+    def ready(self, status: str) -> None:
+        log.info("ready", status=status)
+        self._tell(f"READY=1\nSTATUS={status}")
+
+    def status(self, status: str) -> None:
+        self._tell(f"STATUS={status}")
+
+    async def watchdog(self) -> None:
+        """Speak from the event loop itself: if the loop hangs, so does this, and the supervisor notices."""
+        if self._watchdog_seconds is None:
+            return
+        while True:
+            self._tell("WATCHDOG=1")
+            await asyncio.sleep(self._watchdog_seconds / 3)
+
+    def _tell(self, message: str) -> None:
+        if self._notify_socket is None:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
+            channel.sendto(message.encode(), self._notify_socket)
+
+
+def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitable[None]]) -> int:
+    """Run `main` until it returns or a signal asks it to stop; the result is the exit code."""
+    configure_logging(name, settings.log)
+    microseconds = os.environ.pop("WATCHDOG_USEC", None)
+    process_socket = os.environ.pop("NOTIFY_SOCKET", None)  # taken, so that our own children do not speak for us
+
+    async def framed() -> None:
+        process = Process(name, settings, process_socket, int(microseconds) / 1e6 if microseconds else None)
+        _stop_on_signals(process.stop)
+        watchdog = asyncio.create_task(process.watchdog())
+        try:
+            await main(process)
+        finally:
+            watchdog.cancel()
+
+    try:
+        uvloop.run(framed())
+    except TraceError as refusal:
+        log.error("ended", **refusal.as_dict())  # noqa: TRY400 - a refusal is said, not traced
+        return 1
+    log.info("stopped")
+    return 0
+
+
+async def until_answers(process: Process, what: str, ask: Callable[[], Awaitable[None]]) -> None:
+    """Wait, for as long as it takes, until something this process stands on answers."""
+    pause = 0.05
+    while not process.stop.is_set():
+        try:
+            await ask()
+        except Unavailable as away:
+            process.status(f"waits for {what}")
+            log.info("waits", what=what, because=away.message)
+        else:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.stop.wait(), pause)
+        pause = min(pause * 2, 2.0)
+
+
+def configure_logging(name: str, settings: LogSettings) -> None:
+    for_eyes = settings.format == "console"
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer() if for_eyes else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        cache_logger_on_first_use=False,
+    )
+    structlog.contextvars.bind_contextvars(process=name)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(levelname)s %(name)s %(message)s")
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        if stop.is_set():  # asked twice: whoever asks is in a hurry
+            os._exit(130)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)

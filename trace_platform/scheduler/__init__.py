@@ -1,0 +1,1 @@
+"""Cron sources of Lite."""

@@ -1,0 +1,1 @@
+"""Drains buffered batches into data Postgres, once."""

@@ -1,0 +1,109 @@
+"""Starting Spark's JVM: its command line is Spark's own, its class path is put in order.
+
+Spark's start script asks a small Java program of Spark for the command and runs it. We ask the same program and run it
+ourselves: no shell has to read our paths, and the class path is the same at every start, each jar once and by name.
+(Spark's own names one jar twice and leaves the order of the others to the file system; Java 21 then refuses the class
+archive, and which of two classes wins could differ from machine to machine.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from trace_platform.errors import SetupError
+from trace_platform.spark.configuration import SparkOptions, spark_home
+
+LONGEST_ARGUMENT: Final = 100_000
+"""Linux takes 128 KiB in one argument; a class path of 280 jars comes near it below a very deep folder."""
+ASK_SECONDS: Final = 60
+PR_SET_PDEATHSIG: Final = 1
+
+
+def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    argv = _command(options, environment, folder)
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,  # held open until we end, and read by the JVM for that reason
+            stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,
+            cwd=folder / "work",
+            env=dict(environment),
+            preexec_fn=_in_child(killed_when_orphaned=options.killed_when_orphaned),  # noqa: PLW1509 - see there
+        )
+    except OSError as error:
+        raise SetupError(f"Spark's Java does not start: {error.strerror}", where=argv[0]) from error
+
+
+def end(jvm: subprocess.Popen[bytes], seconds: float) -> None:
+    """Close the pipe, which is the word to go; then do not wait for ever."""
+    if jvm.stdin is not None:
+        jvm.stdin.close()
+    try:
+        jvm.wait(seconds)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def _command(options: SparkOptions, environment: Mapping[str, str], folder: Path) -> list[str]:
+    asked = ["--properties-file", str(folder / "spark.properties")]
+    if not options.is_local:
+        # A cluster's keeper configures drivers by spark-env.sh and spark-defaults.conf: Spark's own script reads them.
+        return [str(spark_home() / "bin" / "spark-submit"), *asked, "--load-spark-defaults", "pyspark-shell"]
+    argv = _ask_spark(environment, [*asked, "pyspark-shell"])
+    place = argv.index("-cp") + 1
+    argv[place] = class_path(argv[place])
+    return argv
+
+
+def _ask_spark(environment: Mapping[str, str], asked: list[str]) -> list[str]:
+    launcher = next((spark_home() / "jars").glob("spark-launcher_*.jar"))
+    scala = launcher.name.removeprefix("spark-launcher_").partition("-")[0]
+    java = Path(environment["JAVA_HOME"]) / "bin" / "java"
+    argv = [str(java), "-Xmx128m", "-Xshare:auto", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-cp", str(launcher)]
+    argv += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", *asked]
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            env={**environment, "SPARK_SCALA_VERSION": scala},
+            timeout=ASK_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error).encode()
+        raise SetupError(f"Spark's launcher failed: {said.decode(errors='replace').strip()}", where=argv[0]) from error
+    # One empty argument and a line end, then the command, each word ended by a zero byte.
+    return [word.decode() for word in done.stdout.partition(b"\0\n")[2].split(b"\0")[:-1]]
+
+
+def class_path(given: str) -> str:
+    """Each existing entry once, wildcards written out by name."""
+    entries: dict[str, None] = {}
+    for entry in given.split(":"):
+        path = Path(entry)
+        if path.name == "*":
+            entries |= dict.fromkeys(str(jar) for jar in sorted(path.parent.glob("*.jar")))
+        elif path.exists():
+            entries[entry] = None
+    ordered = ":".join(entries)
+    return ordered if len(ordered.encode()) < LONGEST_ARGUMENT else given
+
+
+def _in_child(*, killed_when_orphaned: bool) -> Callable[[], None]:
+    """Between fork and exec: system calls only, so that other threads do not matter."""
+    libc = ctypes.CDLL(None) if killed_when_orphaned and sys.platform == "linux" else None
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for this process, which stops its session in order
+        if libc is not None:
+            libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+    return prepare

@@ -1,0 +1,1 @@
+"""State, data and queue Postgres: migrations, roles, named SQL."""

@@ -1,0 +1,68 @@
+"""Connections to Postgres on the control path."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import msgspec
+from pydantic import SecretStr
+
+from trace_platform.errors import DatabaseUnavailable, SettingsError
+
+OUTAGES = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.InterfaceError,
+)
+"""What asyncpg raises when the server is away rather than the statement wrong."""
+
+
+def required(dsn: SecretStr | None, setting: str) -> str:
+    if dsn is None:
+        variable = "TRACE_" + setting.upper().replace(".", "__")
+        raise SettingsError(
+            f"{setting} is not set", where=setting, hint=f"set {variable}, or let `trace up` fill it in"
+        )
+    return dsn.get_secret_value()
+
+
+@asynccontextmanager
+async def open_pool(dsn: str, *, name: str, max_size: int) -> AsyncIterator[asyncpg.Pool]:
+    """Connections open when they are needed, and again after the server was away."""
+    pool = asyncpg.create_pool(
+        dsn,
+        init=_speak_json,
+        min_size=0,
+        max_size=max_size,
+        command_timeout=30,
+        server_settings={"application_name": f"trace {name}"},
+    )
+    try:
+        await pool
+        yield pool
+    finally:
+        pool.terminate()
+
+
+async def _speak_json(connection: asyncpg.Connection) -> None:
+    """Jsonb parameters are given as values; what is read back is cast to text in SQL and decoded where it is needed."""
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        encoder=lambda value: msgspec.json.encode(value).decode(),
+        decoder=msgspec.json.decode,
+    )
+
+
+async def answers(pool: asyncpg.Pool) -> None:
+    """Raise DatabaseUnavailable unless the database answers."""
+    try:
+        async with pool.acquire(timeout=5) as connection:
+            await connection.fetchval("SELECT 1", timeout=5)
+    except OUTAGES as away:
+        raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None

@@ -1,0 +1,91 @@
+"""Jobs as the Dispatcher needs them. A job never changes, as it belongs to one DAG version: read once and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.errors import NotFound
+from trace_platform.store.queries import queries
+
+KEPT_JOBS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    output_index: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    storage_location: str
+    name: str | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    id: UUID
+    org_id: UUID
+    dag_name: str
+    name: str
+    dag_version_id: UUID
+    runtime: str
+    operator: str
+    activation: str
+    config: Mapping[str, Any]
+    config_hash: str
+    source: Mapping[str, Any] | None
+    bootstrap: Mapping[str, Any] | None
+    update_strategy: str
+    unique_key: list[str] | None
+    udf_bundle_id: UUID | None
+    secrets: list[str]
+    timeout_seconds: int | None
+    heartbeat_interval_seconds: int
+    heartbeat_timeout_seconds: int
+    retry_backoff_seconds: int
+    retry_backoff_max_seconds: int
+    outputs: tuple[JobOutput, ...]
+
+
+class JobCache:
+    """By id, for ever; bounded, because versions pile up."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._jobs: dict[UUID, Job] = {}
+
+    async def get(self, job_id: UUID) -> Job:
+        found = self._jobs.get(job_id)
+        if found is None:
+            found = await load_job(self._pool, job_id)
+            if len(self._jobs) >= KEPT_JOBS:
+                self._jobs.pop(next(iter(self._jobs)))
+            self._jobs[job_id] = found
+        return found
+
+
+async def load_job(pool: asyncpg.Pool, job_id: UUID) -> Job:
+    row = await pool.fetchrow(queries("jobs")["load_job"], job_id)
+    if row is None:
+        raise NotFound("no such job", where=str(job_id))
+    values = dict(row)
+    for column in ("config", "source", "bootstrap"):
+        values[column] = json.loads(values[column]) if values[column] else None
+    values["outputs"] = tuple(_output(one) for one in json.loads(values["outputs"] or "[]"))
+    return Job(**values)
+
+
+def _output(one: Mapping[str, Any]) -> JobOutput:
+    return JobOutput(
+        output_index=one["output_index"],
+        dataset_uuid=UUID(one["dataset_uuid"]),
+        dataset_version=UUID(one["dataset_version"]),
+        storage_location=one["storage_location"],
+        name=one["name"],
+        kind=one["kind"],
+    )

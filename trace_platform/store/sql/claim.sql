@@ -1,0 +1,93 @@
+-- name: claim_tasks
+-- Queued to Running, for every task asked for at once: lease, history and pinned inputs in one statement. A row for
+-- each question, in its order, whether it was claimed or not.
+WITH asked AS (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+), claimed AS (
+    UPDATE tasks t
+       SET status = 'Running',
+           worker_id = a.worker_id,
+           lease_token = a.lease_token,
+           started_at = now(),
+           last_heartbeat = now(),
+           lease_expires_at = now() + make_interval(
+               secs => least(j.heartbeat_timeout_seconds, t.timeout_seconds)
+           )
+      FROM asked a, jobs j
+     WHERE t.id = a.task_id
+       AND j.id = t.job_id
+       AND t.status = 'Queued' -- fence
+       AND t.woken_at IS NOT NULL
+    RETURNING t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
+              t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id
+), history AS (
+    INSERT INTO task_attempts (task_id, attempt, org_id, lease_token, worker_id, started_at)
+    SELECT id, attempt, org_id, lease_token, worker_id, started_at FROM claimed
+), pinned AS (
+    SELECT c.id AS task_id, c.attempt, c.org_id, i.position, i.dataset_uuid, i.where_tree, d.name,
+           v.id AS version, v.storage_location, h.last_commit
+      FROM claimed c
+      JOIN job_inputs i ON i.job_id = c.job_id
+      JOIN datasets d ON d.id = i.dataset_uuid
+      LEFT JOIN dag_current_versions other
+             ON other.org_id = d.org_id AND other.dag_name = d.producer_dag_name AND d.producer_dag_name <> c.dag_name
+      -- Within one DAG a job reads the generations of its own version; across DAGs, those that the other serves now.
+      JOIN dag_version_datasets served
+             ON served.dag_version_id = coalesce(other.dag_version_id, c.dag_version_id)
+            AND served.dataset_uuid = i.dataset_uuid
+      JOIN dataset_versions v ON v.id = served.dataset_version
+      LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
+), recorded AS (
+    INSERT INTO task_inputs (task_id, attempt, org_id, input_dataset_uuid, input_dataset_version, input_commit)
+    SELECT task_id, attempt, org_id, dataset_uuid, version, last_commit FROM pinned
+    ON CONFLICT DO NOTHING
+)
+SELECT a.n, a.task_id, was.status::text AS was, c.id IS NOT NULL AS claimed, c.org_id, c.job_id, c.attempt,
+       c.lease_token, c.lease_expires_at, c.timeout_seconds, c.input_versions::text AS trigger, c.invalidation_id,
+       (SELECT jsonb_agg(jsonb_build_object(
+            'dataset_uuid', p.dataset_uuid, 'dataset_version', p.version, 'commit', p.last_commit, 'name', p.name,
+            'storage_location', p.storage_location, 'where', p.where_tree) ORDER BY p.position)
+          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
+       (SELECT s.state FROM operator_state s WHERE s.job_id = c.job_id AND s.state_key = 'default')::text AS state
+  FROM asked a
+  LEFT JOIN claimed c ON c.id = a.task_id
+  LEFT JOIN tasks was ON was.id = a.task_id -- as it was before this statement
+ ORDER BY a.n;
+
+-- name: fetch_task
+-- What a worker may see of a task without claiming it.
+SELECT t.id AS task_id, t.org_id, t.job_id, t.status::text, t.attempt, t.input_versions::text AS trigger,
+       t.timeout_seconds, t.invalidation_id
+  FROM tasks t
+ WHERE t.id = $1;
+
+-- name: renew_leases
+-- Every heartbeat asked for at once. A lost, canceled or overlong attempt is told so and never brought back.
+WITH asked AS (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::jsonb[])
+        WITH ORDINALITY AS a (task_id, attempt, lease_token, progress, n)
+), renewed AS (
+    UPDATE tasks t
+       SET last_heartbeat = now(),
+           progress = coalesce(a.progress, t.progress),
+           lease_expires_at = least(
+               now() + make_interval(secs => j.heartbeat_timeout_seconds),
+               t.started_at + make_interval(secs => t.timeout_seconds)
+           )
+      FROM asked a, jobs j
+     WHERE t.id = a.task_id
+       AND j.id = t.job_id
+       AND t.attempt = a.attempt -- fence
+       AND t.lease_token = a.lease_token -- fence
+       AND t.status = 'Running' -- fence
+       AND (t.timeout_seconds IS NULL OR now() < t.started_at + make_interval(secs => t.timeout_seconds))
+    RETURNING t.id, t.job_id, t.lease_expires_at
+)
+SELECT a.n, r.lease_expires_at, t.status::text, t.completed_at AS canceled_at, t.org_id, t.job_id,
+       coalesce(t.attempt = a.attempt AND t.lease_token = a.lease_token, false) AS is_current,
+       EXISTS (SELECT FROM pauses p WHERE p.job_id = r.job_id AND p.until IS NULL) AS paused,
+       EXISTS (SELECT FROM sources s WHERE s.task_id = r.id AND s.state = 'Draining') AS draining
+  FROM asked a
+  LEFT JOIN tasks t ON t.id = a.task_id
+  LEFT JOIN renewed r ON r.id = a.task_id
+ ORDER BY a.n;

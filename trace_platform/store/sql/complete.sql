@@ -1,0 +1,176 @@
+-- name: lock_fenced
+-- The one gate of every fenced write: the row, locked, if this attempt and lease are the current ones. `open` says
+-- whether the attempt may still write: it runs, or it was given up unheard and no newer one has begun (S10).
+SELECT t.id, t.org_id, t.job_id, t.attempt, t.status::text, t.started_at, t.max_attempts, t.timeout_seconds,
+       t.completion_hash, t.completion_answer::text, t.invalidation_id, t.input_versions::text AS trigger,
+       t.status = 'Running' OR (t.status = 'Failed' AND t.completion_hash IS NULL) AS open,
+       t.status <> 'Running' AS late
+  FROM tasks t
+ WHERE t.id = $1
+   AND t.attempt = $2 -- fence
+   AND t.lease_token = $3 -- fence
+   FOR NO KEY UPDATE;
+
+-- name: complete_plain
+-- Many completions at once that carry events and no outputs: fence, end, history, events, promises, state, marks.
+WITH asked AS (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::bytea[], $5::jsonb[], $6::jsonb[])
+        WITH ORDINALITY AS a (task_id, attempt, lease_token, hash, answer, state, n)
+), fenced AS (
+    SELECT t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
+           t.input_versions, a.hash, a.answer, a.state, a.n,
+           t.status = 'Running' OR (t.status = 'Failed' AND t.completion_hash IS NULL) AS open
+      FROM asked a
+      JOIN tasks t ON t.id = a.task_id
+     WHERE t.attempt = a.attempt -- fence
+       AND t.lease_token = a.lease_token -- fence
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), ended AS (
+    UPDATE tasks t
+       SET status = 'Completed', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
+           error_message = NULL, outputs = '[]', completion_hash = f.hash, completion_answer = f.answer
+      FROM fenced f
+     WHERE t.id = f.id
+       AND f.open -- fence
+    RETURNING t.id, t.org_id, t.job_id, t.attempt, f.state, f.invalidation_id, f.status, f.input_versions AS read
+), history AS (
+    UPDATE task_attempts h
+       SET ended_at = now(), outcome = 'Completed', error_message = NULL, late = e.status <> 'Running'
+      FROM ended e
+     WHERE h.task_id = e.id AND h.attempt = e.attempt
+), told AS (
+    SELECT * FROM unnest($7::int[], $8::uuid[], $9::uuid[], $10::uuid[], $11::text[], $12::text[], $13::bigint[], $14::text[],
+                         $15::bigint[], $16::bigint[])
+        AS v (n, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
+), stored AS (
+    INSERT INTO events (id, org_id, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
+                        dataset_version, scope, cursor_value, partition_key, block_range, disposition, audit_reason)
+    SELECT v.event_id, e.org_id, v.kind::event_kind, e.attempt, e.id, e.id, v.dataset_uuid, v.dataset_version, v.scope,
+           v.cursor_value, v.partition_key, int8range(v.range_start, v.range_stop),
+           CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
+           CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
+      FROM told v
+      JOIN fenced f ON f.n = v.n
+      JOIN ended e ON e.id = f.id
+      JOIN datasets d ON d.id = v.dataset_uuid AND d.org_id = e.org_id
+      LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+      LEFT JOIN dag_version_datasets served
+             ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
+            AND served.dataset_version = v.dataset_version
+    ON CONFLICT DO NOTHING
+    RETURNING id, org_id, disposition
+), owed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored WHERE disposition = 'Route'
+), remembered AS (
+    INSERT INTO operator_state (org_id, job_id, state)
+    SELECT org_id, job_id, state FROM ended WHERE state IS NOT NULL
+    ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
+), risen AS (
+    INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
+    SELECT job_id, (read ->> 'dataset_uuid')::uuid, (read ->> 'dataset_version')::uuid, org_id,
+           max((read ->> 'cursor')::bigint)
+      FROM ended WHERE read ? 'cursor'
+     GROUP BY 1, 2, 3, 4
+    ON CONFLICT (job_id, dataset_uuid, dataset_version)
+    DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
+), processed AS (
+    UPDATE data_invalidation_jobs i
+       SET processed_at = now()
+      FROM ended e
+     WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL
+)
+SELECT a.n, f.id IS NOT NULL AS is_current, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer,
+       t.status::text AS now_status
+  FROM asked a
+  LEFT JOIN fenced f ON f.n = a.n
+  LEFT JOIN tasks t ON t.id = a.task_id
+ ORDER BY a.n;
+
+-- name: end_task
+-- The end of a fenced attempt, whatever it is; the caller holds the row through lock_fenced.
+UPDATE tasks
+   SET status = $2::task_status, completed_at = now(), lease_expires_at = NULL,
+       next_retry_at = now() + $3::interval, error_message = $4, cancel_reason = $5,
+       outputs = $6::jsonb, completion_hash = $7, completion_answer = $8::jsonb
+ WHERE id = $1
+RETURNING next_retry_at;
+
+-- name: end_attempt
+-- The history of that attempt; a late reply overwrites that it was given up.
+UPDATE task_attempts
+   SET ended_at = now(), outcome = $3::attempt_outcome, error_message = $4, late = $5
+ WHERE task_id = $1 AND attempt = $2;
+
+-- name: next_commit
+-- The dataset's next commit number; the row lock puts commits in order.
+INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit)
+VALUES ($1, $2, 1)
+ON CONFLICT (dataset_uuid) DO UPDATE SET last_commit = dataset_heads.last_commit + 1
+RETURNING last_commit;
+
+-- name: insert_commit
+-- One accepted effect of a task on a dataset.
+INSERT INTO commits (dataset_uuid, number, org_id, dataset_version, task_id, attempt, row_count, bytes, schema_hash)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+
+-- name: generation_of
+-- The generation by its id and dataset, in this organisation; nothing else is a target of an output.
+SELECT id, schema_hash, config_hash, storage_location
+  FROM dataset_versions
+ WHERE org_id = $1 AND dataset_uuid = $2 AND id = $3 AND generation IS NULL;
+
+-- name: set_schema_hash
+-- The first commit of a generation says its schema; later ones must agree.
+UPDATE dataset_versions SET schema_hash = $2 WHERE id = $1 AND schema_hash IS NULL;
+
+-- name: end_partitions
+-- Partitions in force that the new one replaces: the same key, or an overlapping range. Returns their ranges.
+UPDATE partition_versions
+   SET valid_to = $4
+ WHERE dataset_version = $1
+   AND valid_to IS NULL
+   AND (partition_key = $2 OR block_range && int8range($3, $5))
+RETURNING partition_key, lower(block_range) AS start, upper(block_range) AS stop;
+
+-- name: insert_partition
+-- What a partition holds from this commit on.
+INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
+                                files, row_count, bytes)
+VALUES ($1, $2, $3, $4, $5, int8range($6, $7), $8, $9::jsonb, $10, $11);
+
+-- name: publish_range
+-- A range publication: the same contents again is nothing new.
+INSERT INTO dataset_versions (id, org_id, dataset_uuid, generation, storage_location, storage_glob, config_hash, block_range)
+VALUES ($1, $2, $3, $4, $5, $6, $7, int8range($8, $9))
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: published_range
+-- What stands under the key of a range publication.
+SELECT id, storage_location, storage_glob, generation
+  FROM dataset_versions
+ WHERE dataset_uuid = $1 AND config_hash = $2 AND range_start IS NOT DISTINCT FROM $3 AND range_end IS NOT DISTINCT FROM $4;
+
+-- name: save_state
+-- Durable operator state, in the transaction of the completion.
+INSERT INTO operator_state (org_id, job_id, state)
+VALUES ($1, $2, $3::jsonb)
+ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
+
+-- name: raise_cursor
+-- How far a job has read the input that made the task.
+INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (job_id, dataset_uuid, dataset_version)
+DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now();
+
+-- name: mark_processed
+-- This reader has done its share of the invalidation.
+UPDATE data_invalidation_jobs SET processed_at = now()
+ WHERE invalidation_id = $1 AND job_id = $2 AND processed_at IS NULL;
+
+-- name: set_answer
+-- What the completion is answered with, kept to be answered again.
+UPDATE tasks SET completion_answer = $2::jsonb WHERE id = $1;

@@ -1,0 +1,74 @@
+-- name: take_promises
+-- Due rows of the kinds that act on the outside, and those whose taker is gone (S7): ours until the time runs out.
+WITH pending AS (
+    SELECT id FROM outbox
+     WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer') AND available_at <= now()
+     ORDER BY available_at, id
+     LIMIT $1
+       FOR UPDATE SKIP LOCKED
+), stranded AS (
+    SELECT id FROM outbox
+     WHERE status = 'Processing' AND taken_until <= now()
+     ORDER BY taken_until
+     LIMIT $1
+       FOR UPDATE SKIP LOCKED
+), due AS (
+    SELECT id FROM pending UNION ALL SELECT id FROM stranded
+)
+UPDATE outbox o
+   SET status = 'Processing', taken_by = $2, taken_until = now() + $3::interval, attempts = o.attempts + 1
+  FROM due
+ WHERE o.id = due.id
+RETURNING o.id, o.org_id, o.kind::text, o.attempts, o.payload::text;
+
+-- name: keep_promises
+-- They were kept; unless somebody else has taken them since.
+UPDATE outbox SET status = 'Done', processed_at = now(), taken_by = NULL, taken_until = NULL
+ WHERE id = ANY ($1::bigint[]) AND status = 'Processing' AND taken_by = $2;
+
+-- name: put_off_promises
+-- They could not be kept now: again after a while, or given up when tried often enough.
+UPDATE outbox o
+   SET status = CASE WHEN p.final THEN 'Failed' ELSE 'Pending' END::outbox_status,
+       available_at = now() + p.delay, taken_by = NULL, taken_until = NULL, last_error = p.error,
+       processed_at = CASE WHEN p.final THEN now() END
+  FROM unnest($1::bigint[], $3::interval[], $4::text[], $5::boolean[]) AS p (id, delay, error, final)
+ WHERE o.id = p.id AND o.status = 'Processing' AND o.taken_by = $2;
+
+-- name: put_off_routing
+-- A routing promise that the database refused: again after a while, or given up, so that it blocks nobody.
+UPDATE outbox
+   SET attempts = attempts + 1,
+       available_at = now() + $2::interval,
+       last_error = $3,
+       status = CASE WHEN $4 THEN 'Failed' ELSE 'Pending' END::outbox_status,
+       processed_at = CASE WHEN $4 THEN now() END
+ WHERE id = $1 AND status = 'Pending';
+
+-- name: due_routing
+-- The routing promises that are due, to be tried one by one when they fail together.
+SELECT id, kind::text, attempts FROM outbox
+ WHERE status = 'Pending' AND kind = $1::outbox_kind AND available_at <= now()
+ ORDER BY available_at, id
+ LIMIT $2;
+
+-- name: next_due
+-- How long until something becomes due by itself: the loop sleeps so long unless it is woken.
+SELECT extract(epoch FROM min(at) - now())::float8 FROM (
+    SELECT min(available_at) AS at FROM outbox WHERE status = 'Pending'
+    UNION ALL SELECT min(taken_until) FROM outbox WHERE status = 'Processing'
+) AS times;
+
+-- name: list_outbox
+-- For people: promises by state, the newest first.
+SELECT id, kind::text, status::text, attempts, payload::text, last_error, created_at, available_at, processed_at
+  FROM outbox
+ WHERE org_id = $1 AND ($2::outbox_status IS NULL OR status = $2::outbox_status)
+ ORDER BY id DESC
+ LIMIT $3;
+
+-- name: retry_outbox
+-- A person asks for promises that were given up to be tried again.
+UPDATE outbox SET status = 'Pending', available_at = now(), attempts = 0, processed_at = NULL
+ WHERE org_id = $1 AND status = 'Failed' AND ($2::bigint[] IS NULL OR id = ANY ($2::bigint[]))
+RETURNING id;

@@ -1,0 +1,37 @@
+-- Run in database data by ensure_roles, each time: workers read, write and make tables; the query service reads.
+REVOKE ALL ON SCHEMA public FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA hot, trace_meta FROM query;
+REVOKE ALL ON ALL TABLES IN SCHEMA trace_meta FROM worker;
+
+-- TEMPORARY: batches are staged in a temporary table before they are merged.
+GRANT CONNECT, TEMPORARY ON DATABASE data TO worker;
+GRANT USAGE, CREATE ON SCHEMA hot TO worker;
+GRANT USAGE ON SCHEMA trace_meta TO worker;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA hot, trace_meta TO worker;
+ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO worker;
+ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO worker;
+
+GRANT CONNECT ON DATABASE data TO query;
+GRANT USAGE ON SCHEMA hot, trace_meta TO query;
+GRANT SELECT ON ALL TABLES IN SCHEMA hot, trace_meta TO query;
+ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT ON TABLES TO query;
+ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT ON TABLES TO query;
+-- Tables that workers will make are to be read too.
+ALTER DEFAULT PRIVILEGES FOR ROLE worker IN SCHEMA hot GRANT SELECT ON TABLES TO query;
+
+-- So that they can check the schema before they serve.
+GRANT USAGE ON SCHEMA trace_migrations TO worker, query;
+GRANT SELECT ON trace_migrations.applied TO worker, query;
+
+-- Large objects belong to no schema: anyone who may connect may write them. Only a superuser can take that away; where
+-- we are none, the read-only transactions of role query stand in the way.
+DO $$
+BEGIN
+    REVOKE EXECUTE ON FUNCTION
+        pg_catalog.lo_create(oid), pg_catalog.lo_creat(integer), pg_catalog.lo_from_bytea(oid, bytea),
+        pg_catalog.lo_put(oid, bigint, bytea), pg_catalog.lowrite(integer, bytea)
+    FROM PUBLIC;
+EXCEPTION WHEN insufficient_privilege THEN
+    NULL;
+END
+$$;

@@ -1,0 +1,150 @@
+-- name: route_events
+-- Everything due at once: events to their readers' tasks, once each, and a wake-up for each task that may start now.
+-- One statement, so take, act and mark are one commit. A promise about an event that is not there is given up.
+WITH due AS (
+    SELECT id, (payload ->> 'event_id')::uuid AS event_id
+      FROM outbox
+     WHERE status = 'Pending' AND kind = 'route_event' AND available_at <= now()
+     ORDER BY available_at, id
+     LIMIT $1
+       FOR UPDATE SKIP LOCKED
+), told AS (
+    SELECT e.* FROM due JOIN events e ON e.id = due.event_id
+), wanted AS (
+    SELECT DISTINCT ON (e.id, j.id)
+           e.id AS event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value, e.partition_key,
+           lower(e.block_range) AS range_start, upper(e.block_range) - 1 AS range_end, e.commit_number,
+           j.id AS job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime,
+           CASE e.kind
+               WHEN 'cursor' THEN concat_ws(':', 'cursor', e.dataset_uuid, e.dataset_version, e.cursor_value)
+               WHEN 'partition' THEN concat_ws(':', 'partition', e.dataset_uuid, e.dataset_version, e.partition_key)
+               ELSE concat_ws(':', 'whole', e.dataset_uuid, e.dataset_version)
+           END
+           -- The same partition again is another unit of work when another commit made it so (S9).
+           || CASE WHEN e.commit_number IS NOT NULL AND (e.kind = 'update' OR EXISTS (
+                   SELECT FROM partition_versions p
+                    WHERE p.dataset_version = e.dataset_version AND p.valid_from < e.commit_number
+                      AND (p.partition_key = e.partition_key OR p.block_range && e.block_range)))
+                   THEN ':commit:' || e.commit_number ELSE '' END AS dedupe_key
+      FROM told e
+      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live
+      JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
+), made AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
+                       input_versions, woken_at)
+    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id,
+           CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
+           jsonb_strip_nulls(jsonb_build_object(
+               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'cursor', cursor_value,
+               'partition_key', partition_key, 'start', range_start, 'end', range_end, 'commit', commit_number)),
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM wanted
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, woken_at
+), owed AS (
+    -- Taken by the router as they are written, so that it can publish them at once; if it dies, they are taken again.
+    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
+    SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime),
+           'Processing', $2, now() + $3::interval, 1
+      FROM made m JOIN jobs j ON j.id = m.job_id
+     WHERE m.woken_at IS NOT NULL
+    RETURNING id, payload
+), marked AS (
+    UPDATE events e SET routed_at = now() FROM due WHERE e.id = due.event_id AND e.disposition = 'Route'
+), done AS (
+    UPDATE outbox o
+       SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
+           last_error = CASE WHEN told.id IS NULL THEN 'there is no such event' END,
+           attempts = attempts + 1,
+           processed_at = now()
+      FROM due LEFT JOIN told ON told.id = due.event_id
+     WHERE o.id = due.id
+)
+SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
+       (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
+       (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads;
+
+-- name: route_invalidations
+-- As for events: one task per reader over exactly the range that no longer holds, and a row that says who did it.
+WITH due AS (
+    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id
+      FROM outbox
+     WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
+     ORDER BY available_at, id
+     LIMIT $1
+       FOR UPDATE SKIP LOCKED
+), told AS (
+    SELECT v.* FROM due JOIN data_invalidations v ON v.id = due.invalidation_id
+), wanted AS (
+    SELECT DISTINCT ON (v.id, j.id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
+           lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
+           v.follows_commit, j.id AS job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
+      FROM told v
+      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live
+      JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
+), made AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, partitions,
+                       input_versions, woken_at)
+    SELECT org_id, job_id, priority, max_attempts, timeout_seconds,
+           concat_ws(':', 'partition', dataset_uuid, dataset_version, key, 'invalidation', invalidation_id),
+           invalidation_id, ARRAY[key],
+           jsonb_strip_nulls(jsonb_build_object(
+               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'partition_key', key,
+               'start', range_start, 'end', range_end, 'commit', follows_commit)),
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM wanted
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, invalidation_id, woken_at
+), shares AS (
+    INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
+    SELECT invalidation_id, job_id, org_id, id FROM made
+    ON CONFLICT DO NOTHING
+), owed AS (
+    -- Taken by the router as they are written, so that it can publish them at once; if it dies, they are taken again.
+    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
+    SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime),
+           'Processing', $2, now() + $3::interval, 1
+      FROM made m JOIN jobs j ON j.id = m.job_id
+     WHERE m.woken_at IS NOT NULL
+    RETURNING id, payload
+), marked AS (
+    UPDATE data_invalidations v SET routed_at = now() FROM told WHERE v.id = told.id AND v.disposition = 'Route'
+), done AS (
+    UPDATE outbox o
+       SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
+           last_error = CASE WHEN told.id IS NULL THEN 'there is no such invalidation' END,
+           attempts = attempts + 1,
+           processed_at = now()
+      FROM due LEFT JOIN told ON told.id = due.invalidation_id
+     WHERE o.id = due.id
+)
+SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
+       (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
+       (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads;
+
+-- name: wake_waiting
+-- Tasks that wait for a slot of their job (max_concurrency) get one each, the most urgent first, as far as slots go.
+WITH full_jobs AS (
+    SELECT j.id, j.runtime, j.max_concurrency - (
+               SELECT count(*) FROM tasks f
+                WHERE f.job_id = j.id AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL) AS free
+      FROM jobs j
+     WHERE j.id IN (SELECT DISTINCT job_id FROM tasks WHERE status = 'Queued' AND woken_at IS NULL)
+       FOR NO KEY UPDATE OF j -- two replicas count the slots of a job one after the other
+), turn AS (
+    SELECT t.id, t.org_id, j.runtime
+      FROM full_jobs j
+      CROSS JOIN LATERAL (
+          SELECT w.id, w.org_id FROM tasks w
+           WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL
+           ORDER BY w.priority, w.queued_at
+           LIMIT greatest(coalesce(j.free, 1000000), 0)) t
+), woken AS (
+    UPDATE tasks t SET woken_at = now() FROM turn
+     WHERE t.id = turn.id AND t.status = 'Queued' AND t.woken_at IS NULL
+    RETURNING t.id, t.org_id, turn.runtime
+), owed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime) FROM woken
+)
+SELECT count(*) FROM woken;

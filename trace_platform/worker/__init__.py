@@ -1,0 +1,1 @@
+"""The trusted wrapper: one warm Spark session, many tasks."""

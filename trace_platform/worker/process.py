@@ -1,0 +1,76 @@
+"""`trace worker`: one warm Spark session and the queue, ready for wake-ups. Claiming and running tasks come next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from trace_platform.client import dispatcher_client
+from trace_platform.process import Process, until_answers
+from trace_platform.settings import Settings
+from trace_platform.spark.class_archive import archive_for
+from trace_platform.spark.configuration import SparkOptions
+from trace_platform.spark.java import find_java
+from trace_platform.spark.session import start_session, stop_session, warm
+from trace_platform.store.db import answers, open_pool, required
+
+ARCHIVE_AFTER_SECONDS = 60.0
+"""Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
+
+
+async def main(process: Process) -> None:
+    settings = process.settings
+    async with (
+        open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
+        open_pool(required(settings.queue.dsn, "queue.dsn"), name="worker", max_size=2) as queue,
+        dispatcher_client(settings) as dispatcher,
+        _spark(process, settings) as says,
+    ):
+        await until_answers(process, "data Postgres", lambda: answers(data))
+        await until_answers(process, "the queue", lambda: answers(queue))
+        await until_answers(process, "the Dispatcher", dispatcher.ready)
+        process.ready(says)
+        await process.stop.wait()
+
+
+@asynccontextmanager
+async def _spark(process: Process, settings: Settings) -> AsyncIterator[str]:
+    """A warm session; says what it is."""
+    process.status("starts Spark")
+    cache = settings.home / "cache"
+    java = None if settings.spark.remote else await asyncio.to_thread(find_java, os.environ, cache)
+    options = SparkOptions(
+        local_dir=settings.home / "work" / "spark",
+        app_name="trace worker",
+        master=settings.spark.master,
+        remote=settings.spark.remote,
+        driver_memory=settings.spark.driver_memory,
+        shuffle_partitions=settings.spark.shuffle_partitions,
+        class_archive=archive_for(java, cache) if java else None,
+    )
+    session = await asyncio.to_thread(start_session, options, java, os.environ)
+    archive = asyncio.create_task(_archive_later(settings)) if java else None
+    try:
+        report = await asyncio.to_thread(warm, session)
+        where = settings.spark.remote or settings.spark.master
+        runs_on = f", Java {java.version} ({java.origin})" if java else ""
+        yield f"Spark {session.version} on {where}{runs_on}, warm: {report.rows:,} rows in {report.seconds:.1f} s"
+    finally:
+        if archive:
+            archive.cancel()
+        await asyncio.to_thread(stop_session, session)
+
+
+async def _archive_later(settings: Settings) -> None:
+    """The next start of Spark is quicker by what this prepares; it is only a convenience, and may fail."""
+    await asyncio.sleep(ARCHIVE_AFTER_SECONDS)
+    argv = (sys.executable, "-m", "trace_platform.spark.class_archive", str(settings.home / "cache"))
+    maker = await asyncio.create_subprocess_exec(*argv)
+    try:
+        await maker.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            maker.kill()
