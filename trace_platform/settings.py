@@ -128,6 +128,22 @@ class IdentitySettings(Group):
     user_public_key: str | None = _setting(
         None, "The local issuer's public key; `trace up` fills it in.", unit="PEM text"
     )
+    user_jwks_url: str | None = _setting(
+        None,
+        "Where an OIDC issuer publishes its keys (`jwks_uri`); set, it takes the place of the local issuer's key.",
+        unit="https:// URL",
+        pattern=r"^https://",
+    )
+
+
+class ClientSettings(Group):
+    """Which system the verbs of the command line speak to. Unset: the one that runs in the home folder."""
+
+    gateway_url: str | None = _setting(None, "The Gateway of that system.", unit="https:// URL", pattern=r"^https://")
+    ca: Path | None = _setting(
+        None, "The CA of the Gateway's certificate; unset: those this machine trusts.", unit="PEM file"
+    )
+    token: SecretStr | None = _setting(None, "Your token, from your identity provider or from `trace token`.")
 
 
 class TokenSettings(Group):
@@ -231,6 +247,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     endpoints: EndpointSettings = EndpointSettings()
     identity: IdentitySettings = IdentitySettings()
+    client: ClientSettings = ClientSettings()
     tokens: TokenSettings = TokenSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from trace_platform.domain.catalog import Catalog
-from trace_platform.domain.dag import JobOutput, config_hash, dataset_ids, generation_ids, parse_dag
+from trace_platform.domain.dag import (
+    Activation,
+    Bootstrap,
+    ExecutionStrategy,
+    Input,
+    Job,
+    JobOutput,
+    Output,
+    Retry,
+    Scaling,
+    Source,
+    SourceKind,
+    Storage,
+    Udf,
+    UpdateStrategy,
+    config_hash,
+    dataset_ids,
+    generation_ids,
+    parse_dag,
+)
 from trace_platform.domain.ids import JobName, OrgId
+from trace_platform.domain.pressure import Priority
 
 ORG = OrgId(UUID(int=7))
 
@@ -94,6 +116,45 @@ def changed(old: str, new: str, catalog: Catalog) -> set[str]:
 )
 def test_a_change_goes_downstream_and_no_further(old: str, new: str, jobs: set[str], catalog: Catalog) -> None:
     assert changed(old, new, catalog) == jobs
+
+
+JOB = Job(JobName("a"), Activation.REACTIVE, "platform", "sql")
+DECIDING: dict[str, Any] = {
+    "runtime": "dispatcher",
+    "operator": "join",
+    "config": {"query": "SELECT 2"},
+    "inputs": (Input("x", JobOutput(JobName("b"), 0)),),
+    "outputs": (Output(0, "a", Storage.POSTGRES),),
+    "update_strategy": UpdateStrategy.APPEND,
+    "unique_key": ("id",),
+    "execution_strategy": ExecutionStrategy.PER_PARTITION,
+    "udf": Udf("a.zip", "0" * 64, "main.handler"),
+}
+NOT_DECIDING: dict[str, Any] = {
+    "name": JobName("b"),  # the dataset's id follows it, so its hash need not
+    "activation": Activation.SOURCE,
+    "source": Source(SourceKind.MANUAL),
+    "bootstrap": Bootstrap(reset_outputs=True),
+    "idle_timeout_seconds": 5,
+    "scaling": Scaling(1),
+    "priority": Priority.BULK,
+    "max_queue_depth": 5,
+    "max_queue_age_seconds": 5,
+    "timeout_seconds": 5,
+    "heartbeat_timeout_seconds": 5,
+    "heartbeat_interval_seconds": 1,
+    "max_attempts": 9,
+    "retry": Retry(1, 2),
+    "secrets": ("KEY",),
+}
+
+
+def test_every_field_of_a_job_decides_the_bytes_or_does_not() -> None:
+    assert {field.name for field in fields(Job)} == DECIDING.keys() | NOT_DECIDING.keys()
+    for name, value in DECIDING.items():
+        assert config_hash(replace(JOB, **{name: value})) != config_hash(JOB), name
+    for name, value in NOT_DECIDING.items():
+        assert config_hash(replace(JOB, **{name: value})) == config_hash(JOB), name
 
 
 def test_a_bundle_with_other_bytes_is_another_job(catalog: Catalog) -> None:

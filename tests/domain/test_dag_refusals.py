@@ -101,7 +101,7 @@ def test_a_circle_is_shown_as_its_path(catalog: Catalog) -> None:
 
 
 def test_of_very_many_problems_the_first_hundred_are_shown(catalog: Catalog) -> None:
-    jobs = "".join(f"  - {{name: j{i}, operator: nope, inputs: [{{from: {{job: x{i}}}}}]}}\n" for i in range(900))
+    jobs = "".join(f"  - {{name: j{i}, operator: nope, inputs: [{{from: {{job: x{i}}}}}]}}\n" for i in range(200))
     with pytest.raises(InvalidDag) as refusal:
         parse_dag(HEAD + jobs, catalog)
     assert len(refusal.value.problems) == 101

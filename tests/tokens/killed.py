@@ -20,7 +20,7 @@ from typing import Any
 import asyncpg
 
 from tests.tokens.forge import CLAIMS, Clock
-from trace_platform.adapters.signer_pem import PemSigner
+from trace_platform.adapters.signer_pem import LOCK, PemSigner
 from trace_platform.capability import Verifier, encode
 from trace_platform.settings import TokenSettings
 from trace_platform.store.db import open_pool
@@ -28,6 +28,7 @@ from trace_platform.store.signing_keys import keep_keys, published
 
 STEPS: tuple[tuple[Any, str, str], ...] = (
     (os, "open", "os.open"),
+    (os, "fdopen", "os.fdopen"),
     (os, "fsync", "os.fsync"),
     (os, "replace", "os.replace"),
     (os, "unlink", "os.unlink"),
@@ -93,6 +94,7 @@ def rotate(folder: Path) -> None:
         print(name, "whole" if held - known else "none")  # noqa: T201
         known = {*held, asyncio.run(PemSigner(folder).rotate()).kid}
         _check_files(folder, len(known))
+        assert {path.name for path in folder.glob(".*")} == {LOCK}, "what the dead left is swept"
         step += 1
 
 
@@ -100,13 +102,12 @@ def beat(folder: Path, dsn: str) -> None:
     """A first start, a rotation that is due, a promotion, a retirement: each cut off at every step of its beat."""
     for situation in ("first", "due", "waiting", "ended"):
         step = 0
-        asyncio.run(_arrange(situation, folder, dsn))
+        asyncio.run(_look_after(folder, dsn, situation))
         while name := killed_at(step, lambda: _beat(folder, dsn)):
             print(situation, name)  # noqa: T201
-            asyncio.run(_recover(folder, dsn))
-            asyncio.run(_arrange(situation, folder, dsn))
+            asyncio.run(_look_after(folder, dsn, situation))
             step += 1
-        asyncio.run(_recover(folder, dsn))
+        asyncio.run(_look_after(folder, dsn))
 
 
 async def _beat(folder: Path, dsn: str) -> None:
@@ -114,37 +115,42 @@ async def _beat(folder: Path, dsn: str) -> None:
         await keep_keys(pool, PemSigner(folder), TOKENS)
 
 
-async def _recover(folder: Path, dsn: str) -> None:
+async def _look_after(folder: Path, dsn: str, then: str | None = None) -> None:
+    async with open_pool(dsn, name="survivor", max_size=1) as pool:
+        await _recover(pool, folder)
+        if then is not None:
+            await _arrange(pool, folder, then)
+
+
+async def _recover(pool: asyncpg.Pool, folder: Path) -> None:
     """One more beat by a new process, and its tokens hold."""
-    async with open_pool(dsn, name="survivor", max_size=2) as pool:
-        signer = PemSigner(folder)
-        await keep_keys(pool, signer, TOKENS)
-        clock = Clock()
-        verifier = Verifier(lambda: published(pool), TOKENS, clock=clock, monotonic=clock)
-        assert await verifier.verify(await signer.sign(encode(CLAIMS))) == CLAIMS
-        kids = {key.kid for key in await signer.keys()}
-        assert {key["kid"] for key in (await published(pool))["keys"]} == kids, "held and published are the same"
-        assert len(kids) <= 2
-        _check_files(folder, len(kids))
+    signer = PemSigner(folder)
+    await keep_keys(pool, signer, TOKENS)
+    clock = Clock()
+    verifier = Verifier(lambda: published(pool), TOKENS, clock=clock, monotonic=clock)
+    assert await verifier.verify(await signer.sign(encode(CLAIMS))) == CLAIMS
+    kids = {key.kid for key in await signer.keys()}
+    assert {key["kid"] for key in (await published(pool))["keys"]} == kids, "held and published are the same"
+    assert len(kids) <= 2
+    _check_files(folder, len(kids))
 
 
-async def _arrange(situation: str, folder: Path, dsn: str) -> None:
+async def _arrange(pool: asyncpg.Pool, folder: Path, situation: str) -> None:
     """Let time pass, so that the next beat has this to do."""
-    async with open_pool(dsn, name="time", max_size=1) as pool:
-        if situation == "first":
-            await pool.execute("DELETE FROM signing_keys")
-            _empty(folder)
-            return
-        await _leave_the_signing_key(pool, folder)
-        if situation == "due":
-            await _age(pool, LONG_AGO)
-            return
-        await PemSigner(folder).rotate()
+    if situation == "first":
+        await pool.execute("DELETE FROM signing_keys")
+        _empty(folder)
+        return
+    await _leave_the_signing_key(pool, folder)
+    if situation == "due":
+        await _age(pool, LONG_AGO)
+        return
+    await PemSigner(folder).rotate()
+    await keep_keys(pool, PemSigner(folder), TOKENS)
+    await _age(pool, "1 hour")
+    if situation == "ended":
         await keep_keys(pool, PemSigner(folder), TOKENS)
-        await _age(pool, "1 hour")
-        if situation == "ended":
-            await keep_keys(pool, PemSigner(folder), TOKENS)
-            await _age(pool, "26 hours")
+        await _age(pool, "26 hours")
 
 
 async def _leave_the_signing_key(pool: asyncpg.Pool, folder: Path) -> None:

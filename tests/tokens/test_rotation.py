@@ -250,6 +250,32 @@ async def test_a_key_taken_away_before_it_signed_is_no_longer_published(world: W
     assert await world.kids() == [old]
 
 
+async def test_a_key_that_is_not_there_does_not_sign_even_when_no_other_does(world: World) -> None:
+    signer, leaked = world.signer(), Key()
+    old = (await world.keep(signer)).signing
+    assert old is not None
+    path = put(world.folder, "leaked.pem", pem(leaked))
+    await world.keep(signer)
+    await asyncio.to_thread(path.unlink)
+    await revoke(world.pool, old)
+    assert (await world.keep(signer)).signing not in {old, leaked.kid}
+    claims = world.claims()
+    assert await world.verifier().verify(await mint(signer, claims)) == claims
+
+
+async def test_replicas_move_keys_on_one_after_the_other(world: World) -> None:
+    async with world.pool.acquire() as connection:
+        async with connection.transaction():
+            await connection.execute(queries("signing_keys")["lock"])
+            beat = asyncio.create_task(world.keep(world.signer()))
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = $1"
+            database = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = current_database()")
+            while not await connection.fetchval(waiting, database):
+                assert not beat.done()
+            assert await world.states() == {}
+        assert (await beat).signing is not None
+
+
 async def test_a_signing_key_that_was_lost_is_replaced_after_the_overlap(world: World) -> None:
     signer = world.signer()
     lost = (await world.keep(signer)).signing

@@ -210,5 +210,5 @@ def test_a_rotation_killed_at_any_step_leaves_a_whole_key_or_none(tmp_path: Path
     )
     assert killed.returncode == 0, killed.stderr
     steps = [line.split() for line in killed.stdout.splitlines()]
-    assert {"os.open", "fcntl.flock", "os.fsync", "os.replace", "os.close"} <= {step[0] for step in steps}
+    assert {"os.open", "fcntl.flock", "os.fdopen", "os.fsync", "os.replace", "os.close"} <= {step[0] for step in steps}
     assert {step[1] for step in steps} == {"none", "whole"}

@@ -20,7 +20,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from tests.tokens.forge import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
-from trace_platform.capability import MAX_TOKEN_CHARS, Claims, Reason, TokenRefused, Verifier, encode, keyset, verifier
+from trace_platform.capability import (
+    MAX_TOKEN_CHARS,
+    Claims,
+    Reason,
+    TokenRefused,
+    Verifier,
+    encode,
+    jws,
+    keyset,
+    verifier,
+)
 from trace_platform.capability.jws import key_of, thumbprint
 from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
 from trace_platform.settings import TokenSettings
@@ -601,7 +611,7 @@ async def settled(checked: Verifier) -> None:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The key of every signature that was really checked."""
     seen: list[str] = []
-    real = verifier.holds
+    real = jws.holds
 
     def counting(token: Any, key: ec.EllipticCurvePublicKey) -> bool:
         seen.append(token.kid)

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import FastAPI, Header, Response
+from fastapi import FastAPI, Request, Response
 
 from trace_platform.client import DispatcherClient, dispatcher_client
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
-from trace_platform.gateway.users import user_of
+from trace_platform.errors import NotFound, Unauthenticated
+from trace_platform.gateway.forward import forwarded
+from trace_platform.gateway.openapi import DescribedDoor, operation
+from trace_platform.gateway.users import UserGate
 from trace_platform.process import Process, until_answers
-from trace_platform.settings import IdentitySettings
+from trace_platform.settings import IdentitySettings, TlsSettings
+from trace_platform.user_contracts import CALLS
 
 
 async def main(process: Process) -> None:
     settings = process.settings
     async with dispatcher_client(settings) as dispatcher:
         await until_answers(process, "the Dispatcher", dispatcher.ready)
-        door = Door("gateway", settings.gateway.host, settings.gateway.port, public_door(dispatcher, settings.identity))
+        app = public_door(dispatcher, settings.identity, settings.tls)
+        door = Door("gateway", settings.gateway.host, settings.gateway.port, app)
         async with open_doors([door], settings.tls) as addresses:
             process.ready(f"open at {addresses['gateway']}")
             await process.stop.wait()
 
 
-def public_door(dispatcher: DispatcherClient, identity: IdentitySettings) -> FastAPI:
-    app = FastAPI(title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
+def public_door(
+    dispatcher: DispatcherClient, identity: IdentitySettings, tls: TlsSettings = TlsSettings()  # noqa: B008 - frozen
+) -> FastAPI:
+    app = DescribedDoor(
+        title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json", redirect_slashes=False
+    )
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.router.routes.extend(health_routes(dispatcher.ready))
+    app.router.routes.extend(health_routes(dispatcher.ready if dispatcher else None))
+    gate = UserGate(identity, tls)
 
-    @app.get("/v1/me", summary="The user that the token stands for, with organisation and role")
-    async def me(authorization: Annotated[str | None, Header()] = None) -> Response:
-        return json_response(await user_of(authorization, identity, dispatcher))
+    @app.get("/v1/me", summary="The user that the token stands for, with organisation and role", tags=["me"])
+    async def me(request: Request) -> Response:
+        subject = await gate.subject(request.headers.get("authorization"))
+        try:
+            return json_response(await dispatcher.user(subject))
+        except NotFound:
+            raise Unauthenticated(
+                "the token is good, but its user is not known here", where="header Authorization"
+            ) from None
 
+    for call in CALLS.values():
+        app.add_api_route(
+            f"/v1{call.path}",
+            forwarded(call, gate, dispatcher),
+            methods=[call.method],
+            summary=call.summary,
+            response_class=Response,
+            openapi_extra=operation(call),
+        )
     return app

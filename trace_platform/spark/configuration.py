@@ -88,7 +88,7 @@ class SparkOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for the JVM and the Python workers, who do not inherit ours."""
     killed_when_orphaned: bool = False
-    """Instead of an orderly end when we die. The kernel watches the thread that started it: let that be the main one."""
+    """Instead of an orderly end when we die. The kernel watches the thread that started it: it must be the main one."""
 
     @property
     def is_local(self) -> bool:

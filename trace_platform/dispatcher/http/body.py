@@ -13,9 +13,13 @@ B = TypeVar("B", bound=Message)
 
 
 async def read(request: Request, kind: type[B]) -> B:
+    return decode(await read_bytes(request), kind)
+
+
+async def read_bytes(request: Request) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
-    return decode(bytes(body), kind)
+    return bytes(body)

@@ -16,7 +16,8 @@ WITH asked AS (
       FROM asked a, jobs j
      WHERE t.id = a.task_id
        AND j.id = t.job_id
-       AND t.status = 'Queued' -- fence
+       -- IS TRUE keeps the planner from walking the index of all queued tasks instead of looking up this one.
+       AND (t.status = 'Queued') IS TRUE -- fence
        AND t.woken_at IS NOT NULL
     RETURNING t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
               t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id
@@ -79,7 +80,7 @@ WITH asked AS (
        AND j.id = t.job_id
        AND t.attempt = a.attempt -- fence
        AND t.lease_token = a.lease_token -- fence
-       AND t.status = 'Running' -- fence
+       AND (t.status = 'Running') IS TRUE -- fence
        AND (t.timeout_seconds IS NULL OR now() < t.started_at + make_interval(secs => t.timeout_seconds))
     RETURNING t.id, t.job_id, t.lease_expires_at
 )

@@ -47,7 +47,7 @@ WITH asked AS (
     INSERT INTO events (id, org_id, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
                         dataset_version, scope, cursor_value, partition_key, block_range, disposition, audit_reason)
     SELECT v.event_id, e.org_id, v.kind::event_kind, e.attempt, e.id, e.id, v.dataset_uuid, v.dataset_version, v.scope,
-           v.cursor_value, v.partition_key, int8range(v.range_start, v.range_stop),
+           v.cursor_value, v.partition_key, CASE WHEN v.range_start IS NOT NULL THEN int8range(v.range_start, v.range_stop) END,
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
            CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
       FROM told v
@@ -131,14 +131,14 @@ UPDATE partition_versions
    SET valid_to = $4
  WHERE dataset_version = $1
    AND valid_to IS NULL
-   AND (partition_key = $2 OR block_range && int8range($3, $5))
+   AND (partition_key = $2 OR ($3::bigint IS NOT NULL AND block_range && int8range($3, $5)))
 RETURNING partition_key, lower(block_range) AS start, upper(block_range) AS stop;
 
 -- name: insert_partition
 -- What a partition holds from this commit on.
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
                                 files, row_count, bytes)
-VALUES ($1, $2, $3, $4, $5, int8range($6, $7), $8, $9::jsonb, $10, $11);
+VALUES ($1, $2, $3, $4, $5, CASE WHEN $6::bigint IS NOT NULL THEN int8range($6, $7) END, $8, $9::jsonb, $10, $11);
 
 -- name: publish_range
 -- A range publication: the same contents again is nothing new.

@@ -10,7 +10,7 @@ WITH told AS (
                         dataset_version, scope, cursor_value, partition_key, block_range, commit_number, disposition,
                         audit_reason)
     SELECT v.event_id, $1, 'task', v.kind::event_kind, $3, $2, $2, v.dataset_uuid, v.dataset_version, v.scope,
-           v.cursor_value, v.partition_key, int8range(v.range_start, v.range_stop), v.commit_number,
+           v.cursor_value, v.partition_key, CASE WHEN v.range_start IS NOT NULL THEN int8range(v.range_start, v.range_stop) END, v.commit_number,
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
            CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
       FROM told v

@@ -24,7 +24,7 @@ RETURNING o.id, o.org_id, o.kind::text, o.attempts, o.payload::text;
 -- name: keep_promises
 -- They were kept; unless somebody else has taken them since.
 UPDATE outbox SET status = 'Done', processed_at = now(), taken_by = NULL, taken_until = NULL
- WHERE id = ANY ($1::bigint[]) AND status = 'Processing' AND taken_by = $2;
+ WHERE id = ANY ($1::bigint[]) AND (status = 'Processing') IS TRUE AND taken_by = $2;
 
 -- name: put_off_promises
 -- They could not be kept now: again after a while, or given up when tried often enough.
@@ -33,7 +33,7 @@ UPDATE outbox o
        available_at = now() + p.delay, taken_by = NULL, taken_until = NULL, last_error = p.error,
        processed_at = CASE WHEN p.final THEN now() END
   FROM unnest($1::bigint[], $3::interval[], $4::text[], $5::boolean[]) AS p (id, delay, error, final)
- WHERE o.id = p.id AND o.status = 'Processing' AND o.taken_by = $2;
+ WHERE o.id = p.id AND (o.status = 'Processing') IS TRUE AND o.taken_by = $2;
 
 -- name: put_off_routing
 -- A routing promise that the database refused: again after a while, or given up, so that it blocks nobody.

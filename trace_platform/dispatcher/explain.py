@@ -1,0 +1,74 @@
+"""`trace why`: from the event by its rule to the task, its attempts and its commit, or the exact rule that stopped it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from trace_platform.dispatcher.explain_partition import nothing_made
+from trace_platform.dispatcher.explain_task import Facts, commit_of, explained
+from trace_platform.dispatcher.show_dataset import show_dataset
+from trace_platform.dispatcher.show_task import no_such_task, show_task
+from trace_platform.domain.ranges import is_partition_key, parse_partition_key
+from trace_platform.errors import InvalidRequest
+from trace_platform.store.identity import User
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import Explanation, Step, WhyQuery
+
+
+async def explain(pool: asyncpg.Pool, user: User, asked: WhyQuery) -> Explanation:
+    match asked:
+        case WhyQuery(task=UUID() as task, dataset=None, partition=None):
+            return await explain_task(pool, user.org_id, task)
+        case WhyQuery(task=None, dataset=str() as dataset, partition=str() as partition):
+            return await explain_partition(pool, user, dataset, partition)
+        case _:
+            raise InvalidRequest("ask about a task, or about a dataset and a partition", where="query task")
+
+
+async def explain_task(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> Explanation:
+    sql = queries("user_why")
+    task = await show_task(pool, org_id, task_id)
+    facts = await pool.fetchval(sql["task_facts"], task_id, org_id)
+    if facts is None:
+        raise no_such_task(task_id)
+    same = await pool.fetch(sql["events_like"], task_id, org_id)
+    repeated = [
+        Step(
+            kind="event",
+            at=row["created_at"],
+            id=str(row["id"]),
+            sentence="The same news came again and made no second task: the dedupe key was taken.",
+        )
+        for row in same
+    ]
+    return explained(task, msgspec.json.decode(facts, type=Facts), repeated)
+
+
+async def explain_partition(pool: asyncpg.Pool, user: User, dataset: str, partition: str) -> Explanation:
+    found = await show_dataset(pool, user, dataset)
+    sql, ends = queries("user_why"), _ends(partition)
+    subject = f"{found.name or found.dataset_uuid} {partition}"
+    at = (user.org_id, found.dataset_uuid, partition, *ends)
+    if committed := await pool.fetchrow(sql["partition_in_force"], *at):
+        chain = await explain_task(pool, user.org_id, committed["task_id"])
+        verdict = f"{committed['partition_key']} stands at commit {committed['number']}. {chain.verdict}"
+        steps = [step for step in chain.steps if commit_of(step, found.dataset_uuid)]
+        return msgspec.structs.replace(chain, subject=subject, verdict=verdict, steps=steps, stopped=None)
+    if task_id := await pool.fetchval(sql["task_for_partition"], *at):
+        chain = await explain_task(pool, user.org_id, task_id)
+        return msgspec.structs.replace(chain, subject=subject)
+    news = await pool.fetch(sql["events_for_partition"], *at)
+    producer = await pool.fetchrow(sql["producer_of"], user.org_id, found.dataset_uuid)
+    assert producer is not None  # noqa: S101 - its dataset was found
+    return nothing_made(subject, partition, producer, news)
+
+
+def _ends(partition: str) -> tuple[int | None, int | None]:
+    """Half-open, if it is a range; both None if it is a label, so that they match no range."""
+    if not is_partition_key(partition):
+        return None, None
+    span = parse_partition_key(partition)
+    return span.start, span.stop

@@ -1,0 +1,160 @@
+"""What people ask, at the internal door: the Gateway verified who asks, the users table says what he may.
+
+A caller here has shown a worker token and names a user in `X-Trace-User`. Organisation and role are read from that
+user's row for each call, so a role taken away is gone at once; nothing in a request can choose either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID, uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trace_platform.contracts import Message, decode, pointer
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.explain import explain
+from trace_platform.dispatcher.http.auth import WorkerGate
+from trace_platform.dispatcher.http.body import read_bytes
+from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.list_dags import list_dags
+from trace_platform.dispatcher.list_datasets import list_datasets
+from trace_platform.dispatcher.list_outbox import list_outbox
+from trace_platform.dispatcher.list_tasks import list_tasks
+from trace_platform.dispatcher.list_versions import list_versions
+from trace_platform.dispatcher.retry_outbox import retry_outbox
+from trace_platform.dispatcher.retry_task import retry_task
+from trace_platform.dispatcher.show_dag import show_dag
+from trace_platform.dispatcher.show_dataset import show_dataset
+from trace_platform.dispatcher.show_task import show_task
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.doors import json_response
+from trace_platform.errors import DatabaseUnavailable, Forbidden, InvalidRequest, Unauthenticated
+from trace_platform.store.db import OUTAGES
+from trace_platform.store.identity import User, find_user
+from trace_platform.user_contracts import (
+    CALLS,
+    ROLES,
+    USER,
+    Call,
+    DeployRequest,
+    named,
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call that may be made: by whom, about what, with what."""
+
+    control: Control
+    user: User
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+
+    @property
+    def org(self) -> UUID:
+        return self.user.org_id
+
+
+Verb = Callable[[Asked], Awaitable[Any]]
+
+
+def user_routes(control: Control) -> list[Route]:
+    gate = WorkerGate(control.pool)
+    return [
+        Route(f"/internal/v1{call.path}", _endpoint(control, gate, call, VERBS[name]), methods=[call.method])
+        for name, call in CALLS.items()
+    ]
+
+
+def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            await gate.require(request)
+            user = await _user(control, request)
+            _require_role(user, call)
+            asked = Asked(control, user, named(request.path_params), _query(request, call), await _body(request, call))
+            return json_response(await verb(asked))
+        except OUTAGES as away:
+            raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None
+
+    return endpoint
+
+
+async def _user(control: Control, request: Request) -> User:
+    """As the Gateway named him. The header is percent-encoded: a subject may be any text."""
+    subject = unquote(request.headers.get(USER, ""))
+    found = await find_user(control.pool, subject) if subject and "\0" not in subject else None
+    if found is None:
+        raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
+    return found
+
+
+def _require_role(user: User, call: Call) -> None:
+    if ROLES.index(user.role) < ROLES.index(call.role):
+        raise Forbidden(
+            f"a {user.role} may not do this; it takes a {call.role}",
+            where=f"{call.method} /v1{call.path}",
+            hint="ask an admin of your organisation for the role",
+        )
+
+
+def _query(request: Request, call: Call) -> Message | None:
+    given = request.query_params.multi_items()
+    for name, _ in given:
+        if call.query is None or name not in call.query.__struct_fields__:
+            raise InvalidRequest(f"there is no parameter `{name[:80]}` here", where=f"query {name[:80]}")
+    values = dict(given)
+    if len(values) < len(given):
+        raise InvalidRequest("a parameter is given once", where="query")
+    if call.query is None:
+        return None
+    try:
+        return msgspec.convert(values, call.query, strict=False)
+    except msgspec.ValidationError as wrong:
+        said, _, path = str(wrong).partition(" - at `")
+        raise InvalidRequest(said, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
+
+
+async def _body(request: Request, call: Call) -> Message | None:
+    body = await read_bytes(request)
+    if call.body is None:
+        if body.strip() not in (b"", b"{}"):
+            raise InvalidRequest("this call takes no body", where="")
+        return None
+    if call.takes_yaml and "json" not in request.headers.get("content-type", ""):
+        return _yaml(body)
+    if call.optional_body and not body.strip():
+        return call.body()
+    return decode(body, call.body)
+
+
+def _yaml(body: bytes) -> DeployRequest:
+    try:
+        return DeployRequest(yaml=body.decode())
+    except UnicodeDecodeError as wrong:
+        raise InvalidRequest(f"the YAML is not UTF-8: {wrong.reason} at byte {wrong.start}", where="") from None
+
+
+VERBS: Mapping[str, Verb] = {
+    "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
+    "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),
+    "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),
+    "cancel_task": lambda asked: cancel_task(asked.control, asked.org, UUID(asked.path["task"]), asked.body.reason),
+    "list_datasets": lambda asked: list_datasets(asked.control.pool, asked.user),
+    "show_dataset": lambda asked: show_dataset(asked.control.pool, asked.user, asked.path["dataset"]),
+    "list_outbox": lambda asked: list_outbox(asked.control.pool, asked.org, asked.query),
+    "retry_outbox": lambda asked: retry_outbox(asked.control, asked.org, asked.body.ids),
+    "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
+    "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
+}

@@ -1,0 +1,19 @@
+"""A page of an organisation's tasks, the newest first."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import TaskList, TaskRow, TasksQuery
+
+
+async def list_tasks(pool: asyncpg.Pool, org_id: UUID, asked: TasksQuery) -> TaskList:
+    # One more than asked for says whether there is a next page.
+    rows = await pool.fetch(
+        queries("user_tasks")["list_tasks"], org_id, asked.status, asked.dag, asked.job, asked.before, asked.limit + 1
+    )
+    tasks = [TaskRow(**dict(row)) for row in rows[: asked.limit]]
+    return TaskList(tasks=tasks, next=tasks[-1].id if len(rows) > asked.limit else None)

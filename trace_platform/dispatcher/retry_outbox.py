@@ -1,0 +1,23 @@
+"""A person asks for promises that were given up to be tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.errors import Unavailable
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import OutboxRetryAnswer
+
+
+async def retry_outbox(control: Control, org_id: UUID, ids: Sequence[int] | None) -> OutboxRetryAnswer:
+    """All of them if no ids are given. An id that was not given up, or is another organisation's, is passed over."""
+    try:
+        rows = await control.pool.fetch(queries("user_outbox")["retry_given_up"], org_id, ids)
+    except asyncpg.UniqueViolationError:  # the same thing was promised anew at this very moment
+        raise Unavailable("one of the promises was just made anew", hint="ask again") from None
+    control.owed.ring()
+    return OutboxRetryAnswer(retried=sorted(row["id"] for row in rows))

@@ -1,0 +1,30 @@
+"""A person asks for one more attempt of a task that failed, even one that has failed for good."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.show_task import no_such_task
+from trace_platform.errors import Conflict
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import RetryAnswer
+
+
+async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnswer:
+    attempt = await control.pool.fetchval(queries("lifecycle")["revive_task"], task_id, org_id)
+    if attempt is None:
+        raise await _refusal(control, org_id, task_id)
+    control.owed.ring()
+    return RetryAnswer(task_id=task_id, attempt=attempt)
+
+
+async def _refusal(control: Control, org_id: UUID, task_id: UUID) -> Exception:
+    status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
+    if status is None:
+        return no_such_task(task_id)
+    return Conflict(
+        f"only a failed task can be retried; this one is {status}",
+        where=str(task_id),
+        hint=f"`trace why {task_id}` says how it stands",
+    )

@@ -1,0 +1,23 @@
+"""A task with its cause, its attempts, what each read, and what was committed."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from trace_platform.errors import NotFound
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import TaskDetail
+
+
+async def show_task(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> TaskDetail:
+    found = await pool.fetchval(queries("user_tasks")["show_task"], task_id, org_id)
+    if found is None:
+        raise no_such_task(task_id)
+    return msgspec.json.decode(found, type=TaskDetail)
+
+
+def no_such_task(task_id: UUID) -> NotFound:
+    return NotFound(f"there is no task {task_id}", where=str(task_id), hint="`trace task list` shows those there are")

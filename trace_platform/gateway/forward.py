@@ -1,0 +1,69 @@
+"""A user's call, carried to the Dispatcher: with his subject from the verified token, and nothing else of the caller's.
+
+The path is built anew from checked parts and the headers are ours, so that nothing a caller writes can reach another
+route of the internal door or name another user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+
+from trace_platform.client import DispatcherClient
+from trace_platform.contracts import MAX_BODY_BYTES
+from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
+from trace_platform.gateway.users import UserGate
+from trace_platform.user_contracts import USER, Call, named
+
+SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 503})
+"""Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
+
+
+def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        user = await gate.subject(request.headers.get("authorization"))
+        path = call.path.format(**named(request.path_params))
+        answer = await dispatcher.ask(
+            call.method,
+            f"/internal/v1{path}",
+            user,
+            query=request.url.query,
+            body=await _body(request),
+            content_type=_content_type(request),
+        )
+        return _relayed(answer.status_code, answer.content)
+
+    endpoint.__name__ = call.name
+    return endpoint
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+    return bytes(body)
+
+
+def _content_type(request: Request) -> str:
+    """One of two: JSON, or the YAML of a DAG."""
+    return "application/json" if "json" in request.headers.get("content-type", "json") else "application/yaml"
+
+
+def _relayed(status: int, content: bytes) -> Response:
+    if status in SAID_AS_IT_IS:
+        return Response(content, status_code=status, media_type="application/json")
+    if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
+        raise Unauthenticated("the token is good, but its user is not known here", where="header Authorization")
+    raise DoorUnavailable(f"the Dispatcher answered {status} to the Gateway", hint="try again in a moment")
+
+
+def _where(content: bytes) -> Any:
+    try:
+        return msgspec.json.decode(content)["error"]["where"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None

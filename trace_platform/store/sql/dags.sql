@@ -1,0 +1,271 @@
+-- name: published_datasets
+-- The names that an organisation's active DAGs publish now.
+SELECT id, name, producer_dag_name AS dag_name
+  FROM datasets
+ WHERE org_id = $1 AND name IS NOT NULL;
+
+-- name: live_edges
+-- What each dataset is made from, as the active versions say.
+SELECT DISTINCT made.dataset_uuid AS made, i.dataset_uuid AS read
+  FROM dag_current_versions c
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id
+  JOIN job_inputs i ON i.job_id = j.id
+  CROSS JOIN LATERAL unnest(j.output_datasets) AS made (dataset_uuid)
+ WHERE c.org_id = $1;
+
+-- name: insert_version
+-- A version of a DAG; nothing comes back if there is one of the same content. A second deploy waits here for the first.
+INSERT INTO dag_versions (id, org_id, dag_name, yaml_hash, yaml, deployed_by)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: insert_datasets
+-- Every output of every job, in a fixed order so that deploys at once do not wait in a ring. Unnamed until activation.
+INSERT INTO datasets (id, org_id, producer_dag_name, producer_job_name, producer_output_index, storage)
+SELECT o.id, $1, $2, o.job, o.output, jsonb_build_object('kind', o.kind)
+  FROM unnest($3::uuid[], $4::text[], $5::int[], $6::text[]) AS o (id, job, output, kind)
+ ORDER BY o.id
+ON CONFLICT DO NOTHING;
+
+-- name: insert_generations
+-- The generation of each output; the same job with the same upstream has the one it had before.
+INSERT INTO dataset_versions (id, org_id, dataset_uuid, storage_location, storage_glob, config_hash)
+SELECT g.id, $1, g.dataset_uuid, g.location, g.glob, g.lineage
+  FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[]) AS g (id, dataset_uuid, location, glob, lineage)
+ ORDER BY g.id
+ON CONFLICT DO NOTHING;
+
+-- name: insert_pointers
+-- Which generation of each dataset this version serves.
+INSERT INTO dag_version_datasets (org_id, dag_version_id, dataset_uuid, dataset_version)
+SELECT $1, $2, p.dataset_uuid, p.dataset_version FROM unnest($3::uuid[], $4::uuid[]) AS p (dataset_uuid, dataset_version);
+
+-- name: insert_job
+-- A job of a version, with every default filled in.
+INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtime, operator, source, bootstrap,
+                  execution_strategy, idle_timeout, config, config_hash, input_datasets, output_datasets,
+                  update_strategy, unique_key, udf_bundle_id, secrets, priority, scaling, max_queue_depth,
+                  max_queue_age, timeout_seconds, heartbeat_interval_seconds, heartbeat_timeout_seconds, max_attempts,
+                  retry_backoff_seconds, retry_backoff_max_seconds)
+VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::jsonb, $11::text::execution_strategy, $12,
+        $13::jsonb, $14, $15::uuid[], $16::uuid[], $17::text::update_strategy, $18::text[], $19, $20::text[],
+        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30);
+
+-- name: insert_inputs
+-- The edges of a job; they become live when the version is activated.
+INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid, where_tree)
+SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree
+  FROM unnest($3::uuid[], $4::jsonb[]) WITH ORDINALITY AS e (dataset_uuid, where_tree, n);
+
+-- name: bundle_by_hash
+-- The uploaded bundle with this content.
+SELECT id, status::text FROM udf_bundles WHERE org_id = $1 AND sha256 = $2;
+
+-- name: lock_activation
+-- One activation of an organisation at a time: names, edges and rings through several DAGs are decided together.
+SELECT pg_advisory_xact_lock(hashtextextended('trace activate ' || $1::uuid, 0));
+
+-- name: find_version
+-- A version of a DAG with its text, and the one that is active.
+SELECT v.id, v.yaml, v.yaml_hash, c.dag_version_id AS active
+  FROM dag_versions v
+  LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+ WHERE v.org_id = $1 AND v.dag_name = $2 AND v.id = $3;
+
+-- name: point_inputs
+-- An input by published name follows the name: what it means is settled when the version is activated.
+WITH moved AS (
+    UPDATE job_inputs i SET dataset_uuid = p.dataset_uuid
+      FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS p (job_id, position, dataset_uuid)
+     WHERE i.job_id = p.job_id AND i.position = p.position AND i.dataset_uuid <> p.dataset_uuid
+    RETURNING i.job_id, i.position, i.dataset_uuid
+)
+UPDATE jobs j
+   SET updated_at = now(),
+       input_datasets = (
+           SELECT array_agg(coalesce(m.dataset_uuid, i.dataset_uuid) ORDER BY i.position)
+             FROM job_inputs i LEFT JOIN moved m ON m.job_id = i.job_id AND m.position = i.position
+            WHERE i.job_id = j.id)
+ WHERE j.id IN (SELECT job_id FROM moved);
+
+-- name: swap_version
+-- The pointer; a trigger makes the edges of the one version live and those of the other not.
+INSERT INTO dag_current_versions (org_id, dag_name, dag_version_id)
+VALUES ($1, $2, $3)
+ON CONFLICT (org_id, dag_name) DO UPDATE SET dag_version_id = excluded.dag_version_id, updated_at = now();
+
+-- name: names_in_use
+-- Names of this DAG that would go away ($3: dataset and name that stay) although another active DAG reads them.
+SELECT d.name, array_agg(DISTINCT j.dag_name ORDER BY j.dag_name) AS readers
+  FROM datasets d
+  JOIN job_inputs i ON i.dataset_uuid = d.id AND i.live
+  JOIN jobs j ON j.id = i.job_id AND j.dag_name <> d.producer_dag_name
+ WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND d.name IS NOT NULL
+   AND NOT EXISTS (SELECT FROM unnest($3::uuid[]) AS kept (id) WHERE kept.id = d.id)
+ GROUP BY d.name
+ ORDER BY d.name;
+
+-- name: clear_names
+-- Names that this DAG published and that now mean something else or nothing; first, so that names can change places.
+UPDATE datasets d
+   SET name = NULL, visibility = 'internal', read_roles = '{}', updated_at = now()
+ WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND d.name IS NOT NULL
+   AND NOT EXISTS (
+       SELECT FROM unnest($3::uuid[], $4::text[]) AS p (id, name) WHERE p.id = d.id AND p.name = d.name);
+
+-- name: set_name
+-- The name under which people know a dataset, and who may read it.
+UPDATE datasets
+   SET name = $3, visibility = CASE WHEN $4::text[] = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
+       read_roles = $4::text[], updated_at = now()
+ WHERE org_id = $1 AND id = $2;
+
+-- name: set_storage
+-- The kind of storage of each dataset, as the version that is active now has it.
+UPDATE datasets d
+   SET storage = d.storage || jsonb_build_object('kind', o.kind), updated_at = now()
+  FROM unnest($2::uuid[], $3::text[]) AS o (id, kind)
+ WHERE d.org_id = $1 AND d.id = o.id AND d.storage ->> 'kind' IS DISTINCT FROM o.kind;
+
+-- name: retire_tasks
+-- Tasks of versions that left are canceled, so that they cannot commit; only a source's running task may drain. Where the
+-- job lives on unchanged in the active version (the same generations), its work is made again there: nothing is lost.
+WITH live AS (
+    -- Three questions, because each has an index of its own that holds live rows only.
+    SELECT id, job_id FROM tasks WHERE status = 'Queued'
+    UNION ALL
+    SELECT id, job_id FROM tasks
+     WHERE status = 'Running' AND NOT EXISTS (SELECT FROM sources s WHERE s.task_id = tasks.id)
+    UNION ALL
+    SELECT id, job_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL
+), leaving AS (
+    SELECT t.id, j.id AS job_id, j.name, c.dag_version_id AS active
+      FROM live
+      JOIN jobs j ON j.id = live.job_id
+      JOIN dag_current_versions c
+        ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id <> j.dag_version_id
+      JOIN tasks t ON t.id = live.id
+     WHERE ($1::uuid IS NULL OR c.org_id = $1) AND ($2::text IS NULL OR c.dag_name = $2)
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), canceled AS (
+    UPDATE tasks t
+       SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
+           error_message = NULL, cancel_reason = 'another version of the DAG was activated'
+      FROM leaving l
+     WHERE t.id = l.id AND t.status IN ('Queued', 'Running', 'Failed')
+    RETURNING t.id, t.org_id, t.attempt, t.dedupe_key, t.event_id, t.invalidation_id, t.partitions, t.input_versions,
+              l.job_id, l.name, l.active
+), history AS (
+    UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL
+      FROM canceled c
+     WHERE h.task_id = c.id AND h.attempt = c.attempt AND h.ended_at IS NULL
+), heirs AS (
+    SELECT c.*, j.id AS heir, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime,
+           regexp_replace(c.dedupe_key, ':instead:.*$', '') AS work
+      FROM canceled c
+      JOIN jobs old ON old.id = c.job_id
+      JOIN jobs j ON j.dag_version_id = c.active AND j.name = c.name AND j.activation = 'reactive'
+                 AND j.output_datasets = old.output_datasets
+     WHERE c.dedupe_key IS NOT NULL
+       -- A job without outputs is the same if its own hash is.
+       AND (old.output_datasets <> '{}' OR old.config_hash = j.config_hash)
+       AND NOT EXISTS (
+           SELECT FROM dag_version_datasets was
+             JOIN dag_version_datasets served
+               ON served.dag_version_id = j.dag_version_id AND served.dataset_uuid = was.dataset_uuid
+            WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
+              AND was.dataset_version <> served.dataset_version)
+), made AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, invalidation_id,
+                       partitions, input_versions, woken_at)
+    SELECT org_id, heir, priority, max_attempts, timeout_seconds,
+           -- On the way back to an older version, the plain key is taken by the task that was canceled on leaving it.
+           CASE WHEN EXISTS (SELECT FROM tasks k WHERE k.job_id = heir AND k.dedupe_key = work)
+                THEN work || ':instead:' || id ELSE work END,
+           event_id, invalidation_id, partitions, input_versions,
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM heirs
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, invalidation_id, woken_at
+), shares AS (
+    INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
+    SELECT invalidation_id, job_id, org_id, id FROM made WHERE invalidation_id IS NOT NULL
+    ON CONFLICT (invalidation_id, job_id) DO UPDATE SET task_id = excluded.task_id
+), owed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime)
+      FROM made m JOIN jobs j ON j.id = m.job_id
+     WHERE m.woken_at IS NOT NULL
+)
+SELECT (SELECT count(*) FROM canceled) AS canceled, (SELECT count(*) FROM made) AS made_again;
+
+-- name: inherit_state
+-- What unchanged jobs of the version that leaves ($2) remember goes on with their namesakes in the new one ($3).
+WITH heirs AS (
+    SELECT old.id AS old_id, j.id AS heir
+      FROM jobs old
+      JOIN jobs j ON j.dag_version_id = $3 AND j.name = old.name AND j.output_datasets = old.output_datasets
+     WHERE old.org_id = $1 AND old.dag_version_id = $2
+       AND (old.output_datasets <> '{}' OR old.config_hash = j.config_hash)
+       AND NOT EXISTS (
+           SELECT FROM dag_version_datasets was
+             JOIN dag_version_datasets served
+               ON served.dag_version_id = $3 AND served.dataset_uuid = was.dataset_uuid
+            WHERE was.dag_version_id = $2 AND was.dataset_uuid = ANY (old.output_datasets)
+              AND was.dataset_version <> served.dataset_version)
+), cursors AS (
+    INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
+    SELECT h.heir, c.dataset_uuid, c.dataset_version, c.org_id, c.cursor_value
+      FROM heirs h JOIN dataset_cursors c ON c.job_id = h.old_id
+    ON CONFLICT (job_id, dataset_uuid, dataset_version) DO UPDATE
+       SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
+)
+INSERT INTO operator_state (org_id, job_id, state_key, state)
+SELECT s.org_id, h.heir, s.state_key, s.state FROM heirs h JOIN operator_state s ON s.job_id = h.old_id
+ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
+
+-- name: list_dags
+-- Every DAG of an organisation: how many versions, which is active, how large it is.
+SELECT v.dag_name, count(*) AS versions, max(v.created_at) AS deployed_at, c.dag_version_id AS active,
+       c.updated_at AS activated_at,
+       (SELECT count(*) FROM jobs j WHERE j.dag_version_id = c.dag_version_id) AS jobs
+  FROM dag_versions v
+  LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+ WHERE v.org_id = $1
+ GROUP BY v.dag_name, c.dag_version_id, c.updated_at
+ ORDER BY v.dag_name;
+
+-- name: show_versions
+-- The versions of one DAG, the newest first.
+SELECT v.id, v.yaml_hash, v.yaml, v.created_at, v.deployed_by, c.dag_version_id IS NOT NULL AS active
+  FROM dag_versions v
+  LEFT JOIN dag_current_versions c
+         ON c.org_id = v.org_id AND c.dag_name = v.dag_name AND c.dag_version_id = v.id
+ WHERE v.org_id = $1 AND v.dag_name = $2
+ ORDER BY v.created_at DESC, v.id;
+
+-- name: show_jobs
+-- The jobs of a version: what they read and write, and how long their queue is.
+SELECT j.id, j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'kind' AS source_kind, s.state::text AS source_state,
+       (SELECT jsonb_agg(jsonb_build_object(
+            'dataset_uuid', d.id, 'name', d.name, 'dag', d.producer_dag_name, 'job', d.producer_job_name,
+            'output', d.producer_output_index, 'where', i.where_tree) ORDER BY i.position)
+          FROM job_inputs i JOIN datasets d ON d.id = i.dataset_uuid WHERE i.job_id = j.id)::text AS inputs,
+       (SELECT jsonb_agg(jsonb_build_object(
+            'dataset_uuid', d.id, 'name', d.name, 'dataset_version', p.dataset_version,
+            'storage_location', v.storage_location) ORDER BY o.n)
+          FROM unnest(j.output_datasets) WITH ORDINALITY AS o (id, n)
+          JOIN datasets d ON d.id = o.id
+          JOIN dag_version_datasets p ON p.dag_version_id = j.dag_version_id AND p.dataset_uuid = d.id
+          JOIN dataset_versions v ON v.id = p.dataset_version)::text AS outputs,
+       (SELECT count(*) FROM tasks t WHERE t.job_id = j.id AND t.status = 'Queued') AS queued,
+       (SELECT count(*) FROM tasks t
+         WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) AS in_flight,
+       (SELECT extract(epoch FROM now() - min(t.queued_at))::float8 FROM tasks t
+         WHERE t.job_id = j.id AND t.status = 'Queued') AS oldest_seconds
+  FROM jobs j
+  LEFT JOIN sources s ON s.job_id = j.id
+ WHERE j.org_id = $1 AND j.dag_version_id = $2
+ ORDER BY j.name;

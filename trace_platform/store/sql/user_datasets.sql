@@ -1,0 +1,60 @@
+-- name: list_datasets
+-- Datasets of an organisation with their last commit. One that is shared by role is there for who has the role.
+SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS dag, d.producer_job_name AS job,
+       d.producer_output_index AS output_index, coalesce(d.storage ->> 'kind', 'parquet') AS storage,
+       h.last_commit, c.created_at AS committed_at
+  FROM datasets d
+  LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
+  LEFT JOIN commits c ON c.dataset_uuid = d.id AND c.number = h.last_commit
+ WHERE d.org_id = $1
+   AND (d.visibility <> 'roles' OR $3 OR EXISTS (
+           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
+            WHERE m.org_id = $1 AND m.user_id = $2
+              AND (r.slug = ANY (d.read_roles) OR 'role:' || r.slug = ANY (d.read_roles))))
+ ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
+
+-- name: show_dataset
+-- A dataset by uuid or name: every generation with what is in force in it, and the last commits.
+SELECT jsonb_build_object(
+           'dataset_uuid', d.id, 'name', d.name, 'visibility', d.visibility, 'dag', d.producer_dag_name,
+           'job', d.producer_job_name, 'output_index', d.producer_output_index,
+           'storage', coalesce(d.storage ->> 'kind', 'parquet'), 'read_roles', d.read_roles,
+           'last_commit', (SELECT h.last_commit FROM dataset_heads h WHERE h.dataset_uuid = d.id),
+           'committed_at', (SELECT c.created_at FROM dataset_heads h
+                              JOIN commits c ON c.dataset_uuid = h.dataset_uuid AND c.number = h.last_commit
+                             WHERE h.dataset_uuid = d.id),
+           'generations', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'dataset_version', v.id, 'storage_location', v.storage_location,
+                          'config_hash', v.config_hash, 'created_at', v.created_at,
+                          'current', EXISTS (
+                              SELECT FROM dag_current_versions a
+                                JOIN dag_version_datasets s ON s.dag_version_id = a.dag_version_id
+                               WHERE a.org_id = d.org_id AND a.dag_name = d.producer_dag_name
+                                 AND s.dataset_uuid = d.id AND s.dataset_version = v.id),
+                          'partitions', p.partitions, 'rows', p.row_count, 'bytes', p.bytes,
+                          'ranges', coalesce((
+                              SELECT jsonb_agg(jsonb_build_array(lower(r.span), upper(r.span) - 1) ORDER BY r.span)
+                                FROM unnest(p.ranges) AS r (span)), '[]'))
+                          ORDER BY v.created_at DESC, v.id)
+                 FROM dataset_versions v
+                 CROSS JOIN LATERAL (
+                     SELECT count(*) AS partitions, sum(row_count)::bigint AS row_count, sum(bytes)::bigint AS bytes,
+                            range_agg(block_range) FILTER (WHERE block_range IS NOT NULL) AS ranges
+                       FROM partition_versions
+                      WHERE dataset_version = v.id AND valid_to IS NULL) p
+                WHERE v.dataset_uuid = d.id AND v.org_id = d.org_id AND v.block_range IS NULL), '[]'),
+           'commits', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'commit', c.number, 'dataset_version', c.dataset_version, 'task_id', c.task_id,
+                          'attempt', c.attempt, 'scope', c.scope, 'rows', c.row_count, 'bytes', c.bytes,
+                          'committed_at', c.created_at) ORDER BY c.number DESC)
+                 FROM (SELECT * FROM commits WHERE dataset_uuid = d.id AND org_id = d.org_id
+                        ORDER BY number DESC LIMIT $6) c), '[]')
+       )::text
+  FROM datasets d
+ WHERE d.org_id = $1 AND (d.id = $4::uuid OR d.name = $5::text)
+   AND (d.visibility <> 'roles' OR $3 OR EXISTS (
+           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
+            WHERE m.org_id = $1 AND m.user_id = $2
+              AND (r.slug = ANY (d.read_roles) OR 'role:' || r.slug = ANY (d.read_roles))));

@@ -1,0 +1,71 @@
+-- name: list_tasks
+-- Tasks of an organisation, the newest first; ids rise with time, so the last id of a page is where the next begins.
+SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.partitions, t.created_at,
+       t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker,
+       coalesce(t.error_message, t.cancel_reason) AS reason
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id
+ WHERE t.org_id = $1
+   AND ($2::text IS NULL OR t.status = $2::text::task_status)
+   AND ($3::text IS NULL OR j.dag_name = $3)
+   AND ($4::text IS NULL OR j.name = $4)
+   AND ($5::uuid IS NULL OR t.id < $5)
+ ORDER BY t.id DESC
+ LIMIT $6;
+
+-- name: show_task
+-- A task with all that is known of it: why it was made, every attempt, what each read, and what was committed.
+SELECT jsonb_build_object(
+           'id', t.id, 'dag', j.dag_name, 'job', j.name, 'operator', j.operator, 'runtime', j.runtime,
+           'dag_version_id', j.dag_version_id, 'status', t.status, 'priority', t.priority, 'attempt', t.attempt,
+           'max_attempts', t.max_attempts, 'timeout_seconds', t.timeout_seconds, 'dedupe_key', t.dedupe_key,
+           'partitions', t.partitions, 'created_at', t.created_at, 'queued_at', t.queued_at, 'woken_at', t.woken_at,
+           'started_at', t.started_at, 'completed_at', t.completed_at, 'lease_expires_at', t.lease_expires_at,
+           'last_heartbeat', t.last_heartbeat, 'next_retry_at', t.next_retry_at, 'worker', t.worker_id,
+           'progress', t.progress, 'error', t.error_message, 'cancel_reason', t.cancel_reason,
+           'memoized_from', t.memoized_from, 'outputs', t.outputs,
+           'event', (
+               SELECT jsonb_build_object(
+                          'id', e.id, 'origin', e.origin, 'dataset', coalesce(d.name, d.id::text),
+                          'dataset_uuid', e.dataset_uuid, 'dataset_version', e.dataset_version, 'scope', e.scope,
+                          'commit', e.commit_number, 'producer_task_id', e.producer_task_id,
+                          'created_at', e.created_at, 'routed_at', e.routed_at)
+                 FROM events e JOIN datasets d ON d.id = e.dataset_uuid
+                WHERE e.id = t.event_id AND e.org_id = t.org_id),
+           'invalidation', (
+               SELECT jsonb_build_object(
+                          'id', v.id, 'dataset', coalesce(d.name, d.id::text), 'dataset_uuid', v.dataset_uuid,
+                          'scope', coalesce(block_range_key(v.block_range), array_to_string(v.partition_keys, ', ')),
+                          'reason', v.reason, 'producer_task_id', v.producer_task_id, 'created_at', v.created_at)
+                 FROM data_invalidations v JOIN datasets d ON d.id = v.dataset_uuid
+                WHERE v.id = t.invalidation_id AND v.org_id = t.org_id),
+           'attempts', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'attempt', h.attempt, 'worker', h.worker_id, 'started_at', h.started_at,
+                          'ended_at', h.ended_at, 'outcome', h.outcome, 'late', h.late, 'error', h.error_message)
+                          ORDER BY h.attempt)
+                 FROM task_attempts h WHERE h.task_id = t.id AND h.org_id = t.org_id), '[]'),
+           'inputs', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'attempt', i.attempt, 'dataset', coalesce(d.name, d.id::text),
+                          'dataset_uuid', i.input_dataset_uuid, 'dataset_version', i.input_dataset_version,
+                          'partition', i.input_partition_key, 'commit', i.input_commit)
+                          ORDER BY i.attempt, i.input_dataset_uuid, i.input_partition_key)
+                 FROM task_inputs i JOIN datasets d ON d.id = i.input_dataset_uuid
+                WHERE i.task_id = t.id AND i.org_id = t.org_id), '[]'),
+           'commits', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'dataset', coalesce(d.name, d.id::text), 'dataset_uuid', c.dataset_uuid,
+                          'dataset_version', c.dataset_version, 'commit', c.number, 'attempt', c.attempt,
+                          'rows', c.row_count, 'bytes', c.bytes, 'committed_at', c.created_at)
+                          ORDER BY c.created_at, c.dataset_uuid, c.number)
+                 FROM commits c JOIN datasets d ON d.id = c.dataset_uuid
+                WHERE c.task_id = t.id AND c.org_id = t.org_id), '[]')
+       )::text
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id
+ WHERE t.id = $1 AND t.org_id = $2;
+
+-- name: task_status
+-- How a task stands, for a verb that found it could do nothing.
+SELECT status::text FROM tasks WHERE id = $1 AND org_id = $2;

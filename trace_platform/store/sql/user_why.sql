@@ -1,0 +1,105 @@
+-- name: task_facts
+-- What decides how a task goes on, beside what it is: slots and pauses of its job, and promises about it still owed.
+SELECT jsonb_build_object(
+           'active', EXISTS (SELECT FROM dag_current_versions c
+                              WHERE c.org_id = t.org_id AND c.dag_version_id = j.dag_version_id),
+           'edge', (SELECT jsonb_build_object('position', i.position, 'where', i.where_tree, 'live', i.live)
+                      FROM job_inputs i
+                     WHERE i.job_id = j.id AND i.org_id = t.org_id
+                       AND i.dataset_uuid = coalesce(
+                           (SELECT e.dataset_uuid FROM events e WHERE e.id = t.event_id AND e.org_id = t.org_id),
+                           (SELECT v.dataset_uuid FROM data_invalidations v
+                             WHERE v.id = t.invalidation_id AND v.org_id = t.org_id))
+                     ORDER BY i.position LIMIT 1),
+           'max_concurrency', j.max_concurrency,
+           'in_flight', (SELECT count(*) FROM tasks f
+                          WHERE f.job_id = j.id AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL),
+           'ahead', (SELECT count(*) FROM tasks w
+                      WHERE w.job_id = j.id AND w.status = 'Queued' AND w.woken_at IS NULL
+                        AND (w.priority, w.queued_at) < (t.priority, t.queued_at)),
+           'pause', (SELECT jsonb_build_object('reason', p.reason, 'since', p.since, 'threshold', p.threshold,
+                                               'observed', p.observed, 'cause', cause.name)
+                       FROM pauses p LEFT JOIN jobs cause ON cause.id = p.cause_job_id
+                      WHERE p.job_id = j.id AND p.org_id = t.org_id AND p.priority = t.priority AND p.until IS NULL
+                      ORDER BY p.since LIMIT 1),
+           'promise', (SELECT jsonb_build_object('id', o.id, 'status', o.status, 'attempts', o.attempts,
+                                                 'available_at', o.available_at, 'last_error', o.last_error)
+                         FROM (SELECT * FROM outbox WHERE status = 'Pending'
+                               UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
+                               UNION ALL SELECT * FROM outbox WHERE status = 'Failed') o
+                        WHERE o.org_id = t.org_id AND o.kind = 'enqueue_task' AND o.payload ->> 'task_id' = t.id::text
+                        ORDER BY o.id DESC LIMIT 1)
+       )::text
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id
+ WHERE t.id = $1 AND t.org_id = $2;
+
+-- name: partition_in_force
+-- The commit that a partition of a dataset's current generation stands at: by its key, or the range that covers it.
+SELECT c.task_id, c.number, p.partition_key
+  FROM datasets d
+  JOIN dag_current_versions a ON a.org_id = d.org_id AND a.dag_name = d.producer_dag_name
+  JOIN dag_version_datasets s ON s.dag_version_id = a.dag_version_id AND s.dataset_uuid = d.id
+  JOIN partition_versions p ON p.dataset_version = s.dataset_version AND p.valid_to IS NULL
+  JOIN commits c ON c.dataset_uuid = p.dataset_uuid AND c.number = p.valid_from
+ WHERE d.org_id = $1 AND d.id = $2 AND (p.partition_key = $3 OR p.block_range @> int8range($4, $5))
+ ORDER BY p.partition_key = $3 DESC
+ LIMIT 1;
+
+-- name: task_for_partition
+-- The newest task of a dataset's producing job that was to make a partition, or a range that covers it.
+SELECT t.id
+  FROM datasets d
+  JOIN jobs j ON j.org_id = d.org_id AND j.dag_name = d.producer_dag_name AND j.name = d.producer_job_name
+  JOIN tasks t ON t.job_id = j.id AND t.org_id = d.org_id
+ WHERE d.org_id = $1 AND d.id = $2
+   AND ($3 = ANY (t.partitions)
+        OR int8range((t.input_versions ->> 'start')::bigint, (t.input_versions ->> 'end')::bigint, '[]')
+           @> int8range($4, $5))
+ ORDER BY t.id DESC
+ LIMIT 1;
+
+-- name: events_for_partition
+-- Why nothing was made of a partition: the news of it that the inputs of the producing job had, and what became of it.
+SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, coalesce(d.name, d.id::text) AS dataset,
+       h.held_at, o.id AS promise, o.status::text AS promise_status, o.last_error, o.available_at,
+       p.reason::text AS pause_reason, p.since AS paused_since, cause.name AS pause_cause
+  FROM datasets wanted
+  JOIN dag_current_versions a ON a.org_id = wanted.org_id AND a.dag_name = wanted.producer_dag_name
+  JOIN jobs j ON j.dag_version_id = a.dag_version_id AND j.name = wanted.producer_job_name
+  JOIN job_inputs i ON i.job_id = j.id
+  JOIN datasets d ON d.id = i.dataset_uuid
+  JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.org_id = wanted.org_id
+  LEFT JOIN held_events h ON h.job_id = j.id AND h.event_id = e.id
+  LEFT JOIN pauses p ON p.job_id = j.id AND p.until IS NULL AND h.event_id IS NOT NULL
+  LEFT JOIN jobs cause ON cause.id = p.cause_job_id
+  LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
+             UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
+             UNION ALL SELECT * FROM outbox WHERE status = 'Failed') o
+         ON o.org_id = e.org_id AND o.kind = 'route_event' AND o.payload ->> 'event_id' = e.id::text
+ WHERE wanted.org_id = $1 AND wanted.id = $2 AND (e.partition_key = $3 OR e.block_range @> int8range($4, $5))
+ ORDER BY e.created_at DESC
+ LIMIT 5;
+
+-- name: producer_of
+-- Who makes a dataset, whether that is active, and what it reads.
+SELECT d.producer_dag_name AS dag, d.producer_job_name AS job, a.dag_version_id IS NOT NULL AS active,
+       j.activation::text, j.source ->> 'kind' AS source,
+       (SELECT array_agg(coalesce(i.name, i.id::text) ORDER BY e.position)
+          FROM job_inputs e JOIN datasets i ON i.id = e.dataset_uuid WHERE e.job_id = j.id) AS inputs
+  FROM datasets d
+  LEFT JOIN dag_current_versions a ON a.org_id = d.org_id AND a.dag_name = d.producer_dag_name
+  LEFT JOIN jobs j ON j.dag_version_id = a.dag_version_id AND j.name = d.producer_job_name
+ WHERE d.org_id = $1 AND d.id = $2;
+
+-- name: events_like
+-- News that found its task already made: later events about the same part that this job's dedupe key stood for.
+SELECT e.id, e.created_at
+  FROM tasks t
+  JOIN events first ON first.id = t.event_id
+  JOIN events e ON e.org_id = t.org_id AND e.dataset_uuid = first.dataset_uuid
+               AND e.dataset_version = first.dataset_version AND e.scope = first.scope AND e.id <> first.id
+ WHERE t.id = $1 AND t.org_id = $2 AND e.routed_at IS NOT NULL AND t.invalidation_id IS NULL
+   AND NOT EXISTS (SELECT FROM tasks other WHERE other.job_id = t.job_id AND other.event_id = e.id AND other.org_id = $2)
+ ORDER BY e.created_at
+ LIMIT 5;

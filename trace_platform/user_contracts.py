@@ -1,0 +1,525 @@
+"""What people ask of Trace: every call of the user API with who may make it, what is sent and what is answered.
+
+One table, `CALLS`, read by three: the Dispatcher answers it at `/internal/v1`, the Gateway shows it to the world at
+`/v1`, and the command line calls it. A call is checked and decided by the Dispatcher alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import Meta
+
+from trace_platform.contracts import Message
+from trace_platform.domain.event import MAX_CURSOR
+from trace_platform.domain.ranges import MAX_END
+from trace_platform.errors import NotFound
+
+USER = "x-trace-user"
+"""The header in which the Gateway names the user, by the subject of the token it verified."""
+
+Role = Literal["reader", "writer", "admin"]
+ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
+"""Rising: each may what those before it may."""
+
+MAX_PAGE = 500
+
+Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+# Postgres' text holds no NUL.
+Text = Annotated[str, Meta(min_length=1, max_length=1000, pattern="^[^\\x00]*$")]
+Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,127}$")]
+Edge = Annotated[int, Meta(ge=0, le=MAX_END)]
+RowId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+OutboxStatus = Literal["Pending", "Processing", "Failed"]
+
+
+class Version(Message, frozen=True):
+    dag_version_id: UUID
+    yaml_hash: str
+    active: bool
+    created_at: datetime
+    deployed_by: str | None = None
+    """E-mail, or else the subject of the identity provider."""
+
+
+class DagRow(Message, frozen=True):
+    name: str
+    active_version: UUID | None
+    versions: int
+    jobs: int
+    """Of the active version; of the newest while none is active."""
+    updated_at: datetime
+
+
+class DagList(Message, frozen=True):
+    dags: list[DagRow]
+
+
+class JobRow(Message, frozen=True):
+    name: str
+    activation: str
+    runtime: str
+    operator: str
+    inputs: list[str]
+    outputs: list[str]
+
+
+class DagDetail(Message, frozen=True):
+    name: str
+    active_version: UUID | None
+    versions: list[Version]
+    jobs: list[JobRow]
+    yaml: str | None
+    """The text of the active version; of the newest while none is active."""
+
+
+class VersionList(Message, frozen=True):
+    versions: list[Version]
+
+
+class DeployRequest(Message, frozen=True):
+    yaml: str
+
+
+class DeployAnswer(Message, frozen=True):
+    dag_version_id: UUID
+    dag_name: str
+    yaml_hash: str
+    created: bool
+    """False: this very version was deployed before."""
+    jobs: int
+    datasets: int
+
+
+class ActivateRequest(Message, frozen=True):
+    dag_version_id: UUID
+
+
+class ActivateAnswer(Message, frozen=True):
+    dag_name: str
+    dag_version_id: UUID
+    changed: bool
+
+
+class TriggerRequest(Message, frozen=True):
+    """At most one of cursor, partition and range; none of them: something is new."""
+
+    cursor: Annotated[int, Meta(ge=0, le=MAX_CURSOR)] | None = None
+    partition: Text | None = None
+    start: Edge | None = None
+    end: Edge | None = None
+    request_id: UUID | None = None
+    """Yours, so that a repeated call is known as one; left out, each call is a new one."""
+
+
+class TriggerAnswer(Message, frozen=True):
+    request_id: UUID
+    events: int
+    """How many were new; 0 if this request had been made before."""
+    task_id: UUID | None = None
+
+
+class InvalidateRequest(Message, frozen=True):
+    start: Edge
+    end: Edge
+    reason: Text
+    request_id: UUID | None = None
+
+
+class InvalidateAnswer(Message, frozen=True):
+    invalidation_id: UUID
+    created: bool
+
+
+class TasksQuery(Message, frozen=True):
+    status: TaskStatus | None = None
+    dag: Name | None = None
+    job: Name | None = None
+    before: UUID | None = None
+    """The `next` of the page before."""
+    limit: Limit = 50
+
+
+class TaskRow(Message, frozen=True):
+    id: UUID
+    dag: str
+    job: str
+    status: TaskStatus
+    attempt: int
+    max_attempts: int
+    partitions: list[str] | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    next_retry_at: datetime | None
+    worker: str | None
+    reason: str | None
+    """Why it failed or was canceled."""
+
+
+class TaskList(Message, frozen=True):
+    tasks: list[TaskRow]
+    next: UUID | None
+    """Give it as `before` to go on; none: that was all."""
+
+
+class AttemptRow(Message, frozen=True):
+    attempt: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    late: bool
+    error: str | None
+
+
+class InputRow(Message, frozen=True):
+    attempt: int
+    dataset: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    partition: str
+    commit: int | None
+
+
+class CommitRow(Message, frozen=True):
+    dataset: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    commit: int
+    attempt: int
+    rows: int | None
+    bytes: int | None
+    committed_at: datetime
+
+
+class EventRow(Message, frozen=True):
+    id: UUID
+    origin: str
+    dataset: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    scope: str
+    commit: int | None
+    producer_task_id: UUID | None
+    created_at: datetime
+    routed_at: datetime | None
+
+
+class InvalidationRow(Message, frozen=True):
+    id: UUID
+    dataset: str
+    dataset_uuid: UUID
+    scope: str
+    reason: str
+    producer_task_id: UUID | None
+    created_at: datetime
+
+
+class TaskDetail(Message, frozen=True):
+    id: UUID
+    dag: str
+    job: str
+    operator: str
+    runtime: str
+    dag_version_id: UUID
+    status: TaskStatus
+    priority: str
+    attempt: int
+    max_attempts: int
+    timeout_seconds: int | None
+    dedupe_key: str | None
+    partitions: list[str] | None
+    created_at: datetime
+    queued_at: datetime
+    woken_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    lease_expires_at: datetime | None
+    last_heartbeat: datetime | None
+    next_retry_at: datetime | None
+    worker: str | None
+    progress: Any
+    error: str | None
+    cancel_reason: str | None
+    memoized_from: UUID | None
+    event: EventRow | None
+    invalidation: InvalidationRow | None
+    attempts: list[AttemptRow]
+    inputs: list[InputRow]
+    commits: list[CommitRow]
+    outputs: Any
+
+
+class RetryAnswer(Message, frozen=True):
+    task_id: UUID
+    attempt: int
+    """The one that was asked for."""
+
+
+class CancelRequest(Message, frozen=True):
+    reason: Text
+
+
+class CancelAnswer(Message, frozen=True):
+    task_id: UUID
+    changed: bool
+    """False: it had been canceled before."""
+
+
+class DatasetRow(Message, frozen=True):
+    dataset_uuid: UUID
+    name: str | None
+    visibility: str
+    dag: str
+    job: str
+    output_index: int
+    storage: str
+    last_commit: int | None
+    committed_at: datetime | None
+
+
+class DatasetList(Message, frozen=True):
+    datasets: list[DatasetRow]
+
+
+class GenerationRow(Message, frozen=True):
+    dataset_version: UUID
+    current: bool
+    """The active version of its DAG serves this one."""
+    storage_location: str
+    config_hash: str
+    created_at: datetime
+    partitions: int
+    rows: int | None
+    bytes: int | None
+    ranges: list[tuple[int, int]]
+    """Blocks in force, both ends inclusive, merged."""
+
+
+class DatasetCommit(Message, frozen=True):
+    commit: int
+    dataset_version: UUID
+    task_id: UUID
+    attempt: int
+    scope: str
+    rows: int | None
+    bytes: int | None
+    committed_at: datetime
+
+
+class DatasetDetail(DatasetRow, frozen=True):
+    read_roles: list[str]
+    generations: list[GenerationRow]
+    commits: list[DatasetCommit]
+    """The last ones, newest first."""
+
+
+class OutboxQuery(Message, frozen=True):
+    status: OutboxStatus | None = None
+    before: RowId | None = None
+    limit: Limit = 50
+
+
+class OutboxRow(Message, frozen=True):
+    id: int
+    kind: str
+    status: OutboxStatus
+    attempts: int
+    payload: Any
+    last_error: str | None
+    created_at: datetime
+    available_at: datetime
+
+
+class OutboxList(Message, frozen=True):
+    rows: list[OutboxRow]
+    next: int | None
+
+
+class OutboxRetryRequest(Message, frozen=True):
+    ids: Annotated[list[RowId], Meta(min_length=1, max_length=10_000)] | None = None
+    """None: all that were given up."""
+
+
+class OutboxRetryAnswer(Message, frozen=True):
+    retried: list[int]
+
+
+class WhyQuery(Message, frozen=True):
+    """`task`, or `dataset` with `partition`."""
+
+    task: UUID | None = None
+    dataset: Text | None = None
+    partition: Text | None = None
+
+
+class Step(Message, frozen=True):
+    """One link of the chain, from cause to effect."""
+
+    kind: Literal["event", "invalidation", "rule", "task", "attempt", "commit", "promise"]
+    at: datetime | None
+    sentence: str
+    id: str | None = None
+
+
+class Stop(Message, frozen=True):
+    """Where the chain ends before a commit: the rule, and what to do about it."""
+
+    rule: str
+    sentence: str
+    since: datetime | None = None
+    hint: str | None = None
+
+
+class Explanation(Message, frozen=True):
+    subject: str
+    verdict: str
+    steps: list[Step]
+    stopped: Stop | None
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    method: Literal["GET", "POST", "PUT"]
+    path: str
+    """Below `/v1` at the Gateway, and below `/internal/v1` at the Dispatcher."""
+    role: Role
+    """The least role that may make it."""
+    summary: str
+    answer: type[Message]
+    query: type[Message] | None = None
+    body: type[Message] | None = None
+    optional_body: bool = False
+    takes_yaml: bool = False
+    """The body may also be the YAML itself, under any content type but JSON."""
+
+
+CALLS: Mapping[str, Call] = {
+    call.name: call
+    for call in (
+        Call("list_dags", "GET", "/dags", "reader", "Every DAG, and which version of it is active", DagList),
+        Call("show_dag", "GET", "/dags/{dag}", "reader", "A DAG: versions, jobs, YAML", DagDetail),
+        Call("list_versions", "GET", "/dags/{dag}/versions", "reader", "Its versions, the newest first", VersionList),
+        Call(
+            "deploy",
+            "POST",
+            "/dags/{dag}/versions",
+            "writer",
+            "Deploy a version; the same meaning again is the same version",
+            DeployAnswer,
+            body=DeployRequest,
+            takes_yaml=True,
+        ),
+        Call(
+            "activate",
+            "PUT",
+            "/dags/{dag}/active",
+            "writer",
+            "Make a deployed version the active one",
+            ActivateAnswer,
+            body=ActivateRequest,
+        ),
+        Call(
+            "trigger",
+            "POST",
+            "/dags/{dag}/jobs/{job}/trigger",
+            "writer",
+            "Start a manual source: a cursor, one partition, or a range",
+            TriggerAnswer,
+            body=TriggerRequest,
+            optional_body=True,
+        ),
+        Call("list_tasks", "GET", "/tasks", "reader", "Tasks, the newest first", TaskList, query=TasksQuery),
+        Call(
+            "show_task",
+            "GET",
+            "/tasks/{task}",
+            "reader",
+            "A task: its cause, attempts, what it read and what it committed",
+            TaskDetail,
+        ),
+        Call("retry_task", "POST", "/tasks/{task}/retry", "writer", "One more attempt of a failed task", RetryAnswer),
+        Call(
+            "cancel_task",
+            "POST",
+            "/tasks/{task}/cancel",
+            "writer",
+            "End a task that has not ended",
+            CancelAnswer,
+            body=CancelRequest,
+        ),
+        Call("list_datasets", "GET", "/datasets", "reader", "Every dataset and its last commit", DatasetList),
+        Call(
+            "show_dataset",
+            "GET",
+            "/datasets/{dataset}",
+            "reader",
+            "A dataset by name or uuid: generations, ranges in force, last commits",
+            DatasetDetail,
+        ),
+        Call(
+            "invalidate",
+            "POST",
+            "/datasets/{dataset}/invalidate",
+            "admin",
+            "Say that a range no longer holds: its readers do it again",
+            InvalidateAnswer,
+            body=InvalidateRequest,
+        ),
+        Call(
+            "list_outbox",
+            "GET",
+            "/outbox",
+            "admin",
+            "Promises that are owed or were given up, the newest first",
+            OutboxList,
+            query=OutboxQuery,
+        ),
+        Call(
+            "retry_outbox",
+            "POST",
+            "/outbox/retry",
+            "admin",
+            "Try promises again that were given up",
+            OutboxRetryAnswer,
+            body=OutboxRetryRequest,
+            optional_body=True,
+        ),
+        Call(
+            "why",
+            "GET",
+            "/why",
+            "reader",
+            "Why a task or a partition is as it is: event, rule, task, attempts, commit",
+            Explanation,
+            query=WhyQuery,
+        ),
+    )
+}
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
+    "dag": (_NAME,),
+    "job": (_NAME,),
+    "task": (_UUID,),
+    "dataset": (_NAME, _UUID),
+}
+"""What can stand in a path. Anything else names nothing, and is never carried further."""
+
+
+def named(path: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a path, or NotFound if one of them cannot be the name of anything."""
+    for part, value in path.items():
+        if not any(pattern.fullmatch(value) for pattern in PARTS[part]):
+            raise NotFound(f"there is no {part} {value[:80]!r}", where=f"{part} in the path")
+    return dict(path)
