@@ -181,7 +181,16 @@ class _Server(uvicorn.Server):
 
 def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", http="httptools", ws="none", timeout_graceful_shutdown=5
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        http="httptools",
+        ws="none",
+        timeout_graceful_shutdown=5,
     )
     config.load()
     config.ssl = context

@@ -52,10 +52,12 @@ class Version(Message, frozen=True):
 class DagRow(Message, frozen=True):
     name: str
     active_version: UUID | None
+    activated_at: datetime | None
     versions: int
+    deployed_at: datetime
+    """When the newest version was."""
     jobs: int
-    """Of the active version; of the newest while none is active."""
-    updated_at: datetime
+    """Of the active version."""
 
 
 class DagList(Message, frozen=True):
@@ -67,17 +69,28 @@ class JobRow(Message, frozen=True):
     activation: str
     runtime: str
     operator: str
+    source: str | None
+    """The kind of source, if it is one."""
+    source_state: str | None
+    """Of an always-on source."""
     inputs: list[str]
     outputs: list[str]
+    queued: int
+    in_flight: int
+    """Queued with a wake-up, or running."""
+    oldest_seconds: float | None
+    """How long the oldest queued task has waited."""
 
 
 class DagDetail(Message, frozen=True):
     name: str
     active_version: UUID | None
     versions: list[Version]
+    """The newest first."""
+    shown_version: UUID
+    """Whose jobs and YAML these are: the active one, or the newest while none is active."""
     jobs: list[JobRow]
-    yaml: str | None
-    """The text of the active version; of the newest while none is active."""
+    yaml: str
 
 
 class VersionList(Message, frozen=True):
@@ -94,8 +107,8 @@ class DeployAnswer(Message, frozen=True):
     yaml_hash: str
     created: bool
     """False: this very version was deployed before."""
-    jobs: int
-    datasets: int
+    jobs: list[str]
+    datasets: list[UUID]
 
 
 class ActivateRequest(Message, frozen=True):
@@ -105,7 +118,13 @@ class ActivateRequest(Message, frozen=True):
 class ActivateAnswer(Message, frozen=True):
     dag_name: str
     dag_version_id: UUID
+    former: UUID | None
+    """The version that was active before."""
     changed: bool
+    canceled_tasks: int
+    """Of the version that left."""
+    made_again: int
+    """How many of those live on as tasks of the same job in the new version."""
 
 
 class TriggerRequest(Message, frozen=True):
@@ -121,9 +140,8 @@ class TriggerRequest(Message, frozen=True):
 
 class TriggerAnswer(Message, frozen=True):
     request_id: UUID
-    events: int
-    """How many were new; 0 if this request had been made before."""
-    task_id: UUID | None = None
+    event_ids: list[UUID]
+    """One for each output of the source; the same ones for the same request."""
 
 
 class InvalidateRequest(Message, frozen=True):
@@ -135,7 +153,10 @@ class InvalidateRequest(Message, frozen=True):
 
 class InvalidateAnswer(Message, frozen=True):
     invalidation_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
     created: bool
+    """False: the same request had been made before."""
 
 
 class TasksQuery(Message, frozen=True):

@@ -22,4 +22,4 @@ async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
 
 
 def make_signer(settings: Settings) -> Signer:
-    return PemSigner(settings.tokens.key_folder or settings.home / "keys" / "task")
+    return PemSigner(settings.task_key_folder)

@@ -31,7 +31,8 @@ async def deploy_chain(control: Control, *, slug: str = "acme", max_concurrency:
     pool = control.pool
     org = await an_org(pool, slug)
     version = await pool.fetchval(
-        "INSERT INTO dag_versions (org_id, dag_name, yaml_hash, yaml) VALUES ($1, 'chain', 'h', 'x') RETURNING id", org.id
+        "INSERT INTO dag_versions (org_id, dag_name, yaml_hash, yaml) VALUES ($1, 'chain', 'h', 'x') RETURNING id",
+        org.id,
     )
     chain = Chain(org, {}, {}, {})
     above: UUID | None = None
@@ -49,7 +50,9 @@ async def deploy_chain(control: Control, *, slug: str = "acme", max_concurrency:
             dataset,
             name,
         )
-        await pool.execute("INSERT INTO dag_version_datasets VALUES ($1, $2, $3, $4)", org.id, version, dataset, generation)
+        await pool.execute(
+            "INSERT INTO dag_version_datasets VALUES ($1, $2, $3, $4)", org.id, version, dataset, generation
+        )
         source = above is None
         job = await pool.fetchval(
             "INSERT INTO jobs (org_id, name, dag_name, dag_version_id, activation, runtime, operator, source,"
@@ -68,7 +71,10 @@ async def deploy_chain(control: Control, *, slug: str = "acme", max_concurrency:
         )
         if not source:
             await pool.execute(
-                "INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid) VALUES ($1, 0, $2, $3)", job, org.id, above
+                "INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid) VALUES ($1, 0, $2, $3)",
+                job,
+                org.id,
+                above,
             )
         chain.jobs[name], chain.datasets[name], chain.versions[name] = job, dataset, generation
         above = dataset

@@ -6,13 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
-from trace_platform.contracts import Claimed, ClaimRequest, EventsRequest, HeartbeatRequest, InvalidationBody, NotClaimed
+from trace_platform.contracts import (
+    Claimed,
+    ClaimRequest,
+    CompleteRequest,
+    EventsRequest,
+    HeartbeatRequest,
+    InvalidationBody,
+    NotClaimed,
+    OutputBody,
+)
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.claim_task import claim_tasks, claimer
 from trace_platform.dispatcher.complete_task import Completer
@@ -119,15 +129,27 @@ async def test_a_stale_attempt_cannot_heartbeat_emit_or_commit(control: Control)
     assert await control.pool.fetchval("SELECT count(*) FROM commits") == 0
 
 
-async def test_a_wrong_lease_token_is_refused_even_for_the_current_attempt(control: Control) -> None:
+FORGERIES: list[dict[str, object]] = [{"lease_token": uuid4()}, {"attempt": 2}]
+
+
+@pytest.mark.parametrize("forged", FORGERIES)
+async def test_a_reply_with_a_wrong_token_or_attempt_changes_nothing(
+    control: Control, forged: dict[str, object]
+) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
+    right = {"task_id": task.task.task_id, "attempt": task.attempt, "lease_token": task.lease_token}
+    wrong: dict[str, Any] = {**right, **forged}
+    with pytest.raises(LeaseLost):
+        await renewer(control)(Beat(HeartbeatRequest(**wrong), claims))
+    with pytest.raises(LeaseLost):
+        await accept_events(control, EventsRequest(**wrong, events=[chain.event("first", cursor=1)]), claims)
     for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}):
-        request = completion(task, **more)
-        forged = type(request)(**{**{f: getattr(request, f) for f in request.__struct_fields__}, "lease_token": uuid4()})
         with pytest.raises(LeaseLost):
-            await Completer(control)(forged, claims)
-    assert await status(control, task.task.task_id) == "Running"
+            await Completer(control)(CompleteRequest(status="Completed", **wrong, **more), claims)
+    row = await control.pool.fetchrow("SELECT status::text, last_heartbeat = started_at AS unheard FROM tasks")
+    assert row is not None
+    assert (row["status"], row["unheard"]) == ("Running", True)
 
 
 async def test_a_late_reply_counts_while_no_newer_attempt_has_begun(control: Control) -> None:
@@ -233,7 +255,11 @@ async def test_an_invalidation_makes_one_task_per_reader_over_exactly_its_range(
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     body = InvalidationBody(
-        dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=5, end=8, reason="reorg 0xab"
+        dataset_uuid=chain.datasets["first"],
+        dataset_version=chain.versions["first"],
+        start=5,
+        end=8,
+        reason="reorg 0xab",
     )
     fence = {"task_id": task.task.task_id, "attempt": 1, "lease_token": task.lease_token}
     for _ in range(2):
@@ -286,8 +312,8 @@ async def test_a_promise_that_cannot_be_kept_is_given_up_with_a_reason_and_block
     assert len(await tasks_of(control, chain, "second")) == 1
     dead = await control.pool.fetch("SELECT last_error FROM outbox WHERE status = 'Failed'")
     assert [row["last_error"] for row in dead] == ["there is no such event"]
-    put_off = await control.pool.fetchrow("SELECT last_error FROM outbox WHERE status = 'Pending'")
-    assert "uuid" in put_off["last_error"]
+    put_off = await control.pool.fetchval("SELECT last_error FROM outbox WHERE status = 'Pending'")
+    assert "uuid" in put_off
 
 
 async def test_what_a_dead_replica_had_taken_is_taken_again(control: Control) -> None:
@@ -304,11 +330,7 @@ async def test_what_a_dead_replica_had_taken_is_taken_again(control: Control) ->
     assert str(task).encode() in delivery.body
 
 
-def output(chain: object, job: str, start: int, end: int, schema: str | None = None) -> object:
-    from tests.dispatcher.chain import Chain
-    from trace_platform.contracts import OutputBody
-
-    assert isinstance(chain, Chain)
+def output(chain: Chain, job: str, start: int, end: int, schema: str | None = None) -> OutputBody:
     return OutputBody(
         dataset_uuid=chain.datasets[job],
         dataset_version=chain.versions[job],

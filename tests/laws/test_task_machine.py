@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, NotClaimed
@@ -104,7 +104,9 @@ class TaskMachine(RuleBasedStateMachine):
             assert lease.lease_token == model.holder
             assert answer.canceled == (model.phase is Phase.CANCELED)
 
-    @rule(task=tasks, back=st.integers(0, 3), forged=st.booleans(), how=st.sampled_from(["Completed", "event", "Failed"]))
+    @rule(
+        task=tasks, back=st.integers(0, 3), forged=st.booleans(), how=st.sampled_from(["Completed", "event", "Failed"])
+    )
     def reply(self, task: UUID, back: int, *, forged: bool, how: str) -> None:
         """A completion of any attempt that ever was, now or late, true or forged."""
         model = self.models[task]

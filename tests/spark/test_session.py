@@ -198,7 +198,7 @@ def test_the_class_path_names_each_jar_once_and_in_order(tmp_path: Path) -> None
 
 
 def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> None:
-    """No JAVA_HOME, nothing at all on PATH, every path with a space; at last the JVM is killed, and that is noticed."""
+    """No JAVA_HOME, nothing at all on PATH, every path with a space, a damaged class archive; at last a killed JVM."""
     place = tmp_path / "a folder ü"
     python = other_place(place)
     started_in = place / "started in"
@@ -278,7 +278,9 @@ LIFE = textwrap.dedent("""
     home = Path(sys.argv[1])
     java = find_java(os.environ, home / "cache")
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    options = SparkOptions(local_dir=home / "spark", master="local[2]", driver_memory="512m", conf=conf)
+    damaged = home / "damaged.jsa"
+    damaged.write_bytes(os.urandom(5000))
+    options = SparkOptions(home / "spark", "local[2]", driver_memory="512m", conf=conf, class_archive=damaged)
     session = start_session(options, java, os.environ)
     rows = session.range(100).mapInArrow(module._unchanged, "id long").selectExpr("sum(id) AS total")
     total = rows.first().total

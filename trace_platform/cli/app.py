@@ -6,7 +6,25 @@ import sys
 
 import typer
 
-from trace_platform.cli import config, db, demo, doctor, down, processes, say, status, up
+from trace_platform.cli import (
+    config,
+    dag,
+    dataset,
+    db,
+    demo,
+    doctor,
+    down,
+    invalidate,
+    outbox,
+    processes,
+    say,
+    status,
+    task,
+    token,
+    trigger,
+    up,
+    why,
+)
 from trace_platform.errors import TraceError
 
 app = typer.Typer(
@@ -19,12 +37,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 ON_ONE_MACHINE = "On one machine"
+RUNNING = "DAGs and their work (through the Gateway)"
 LOOKING = "Looking"
 PARTS = "The parts (`trace up` starts them)"
 
 app.command("up", rich_help_panel=ON_ONE_MACHINE)(up.up)
 app.command("down", rich_help_panel=ON_ONE_MACHINE)(down.down)
 app.command("demo", rich_help_panel=ON_ONE_MACHINE)(demo.demo)
+app.add_typer(dag.app, name="dag", rich_help_panel=RUNNING)
+app.add_typer(task.app, name="task", rich_help_panel=RUNNING)
+app.add_typer(dataset.app, name="dataset", rich_help_panel=RUNNING)
+app.add_typer(outbox.app, name="outbox", rich_help_panel=RUNNING)
+app.command("trigger", rich_help_panel=RUNNING)(trigger.trigger)
+app.command("invalidate", rich_help_panel=RUNNING)(invalidate.invalidate)
+app.command("why", rich_help_panel=RUNNING)(why.why)
+app.command("token", rich_help_panel=RUNNING)(token.token)
 app.command("status", rich_help_panel=LOOKING)(status.status)
 app.command("doctor", rich_help_panel=LOOKING)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=LOOKING)

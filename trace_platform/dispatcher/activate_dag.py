@@ -7,7 +7,7 @@ Activations of one organisation happen one after the other, so two of them canno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -35,6 +35,10 @@ class Activated:
     canceled_tasks: int = 0
     made_again: int = 0
     """Tasks of those that live on, as tasks of unchanged jobs of the new version."""
+
+    @property
+    def changed(self) -> bool:
+        return self.former != self.dag_version_id
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,8 @@ class _Switch:
     async def _name(self) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
         named = {ids[JobOutput(one.job, one.output)]: one for one in self.dag.publish}
-        await self._refuse_taking_away(list(named))
         names = [one.name for one in named.values()]
+        await self._refuse_taking_away(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
         for dataset, one in named.items():
             roles = [f"role:{role}" for role in one.read_roles]
@@ -128,9 +132,9 @@ class _Switch:
             sql["set_storage"], self.org, list(ids.values()), [str(kinds[output]) for output in ids]
         )
 
-    async def _refuse_taking_away(self, kept: list[UUID]) -> None:
+    async def _refuse_taking_away(self, kept: Sequence[UUID], names: Sequence[str]) -> None:
         """A name that others read stays, and stays with its dataset: their edges lead there."""
-        rows = await self.connection.fetch(queries("dags")["names_in_use"], self.org, self.dag.name, kept)
+        rows = await self.connection.fetch(queries("dags")["names_in_use"], self.org, self.dag.name, kept, names)
         if rows:
             read = "; ".join(f"{row['name']!r} is read by {', '.join(row['readers'])}" for row in rows)
             raise Conflict(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import asyncpg
 
+from trace_platform.capability.claims import Claims
 from trace_platform.ports import Queue, Signer
 from trace_platform.settings import TokenSettings
 from trace_platform.store.jobs import JobCache
@@ -39,6 +41,8 @@ class Control:
     jobs: JobCache
     replica: str
     """Who we are among the replicas: what we have taken from the outbox carries this name."""
+    minted: Callable[[str, Claims], None] = lambda token, claims: None
+    """Told of every token we sign, so that our own verifier need not prove it again."""
     owed: Bell = field(default_factory=Bell)
     """Rung by every verb that writes a promise into the outbox."""
     leases: Bell = field(default_factory=Bell)

@@ -132,7 +132,13 @@ class _Writing:
         bundle = await self._bundle(job)
         own = job_id(self.version, job.name)
         await self.connection.execute(
-            sql["insert_job"], own, self.org, job.name, self.dag.name, self.version, *_columns(job, read, written, bundle)
+            sql["insert_job"],
+            own,
+            self.org,
+            job.name,
+            self.dag.name,
+            self.version,
+            *_columns(job, read, written, bundle),
         )
         wheres = [None if each.where is None else as_json(each.where) for each in job.inputs]
         await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres)
@@ -151,9 +157,7 @@ class _Writing:
         return found
 
 
-def _input_id(
-    each: Input, job: Job, own: Mapping[JobOutput, DatasetId], foreign: Mapping[str, UUID]
-) -> UUID:
+def _input_id(each: Input, job: Job, own: Mapping[JobOutput, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
     match each.upstream:
         case JobOutput():
             return own[each.upstream]

@@ -1,4 +1,4 @@
-"""`trace why`: from the event by its rule to the task, its attempts and its commit, or the exact rule that stopped it."""
+"""`trace why`: from the event by its rule to task, attempts and commit, or the exact rule that stopped it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def explain_partition(pool: asyncpg.Pool, user: User, dataset: str, partit
     news = await pool.fetch(sql["events_for_partition"], *at)
     producer = await pool.fetchrow(sql["producer_of"], user.org_id, found.dataset_uuid)
     assert producer is not None  # noqa: S101 - its dataset was found
-    return nothing_made(subject, partition, producer, news)
+    return nothing_made(subject, partition, dict(producer), [dict(row) for row in news])
 
 
 def _ends(partition: str) -> tuple[int | None, int | None]:

@@ -74,7 +74,9 @@ def _cause(task: TaskDetail, facts: Facts) -> Iterator[Step]:
     elif (gone := task.invalidation) is not None:
         told = f"{gone.scope} of {gone.dataset} no longer holds: {gone.reason}."
         yield Step(kind="invalidation", at=gone.created_at, id=str(gone.id), sentence=told)
-        yield Step(kind="rule", at=gone.created_at, sentence=f"{name} reads {gone.dataset}, so it does that part again.")
+        yield Step(
+            kind="rule", at=gone.created_at, sentence=f"{name} reads {gone.dataset}, so it does that part again."
+        )
     else:
         yield Step(kind="rule", at=task.created_at, sentence=f"{name} is a source: no event made this task.")
 
@@ -111,9 +113,7 @@ def _stop(task: TaskDetail, facts: Facts) -> Stop | None:
         case "Completed":
             return None
         case "Canceled":
-            return Stop(
-                rule="canceled", sentence=f"It was canceled: {task.cancel_reason}.", since=task.completed_at
-            )
+            return Stop(rule="canceled", sentence=f"It was canceled: {task.cancel_reason}.", since=task.completed_at)
         case "Failed":
             return _failed(task)
         case "Running":

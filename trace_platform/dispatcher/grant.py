@@ -25,7 +25,9 @@ async def token_for(control: Control, job: Job, task_id: UUID, attempt: int, inp
         now=time.time(),
         max_life_seconds=control.tokens.max_life_seconds,
     )
-    return await mint(control.signer, claims)
+    token = await mint(control.signer, claims)
+    control.minted(token, claims)
+    return token
 
 
 def attempt_prefixes(job: Job, task_id: UUID, attempt: int) -> list[str]:

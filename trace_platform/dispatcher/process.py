@@ -32,14 +32,15 @@ async def main(process: Process, queue: Queue, signer: Signer) -> None:
     await asyncio.to_thread(check, dsn, "state")
     async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
-        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), replica)
-        async with dispatching(control, settings):
+        verifier = Verifier(lambda: published(pool), settings.tokens)
+        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), replica, verifier.remember)
+        async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()
 
 
 @asynccontextmanager
-async def dispatching(control: Control, settings: Settings) -> AsyncIterator[dict[str, str]]:
+async def dispatching(control: Control, verifier: Verifier, settings: Settings) -> AsyncIterator[dict[str, str]]:
     """Doors and loops, for as long as the block lasts; gives the doors' addresses."""
     async with AsyncExitStack() as stack:
         rotation = await keep_rotating(control)
@@ -48,7 +49,6 @@ async def dispatching(control: Control, settings: Settings) -> AsyncIterator[dic
         for name, loop, bell in (("drain", drain, control.owed), ("reap", reaper, control.leases)):
             task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
             stack.push_async_callback(stopped, task)
-        verifier = Verifier(lambda: published(control.pool), settings.tokens)
         stack.push_async_callback(verifier.close)
         doors = [
             Door(

@@ -92,9 +92,7 @@ def _query_parameters(call: Call) -> list[dict[str, Any]]:
 
 def _properties(kind: type[Message]) -> dict[str, Any]:
     _, components = msgspec.json.schema_components([kind])
-    return {
-        name: _without_null(schema) for name, schema in dict(components[kind.__name__]["properties"]).items()
-    }
+    return {name: _without_null(schema) for name, schema in dict(components[kind.__name__]["properties"]).items()}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

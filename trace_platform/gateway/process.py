@@ -27,14 +27,16 @@ async def main(process: Process) -> None:
 
 
 def public_door(
-    dispatcher: DispatcherClient, identity: IdentitySettings, tls: TlsSettings = TlsSettings()  # noqa: B008 - frozen
+    dispatcher: DispatcherClient,
+    identity: IdentitySettings,
+    tls: TlsSettings = TlsSettings(),  # noqa: B008 - frozen
 ) -> FastAPI:
     app = DescribedDoor(
         title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json", redirect_slashes=False
     )
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.router.routes.extend(health_routes(dispatcher.ready if dispatcher else None))
+    app.router.routes.extend(health_routes(dispatcher.ready))
     gate = UserGate(identity, tls)
 
     @app.get("/v1/me", summary="The user that the token stands for, with organisation and role", tags=["me"])

@@ -131,7 +131,7 @@ def _pass_on(process: subprocess.Popen[str], ready: Path, line: Say) -> None:
         said.append(text.rstrip())
         if ready.exists():
             return
-        if " ready " in text:
+        if " ready" in text:
             line(text.rstrip())
     raise SetupError("`trace up` ended before it was ready", hint="\n".join(said[-5:]))
 

@@ -85,7 +85,8 @@ def _note(place: Path) -> Path:
 def _make(java: Java, place: Path, env: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(prefix="making-", dir=place.parent) as folder:
         fresh = Path(folder) / "classes.jsa"
-        asked = [*_base(java, place), f"-XX:ArchiveClassesAtExit={fresh}"]
+        # The quick compiler only: this JVM lives for seconds, and what it compiles is not kept.
+        asked = [*_base(java, place), f"-XX:ArchiveClassesAtExit={fresh}", "-XX:TieredStopAtLevel=1"]
         options = SparkOptions(
             local_dir=Path(folder) / "spark",
             app_name="trace class archive",

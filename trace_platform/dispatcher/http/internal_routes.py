@@ -1,4 +1,4 @@
-"""The internal door: claims and fetches of workers, users for the Gateway, keys for verifiers."""
+"""The internal door: claims and fetches of workers, users and their calls for the Gateway, keys for verifiers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.fetch_task import fetch_task
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
+from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
 from trace_platform.store.db import answers
@@ -49,6 +50,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
+        *user_routes(control),
     ]
     return door_app(routes, lambda: answers(control.pool))
 

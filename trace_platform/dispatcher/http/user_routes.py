@@ -21,19 +21,18 @@ from trace_platform.contracts import Message, decode, pointer
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.deploy_named import deploy_named
 from trace_platform.dispatcher.explain import explain
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read_bytes
 from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.list_dags import list_dags
 from trace_platform.dispatcher.list_datasets import list_datasets
 from trace_platform.dispatcher.list_outbox import list_outbox
 from trace_platform.dispatcher.list_tasks import list_tasks
 from trace_platform.dispatcher.list_versions import list_versions
 from trace_platform.dispatcher.retry_outbox import retry_outbox
 from trace_platform.dispatcher.retry_task import retry_task
-from trace_platform.dispatcher.show_dag import show_dag
+from trace_platform.dispatcher.show_dags import dag_for, dags_for
 from trace_platform.dispatcher.show_dataset import show_dataset
 from trace_platform.dispatcher.show_task import show_task
 from trace_platform.dispatcher.trigger import trigger
@@ -45,8 +44,14 @@ from trace_platform.user_contracts import (
     CALLS,
     ROLES,
     USER,
+    ActivateAnswer,
     Call,
+    DeployAnswer,
     DeployRequest,
+    InvalidateAnswer,
+    InvalidateRequest,
+    TriggerAnswer,
+    TriggerRequest,
     named,
 )
 
@@ -146,7 +151,74 @@ def _yaml(body: bytes) -> DeployRequest:
         raise InvalidRequest(f"the YAML is not UTF-8: {wrong.reason} at byte {wrong.start}", where="") from None
 
 
+async def _deploy(asked: Asked) -> DeployAnswer:
+    done = await deploy_named(asked.control, asked.user, asked.path["dag"], asked.body.yaml)
+    return DeployAnswer(
+        dag_version_id=done.dag_version_id,
+        dag_name=done.dag_name,
+        yaml_hash=done.yaml_hash,
+        created=done.created,
+        jobs=list(done.jobs),
+        datasets=list(done.datasets.values()),
+    )
+
+
+async def _activate(asked: Asked) -> ActivateAnswer:
+    done = await activate_dag(asked.control, asked.org, asked.path["dag"], asked.body.dag_version_id)
+    return ActivateAnswer(
+        dag_name=asked.path["dag"],
+        dag_version_id=done.dag_version_id,
+        former=done.former,
+        changed=done.former != done.dag_version_id,
+        canceled_tasks=done.canceled_tasks,
+        made_again=done.made_again,
+    )
+
+
+async def _trigger(asked: Asked) -> TriggerAnswer:
+    wish: TriggerRequest = asked.body
+    request_id = wish.request_id or uuid4()
+    done = await trigger(
+        asked.control,
+        asked.org,
+        asked.path["dag"],
+        asked.path["job"],
+        cursor=wish.cursor,
+        partition=wish.partition,
+        start=wish.start,
+        end=wish.end,
+        request_id=request_id,
+    )
+    return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids))
+
+
+async def _invalidate(asked: Asked) -> InvalidateAnswer:
+    wish: InvalidateRequest = asked.body
+    done = await invalidate(
+        asked.control,
+        asked.org,
+        asked.user.id,
+        asked.path["dataset"],
+        start=wish.start,
+        end=wish.end,
+        reason=wish.reason,
+        request_id=wish.request_id or uuid4(),
+    )
+    return InvalidateAnswer(
+        invalidation_id=done.invalidation_id,
+        dataset_uuid=done.dataset_uuid,
+        dataset_version=done.dataset_version,
+        created=done.created,
+    )
+
+
 VERBS: Mapping[str, Verb] = {
+    "list_dags": lambda asked: dags_for(asked.control, asked.user),
+    "show_dag": lambda asked: dag_for(asked.control, asked.user, asked.path["dag"]),
+    "deploy": _deploy,
+    "activate": _activate,
+    "trigger": _trigger,
+    "invalidate": _invalidate,
     "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
     "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),
     "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),

@@ -13,7 +13,7 @@ from trace_platform.store.signing_keys import keep_keys
 
 log = structlog.get_logger()
 
-BEAT_SECONDS = 60.0
+BEAT_SECONDS = 15.0
 
 
 async def keep_rotating(control: Control) -> asyncio.Task[None]:

@@ -96,13 +96,14 @@ VALUES ($1, $2, $3)
 ON CONFLICT (org_id, dag_name) DO UPDATE SET dag_version_id = excluded.dag_version_id, updated_at = now();
 
 -- name: names_in_use
--- Names of this DAG that would go away ($3: dataset and name that stay) although another active DAG reads them.
+-- Names of this DAG that would go away ($3, $4: datasets and names that stay) although another active DAG reads them.
 SELECT d.name, array_agg(DISTINCT j.dag_name ORDER BY j.dag_name) AS readers
   FROM datasets d
   JOIN job_inputs i ON i.dataset_uuid = d.id AND i.live
   JOIN jobs j ON j.id = i.job_id AND j.dag_name <> d.producer_dag_name
  WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND d.name IS NOT NULL
-   AND NOT EXISTS (SELECT FROM unnest($3::uuid[]) AS kept (id) WHERE kept.id = d.id)
+   AND NOT EXISTS (
+       SELECT FROM unnest($3::uuid[], $4::text[]) AS kept (id, name) WHERE kept.id = d.id AND kept.name = d.name)
  GROUP BY d.name
  ORDER BY d.name;
 
@@ -228,19 +229,21 @@ ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, up
 
 -- name: list_dags
 -- Every DAG of an organisation: how many versions, which is active, how large it is.
-SELECT v.dag_name, count(*) AS versions, max(v.created_at) AS deployed_at, c.dag_version_id AS active,
-       c.updated_at AS activated_at,
-       (SELECT count(*) FROM jobs j WHERE j.dag_version_id = c.dag_version_id) AS jobs
-  FROM dag_versions v
-  LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
- WHERE v.org_id = $1
- GROUP BY v.dag_name, c.dag_version_id, c.updated_at
- ORDER BY v.dag_name;
+SELECT d.dag_name AS name, c.dag_version_id AS active_version, d.versions,
+       (SELECT count(*) FROM jobs j WHERE j.dag_version_id = coalesce(c.dag_version_id, d.newest)) AS jobs,
+       greatest(d.deployed_at, c.updated_at) AS updated_at
+  FROM (SELECT org_id, dag_name, count(*) AS versions, max(created_at) AS deployed_at,
+               (array_agg(id ORDER BY created_at DESC, id))[1] AS newest
+          FROM dag_versions WHERE org_id = $1 GROUP BY org_id, dag_name) d
+  LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.dag_name
+ ORDER BY d.dag_name;
 
 -- name: show_versions
 -- The versions of one DAG, the newest first.
-SELECT v.id, v.yaml_hash, v.yaml, v.created_at, v.deployed_by, c.dag_version_id IS NOT NULL AS active
+SELECT v.id AS dag_version_id, v.yaml_hash, v.yaml, v.created_at, coalesce(u.email, u.external_id) AS deployed_by,
+       c.dag_version_id IS NOT NULL AS active
   FROM dag_versions v
+  LEFT JOIN users u ON u.id = v.deployed_by
   LEFT JOIN dag_current_versions c
          ON c.org_id = v.org_id AND c.dag_name = v.dag_name AND c.dag_version_id = v.id
  WHERE v.org_id = $1 AND v.dag_name = $2

@@ -10,7 +10,7 @@ SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS 
    AND (d.visibility <> 'roles' OR $3 OR EXISTS (
            SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
             WHERE m.org_id = $1 AND m.user_id = $2
-              AND (r.slug = ANY (d.read_roles) OR 'role:' || r.slug = ANY (d.read_roles))))
+              AND 'role:' || r.slug = ANY (d.read_roles)))
  ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
 
 -- name: show_dataset
@@ -57,4 +57,4 @@ SELECT jsonb_build_object(
    AND (d.visibility <> 'roles' OR $3 OR EXISTS (
            SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
             WHERE m.org_id = $1 AND m.user_id = $2
-              AND (r.slug = ANY (d.read_roles) OR 'role:' || r.slug = ANY (d.read_roles))));
+              AND 'role:' || r.slug = ANY (d.read_roles)));

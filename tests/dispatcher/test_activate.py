@@ -1,0 +1,259 @@
+"""Activation is one moment: pointer, names, edges, tasks and sources change together, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from trace_platform.capability.claims import Claims, decode
+from trace_platform.capability.jws import take_apart
+from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest
+from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.claim_task import claim_tasks
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.domain.dag import JobOutput
+from trace_platform.domain.ids import JobName
+from trace_platform.errors import Conflict, LeaseLost, NotFound
+
+pytestmark = pytest.mark.anyio
+
+DAG = """
+name: mill
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: ask, operator: pull, source: {kind: manual}}
+  - {name: grind, operator: pull, config: {n: 1}, inputs: [{from: {job: ask}}]}
+  - {name: store, operator: pull, inputs: [{from: {job: ask}}]}
+publish:
+  flour: {job: grind, read_roles: [bakers]}
+  grain: {job: ask}
+"""
+OTHER_GRIND = DAG.replace("{n: 1}", "{n: 2}")
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    with registered(pull=PULL):
+        async with control_for(state_db, queue_db, tmp_path) as one:
+            yield one
+
+
+@pytest.fixture
+async def org(control: Control) -> Org:
+    return await an_org(control.pool)
+
+
+async def names(control: Control) -> dict[str, str]:
+    rows = await control.pool.fetch("SELECT name, producer_job_name FROM datasets WHERE name IS NOT NULL")
+    return {row["name"]: row["producer_job_name"] for row in rows}
+
+
+async def live(control: Control) -> list[UUID]:
+    rows = await control.pool.fetch(
+        "SELECT DISTINCT j.dag_version_id FROM job_inputs i JOIN jobs j ON j.id = i.job_id WHERE i.live"
+    )
+    return [row["dag_version_id"] for row in rows]
+
+
+async def states(control: Control, version: UUID) -> list[tuple[str, str]]:
+    rows = await control.pool.fetch(
+        "SELECT j.name, t.status::text AS status FROM tasks t JOIN jobs j ON j.id = t.job_id"
+        " WHERE j.dag_version_id = $1 ORDER BY 1, 2",
+        version,
+    )
+    return [(row["name"], row["status"]) for row in rows]
+
+
+async def claimed_one(control: Control, job_id: UUID) -> tuple[Claimed, Claims]:
+    task = await control.pool.fetchval("SELECT id FROM tasks WHERE job_id = $1 AND status = 'Queued' LIMIT 1", job_id)
+    [found] = await claim_tasks(control, [ClaimRequest(task_id=task, worker_id="w")])
+    assert isinstance(found, Claimed)
+    return found, decode(take_apart(found.capability_token).payload)
+
+
+async def test_activation_moves_pointer_names_and_edges(control: Control, org: Org) -> None:
+    first = await deploy_dag(control, org.id, org.user, DAG)
+    assert await names(control) == {}
+    done = await activate_dag(control, org.id, "mill", first.dag_version_id)
+    assert (done.former, done.changed) == (None, True)
+    assert await names(control) == {"flour": "grind", "grain": "ask"}
+    row = await control.pool.fetchrow("SELECT visibility::text, read_roles FROM datasets WHERE name = 'flour'")
+    assert (row["visibility"], row["read_roles"]) == ("roles", ["role:bakers"])
+    assert await control.pool.fetchval("SELECT visibility::text FROM datasets WHERE name = 'grain'") == "org"
+    assert await live(control) == [first.dag_version_id]
+    # The names change places, one goes and one comes.
+    swapped = DAG.replace("flour: {job: grind, read_roles: [bakers]}", "grain: {job: grind}")
+    swapped = swapped.replace("grain: {job: ask}", "flour: {job: ask}\n  stock: {job: store}")
+    second = await deploy_dag(control, org.id, org.user, swapped)
+    again = await activate_dag(control, org.id, "mill", second.dag_version_id)
+    assert again.former == first.dag_version_id
+    assert await names(control) == {"grain": "grind", "flour": "ask", "stock": "store"}
+    assert await live(control) == [second.dag_version_id]
+
+
+async def test_activating_what_is_active_does_nothing(control: Control, org: Org) -> None:
+    done = await deployed_and_active(control, org, DAG)
+    await trigger(control, org.id, "mill", "ask", cursor=1, request_id=uuid4())
+    await Drain(control).once()
+    again = await activate_dag(control, org.id, "mill", done.dag_version_id)
+    assert (again.changed, again.canceled_tasks) == (False, 0)
+    assert await states(control, done.dag_version_id) == [("grind", "Queued"), ("store", "Queued")]
+
+
+async def test_tasks_of_a_version_that_left_are_canceled_and_unchanged_jobs_go_on(control: Control, org: Org) -> None:
+    first = await deployed_and_active(control, org, DAG)
+    for cursor in (1, 2):
+        await trigger(control, org.id, "mill", "ask", cursor=cursor, request_id=uuid4())
+    await Drain(control).once()
+    running = [await claimed_one(control, first.jobs[job]) for job in ("grind", "store")]
+    second = await deploy_dag(control, org.id, org.user, OTHER_GRIND)
+    done = await activate_dag(control, org.id, "mill", second.dag_version_id)
+    assert (done.canceled_tasks, done.made_again) == (4, 2)
+    assert {state for _, state in await states(control, first.dag_version_id)} == {"Canceled"}
+    assert await states(control, second.dag_version_id) == [("store", "Queued"), ("store", "Queued")]
+    for claimed, claims in running:
+        request = CompleteRequest(
+            task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token, status="Completed"
+        )
+        with pytest.raises(LeaseLost):
+            await Completer(control)(request, claims)
+    outcomes = await control.pool.fetch("SELECT DISTINCT outcome::text FROM task_attempts")
+    assert [row["outcome"] for row in outcomes] == ["Canceled"]
+    await Drain(control).once()
+    assert (await control.queue.depth("tasks-ecs_platform")).ready == 6
+
+
+async def test_there_and_back_again_loses_no_work(control: Control, org: Org) -> None:
+    first = await deployed_and_active(control, org, DAG)
+    second = await deploy_dag(control, org.id, org.user, OTHER_GRIND)
+    await trigger(control, org.id, "mill", "ask", cursor=1, request_id=uuid4())
+    await Drain(control).once()
+    for version in (second, first, second, first):
+        done = await activate_dag(control, org.id, "mill", version.dag_version_id)
+        assert done.made_again == 1
+        queued = [one for one in await states(control, version.dag_version_id) if one[1] == "Queued"]
+        assert queued == [("store", "Queued")]
+
+
+async def test_a_task_that_was_routed_while_its_version_left_is_found(control: Control, org: Org) -> None:
+    first = await deployed_and_active(control, org, DAG)
+    second = await deployed_and_active(control, org, OTHER_GRIND)
+    await control.pool.execute(
+        "INSERT INTO tasks (org_id, job_id, dedupe_key, woken_at)"
+        " SELECT org_id, id, 'cursor:late', now() FROM jobs WHERE id = ANY ($1::uuid[])",
+        [first.jobs["grind"], first.jobs["store"]],
+    )
+    assert await retire_tasks(control) == 2
+    assert await states(control, second.dag_version_id) == [("store", "Queued")]
+    assert await retire_tasks(control) == 0
+
+
+async def test_activations_at_once_come_one_after_the_other(control: Control, org: Org) -> None:
+    versions = [
+        await deploy_dag(control, org.id, org.user, DAG.replace("{n: 1}", f"{{n: {n}}}").replace("flour", f"flour_{n}"))
+        for n in range(3)
+    ]
+    done = await asyncio.gather(
+        *(activate_dag(control, org.id, "mill", version.dag_version_id) for version in versions)
+    )
+    former = [one.former for one in done]
+    assert former.count(None) == 1
+    assert len(set(former)) == 3
+    active = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions")
+    assert await live(control) == [active]
+    number = [version.dag_version_id for version in versions].index(active)
+    assert set(await names(control)) == {f"flour_{number}", "grain"}
+
+
+BAKERY = """
+name: bakery
+jobs:
+  - {name: bake, operator: pull, runtime: ecs_platform, inputs: [{from: {dataset: flour}}]}
+publish: {bread: {job: bake}}
+"""
+
+
+async def test_a_name_that_was_taken_meanwhile_is_a_conflict(control: Control, org: Org) -> None:
+    mill = await deploy_dag(control, org.id, org.user, DAG)
+    thief = DAG.replace("name: mill", "name: thief").replace("grain:", "other_grain:")
+    other = await deploy_dag(control, org.id, org.user, thief)
+    results = await asyncio.gather(
+        activate_dag(control, org.id, "mill", mill.dag_version_id),
+        activate_dag(control, org.id, "thief", other.dag_version_id),
+        return_exceptions=True,
+    )
+    refused = [one for one in results if isinstance(one, BaseException)]
+    assert [type(one) for one in refused] == [Conflict]
+    assert "already publishes 'flour'" in str(refused[0])
+    assert len(await live(control)) == 1
+
+
+async def test_what_another_dag_reads_is_not_taken_away(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    await deployed_and_active(control, org, BAKERY)
+    for gone in (
+        DAG.replace("  flour: {job: grind, read_roles: [bakers]}\n", ""),
+        DAG.replace("flour:", "powder:"),
+        DAG.replace("flour: {job: grind,", "flour: {job: store,"),
+    ):
+        version = await deploy_dag(control, org.id, org.user, gone)
+        with pytest.raises(Conflict, match="'flour' is read by bakery"):
+            await activate_dag(control, org.id, "mill", version.dag_version_id)
+    assert await names(control) == {"flour": "grind", "grain": "ask", "bread": "bake"}
+
+
+async def test_an_input_by_name_means_what_the_name_means_at_activation(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    bakery = await deploy_dag(control, org.id, org.user, BAKERY)
+    moved = await deployed_and_active(control, org, DAG.replace("flour: {job: grind,", "flour: {job: store,"))
+    await activate_dag(control, org.id, "bakery", bakery.dag_version_id)
+    store = moved.datasets[JobOutput(JobName("store"), 0)]
+    assert (
+        await control.pool.fetchval("SELECT dataset_uuid FROM job_inputs WHERE job_id = $1", bakery.jobs["bake"])
+        == store
+    )
+    assert await control.pool.fetchval("SELECT input_datasets FROM jobs WHERE id = $1", bakery.jobs["bake"]) == [store]
+
+
+async def test_a_ring_through_two_dags_is_found_at_activation(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    bread_from_nothing = BAKERY.replace("inputs: [{from: {dataset: flour}}]", "source: {kind: manual}")
+    await deployed_and_active(control, org, bread_from_nothing)
+    # Each of these two fits what is active now; both together do not.
+    bakery = await deploy_dag(control, org.id, org.user, BAKERY)
+    mill = await deploy_dag(
+        control, org.id, org.user, DAG.replace("source: {kind: manual}", "inputs: [{from: {dataset: bread}}]")
+    )
+    await activate_dag(control, org.id, "mill", mill.dag_version_id)
+    with pytest.raises(Conflict, match="circle"):
+        await activate_dag(control, org.id, "bakery", bakery.dag_version_id)
+
+
+async def test_an_unknown_version_is_not_found(control: Control, org: Org) -> None:
+    done = await deploy_dag(control, org.id, org.user, DAG)
+    for dag, version in (("mill", uuid4()), ("bakery", done.dag_version_id)):
+        with pytest.raises(NotFound):
+            await activate_dag(control, org.id, dag, version)
+
+
+async def test_an_activation_that_fails_half_way_changes_nothing(control: Control, org: Org) -> None:
+    first = await deployed_and_active(control, org, DAG)
+    await trigger(control, org.id, "mill", "ask", cursor=1, request_id=uuid4())
+    await Drain(control).once()
+    second = await deploy_dag(control, org.id, org.user, OTHER_GRIND.replace("grain:", "corn:"))
+    await control.pool.execute("ALTER TABLE tasks ADD CONSTRAINT none CHECK (status <> 'Canceled')")
+    with pytest.raises(Exception, match="none"):
+        await activate_dag(control, org.id, "mill", second.dag_version_id)
+    assert await live(control) == [first.dag_version_id]
+    assert set(await names(control)) == {"flour", "grain"}
+    assert await states(control, first.dag_version_id) == [("grind", "Queued"), ("store", "Queued")]

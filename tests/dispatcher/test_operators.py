@@ -1,0 +1,371 @@
+"""In-process operators: pure functions first, by property; then through the whole Dispatcher, with two replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from trace_platform.contracts import EventBody, InputRef, InvalidationBody, JobRef, OutputRef, ScopeRef, TaskPayload
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.operators import noop, range_aggregator, range_splitter
+from trace_platform.dispatcher.operators.registry import IN_PROCESS
+from trace_platform.dispatcher.run_in_process import Ran, run_in_process
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.domain.ranges import Range, inclusive, merge, tiles
+from trace_platform.errors import InvalidRequest
+
+GENERATION = uuid4()
+OUTPUTS = [
+    OutputRef(output_index=n, dataset_uuid=uuid4(), dataset_version=uuid4(), storage_location="s3://trace/x/")
+    for n in range(2)
+]
+
+
+def payload(
+    operator: str, config: Mapping[str, Any], scope: ScopeRef, *, outputs: int = 1, invalidated: bool = False
+) -> TaskPayload:
+    return TaskPayload(
+        task_id=uuid4(),
+        attempt=1,
+        job=JobRef(dag_name="dag", name="job"),
+        operator=operator,
+        config=config,
+        inputs=[InputRef(dataset_uuid=uuid4(), dataset_version=GENERATION, trigger=True)],
+        outputs=OUTPUTS[:outputs],
+        scope=scope,
+        invalidation_id=uuid4() if invalidated else None,
+    )
+
+
+def over(span: Range) -> ScopeRef:
+    return ScopeRef(start=span.edges[0], end=span.edges[1])
+
+
+def spans(told: Sequence[EventBody | InvalidationBody]) -> list[Range]:
+    found = []
+    for one in told:
+        assert one.start is not None
+        assert one.end is not None
+        found.append(inclusive(one.start, one.end))
+    return found
+
+
+ranges = st.builds(lambda start, length: Range(start, start + length), st.integers(0, 300), st.integers(1, 120))
+
+
+def test_noop_passes_on_what_it_hears_once_for_each_output() -> None:
+    for scope in (ScopeRef(), ScopeRef(cursor=7), ScopeRef(partition_key="2025-01-01"), ScopeRef(start=3, end=9)):
+        done = noop.run(payload("noop", {}, scope, outputs=2), None)
+        assert [one.dataset_uuid for one in done.events] == [one.dataset_uuid for one in OUTPUTS]
+        assert {(one.cursor, one.partition_key, one.start, one.end) for one in done.events} == {
+            (scope.cursor, scope.partition_key, scope.start, scope.end)
+        }
+
+
+@given(ranges, st.integers(1, 50))
+def test_a_splitter_covers_the_range_exactly_in_aligned_chunks(span: Range, chunk: int) -> None:
+    done = range_splitter.run(payload("range_splitter", {"chunk": chunk}, over(span)), None)
+    parts = spans(done.events)
+    assert tiles(parts, span)
+    assert all(len(part) <= chunk for part in parts)
+    assert all(part.start % chunk == 0 for part in parts[1:])
+    again = range_splitter.run(payload("range_splitter", {"chunk": chunk}, over(span), invalidated=True), None)
+    assert (spans(again.invalidations), again.events) == (parts, ())
+
+
+def test_a_splitter_refuses_what_it_cannot_split() -> None:
+    for scope in (ScopeRef(), ScopeRef(cursor=7), ScopeRef(partition_key="monday")):
+        with pytest.raises(InvalidRequest):
+            range_splitter.run(payload("range_splitter", {"chunk": 5}, scope), None)
+    with pytest.raises(InvalidRequest, match="at most"):
+        range_splitter.run(payload("range_splitter", {"chunk": 1}, over(Range(0, 10**15))), None)
+
+
+class Feed:
+    """An aggregator with its memory, as the Dispatcher keeps it: through JSON."""
+
+    def __init__(self, size: int, start: int = 0) -> None:
+        self.config = {"size": size, "start": start}
+        self.state: dict[str, Any] | None = None
+        self.told: Counter[Range] = Counter()
+
+    def hear(self, scope: ScopeRef) -> list[Range]:
+        done = range_aggregator.run(payload("range_aggregator", self.config, scope), self.state)
+        self.state = json.loads(json.dumps(done.state))
+        self.told.update(spans(done.events))
+        return spans(done.events)
+
+    def invalidate(self, span: Range) -> list[Range]:
+        done = range_aggregator.run(payload("range_aggregator", self.config, over(span), invalidated=True), self.state)
+        assert (done.events, done.state) == ((), None)
+        return spans(done.invalidations)
+
+
+heard = st.lists(st.one_of(ranges.map(over), st.integers(0, 400).map(lambda n: ScopeRef(cursor=n))), max_size=25)
+
+
+def covered(scopes: Sequence[ScopeRef], start: int = 0) -> set[int]:
+    found: set[int] = set()
+    for scope in scopes:
+        if scope.cursor is not None:
+            found.update(range(start, scope.cursor + 1))
+        else:
+            assert scope.start is not None
+            assert scope.end is not None
+            found.update(range(max(scope.start, start), scope.end + 1))
+    return found
+
+
+def full(numbers: set[int], size: int) -> set[Range]:
+    return {
+        Range(start, start + size)
+        for start in range(0, 600, size)
+        if all(number in numbers for number in range(start, start + size))
+    }
+
+
+@given(heard, st.integers(1, 40), st.data())
+def test_an_aggregator_tells_each_full_range_once_in_any_order_with_duplicates_and_gaps(
+    scopes: list[ScopeRef], size: int, data: st.DataObject
+) -> None:
+    feed = Feed(size)
+    for scope in data.draw(st.permutations([*scopes, *scopes[::2]])):
+        feed.hear(scope)
+    assert set(feed.told) == full(covered(scopes), size)
+    assert set(feed.told.values()) <= {1}
+
+
+@given(heard, st.integers(1, 40), st.lists(ranges, max_size=5))
+def test_an_invalidation_reaches_exactly_the_full_ranges_it_touches(
+    scopes: list[ScopeRef], size: int, wrong: list[Range]
+) -> None:
+    feed = Feed(size)
+    for scope in scopes:
+        feed.hear(scope)
+    for span in wrong:
+        touched = feed.invalidate(span)
+        assert len(touched) == len(set(touched))
+        assert set(touched) == {told for told in feed.told if told.overlaps(span)}
+    # It is not told anew afterwards: its readers have heard of it already.
+    assert [told for scope in scopes for told in feed.hear(scope)] == []
+
+
+@given(heard, st.integers(1, 40), st.integers(0, 200))
+def test_an_aggregator_counts_from_its_start(scopes: list[ScopeRef], size: int, start: int) -> None:
+    feed = Feed(size, start)
+    for scope in scopes:
+        feed.hear(scope)
+    numbers = covered(scopes, start) | set(range(start))  # what lies before counts as there
+    wanted = {Range(max(span.start, start), span.stop) for span in full(numbers, size) if span.stop > start}
+    reached = {
+        span for span in wanted if all(number in covered(scopes, start) for number in range(span.start, span.stop))
+    }
+    assert set(feed.told) == reached
+    assert set(feed.told.values()) <= {1}
+
+
+def test_an_aggregator_forgets_what_it_heard_of_another_generation() -> None:
+    feed = Feed(10)
+    assert feed.hear(over(Range(0, 10))) == [Range(0, 10)]
+    assert feed.state is not None
+    feed.state["generation"] = str(uuid4())
+    assert feed.hear(over(Range(5, 10))) == []
+
+
+def test_an_aggregator_refuses_a_flood_and_other_scopes() -> None:
+    with pytest.raises(InvalidRequest, match="at most"):
+        Feed(1).hear(ScopeRef(cursor=10**9))
+    for scope in (ScopeRef(), ScopeRef(partition_key="monday")):
+        with pytest.raises(InvalidRequest):
+            Feed(10).hear(scope)
+
+
+@pytest.mark.parametrize(
+    ("operator", "config", "codes"),
+    [
+        ("noop", {"x": 1}, ["unknown_field"]),
+        ("range_splitter", {}, ["missing"]),
+        ("range_splitter", {"chunk": 0}, ["bad_config"]),
+        ("range_splitter", {"chunk": "7"}, ["bad_config"]),
+        ("range_aggregator", {"size": 10, "start": -1}, ["bad_config"]),
+        ("range_aggregator", {"size": 10}, []),
+    ],
+)
+def test_configs_are_closed(operator: str, config: dict[str, Any], codes: list[str]) -> None:
+    assert [problem.code for problem in IN_PROCESS[operator].spec.check_config(config)] == codes
+
+
+LINE = """
+name: line
+defaults: {runtime: dispatcher}
+jobs:
+  - {name: ask, operator: noop, source: {kind: manual}}
+  - {name: cut, operator: range_splitter, config: {chunk: 10}, inputs: [{from: {job: ask}}]}
+  - {name: join, operator: range_aggregator, config: {size: 100}, inputs: [{from: {job: cut}}]}
+  - {name: work, operator: pull, runtime: ecs_platform, inputs: [{from: {job: join}}]}
+publish: {asked: {job: ask}, parts: {job: cut}}
+"""
+
+
+@pytest.fixture
+async def pair(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[tuple[Control, Control]]:
+    with registered(pull=PULL):
+        async with (
+            control_for(state_db, queue_db, tmp_path, replica="one") as one,
+            control_for(state_db, queue_db, tmp_path, replica="two") as two,
+        ):
+            yield one, two
+
+
+@pytest.fixture
+async def org(pair: tuple[Control, Control]) -> Org:
+    return await an_org(pair[0].pool)
+
+
+async def partitions(control: Control, job: str, *states: str) -> list[str]:
+    rows = await control.pool.fetch(
+        "SELECT t.partitions[1] AS key FROM tasks t JOIN jobs j ON j.id = t.job_id"
+        " WHERE j.name = $1 AND t.status = ANY ($2::text[]::task_status[]) ORDER BY 1",
+        job,
+        list(states) or ["Queued"],
+    )
+    return [row["key"] for row in rows]
+
+
+@pytest.mark.anyio
+async def test_a_range_is_split_and_put_together_again(pair: tuple[Control, Control], org: Org) -> None:
+    control, _ = pair
+    await deployed_and_active(control, org, LINE)
+    await trigger(control, org.id, "line", "ask", start=0, end=249, request_id=uuid4())
+    await run_here(control)
+    assert len(await partitions(control, "join", "Completed")) == 25
+    assert await partitions(control, "work") == ["0-99", "100-199"]
+    # The rest of the third range, and some of it twice.
+    await trigger(control, org.id, "line", "ask", start=240, end=299, request_id=uuid4())
+    await run_here(control)
+    assert await partitions(control, "work") == ["0-99", "100-199", "200-299"]
+
+
+@pytest.mark.anyio
+async def test_an_invalidated_range_runs_again_where_it_was_told(pair: tuple[Control, Control], org: Org) -> None:
+    control, _ = pair
+    await deployed_and_active(control, org, LINE)
+    await trigger(control, org.id, "line", "ask", start=0, end=249, request_id=uuid4())
+    await run_here(control)
+    request = uuid4()
+    for _ in range(2):
+        await invalidate(control, org.id, org.user, "parts", start=95, end=104, reason="reorg", request_id=request)
+    await invalidate(control, org.id, org.user, "parts", start=205, end=209, reason="reorg", request_id=uuid4())
+    await run_here(control)
+    assert await partitions(control, "work") == ["0-99", "0-99", "100-199", "100-199"]
+    open_shares = "SELECT count(*) FROM data_invalidation_jobs s JOIN jobs j ON j.id = s.job_id WHERE j.name = 'join' AND processed_at IS NULL"
+    assert await control.pool.fetchval(open_shares) == 0
+
+
+@pytest.mark.anyio
+async def test_two_replicas_lose_no_state_of_one_job(pair: tuple[Control, Control], org: Org) -> None:
+    one, two = pair
+    await deployed_and_active(one, org, LINE.replace("chunk: 10", "chunk: 1"))
+    await trigger(one, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
+    for _ in range(2):  # ask's event makes cut's task, cut's events make join's
+        await Drain(one).once()
+        await run_in_process(one, await queued(one, "cut"))
+    waiting = await queued(one, "join")
+    assert len(waiting) == 60
+    both = await asyncio.gather(
+        run_in_process(one, waiting), run_in_process(two, waiting[::-1]), run_in_process(one, waiting[10:])
+    )
+    assert sum(done.completed for done in both) == 60
+    state = await one.pool.fetchval("SELECT state::text FROM operator_state")
+    assert json.loads(state)["heard"] == [[0, 60]]
+    runs = await one.pool.fetch("SELECT count(*) FROM task_attempts GROUP BY task_id HAVING count(*) > 1")
+    assert runs == []
+
+
+async def queued(control: Control, job: str) -> list[UUID]:
+    rows = await control.pool.fetch(
+        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued' ORDER BY t.id",
+        job,
+    )
+    return [row["id"] for row in rows]
+
+
+@pytest.mark.anyio
+async def test_a_task_that_cannot_be_right_fails_for_good_and_says_why(pair: tuple[Control, Control], org: Org) -> None:
+    control, _ = pair
+    await deployed_and_active(control, org, LINE)
+    await trigger(control, org.id, "line", "ask", cursor=5, request_id=uuid4())
+    await run_here(control)
+    row = await control.pool.fetchrow(
+        "SELECT t.status::text, t.error_message, t.next_retry_at, a.outcome::text FROM tasks t"
+        " JOIN task_attempts a ON a.task_id = t.id"
+    )
+    assert (row["status"], row["next_retry_at"], row["outcome"]) == ("Failed", None, "Failed")
+    assert "a range is needed, and this is cursor 5" in row["error_message"]
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
+    pair: tuple[Control, Control], org: Org, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    await deployed_and_active(one, org, LINE)
+    await trigger(one, org.id, "line", "ask", start=0, end=9, request_id=uuid4())
+    await Drain(one).once()
+    waiting = await queued(one, "cut")
+
+    async def die(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trace_platform.dispatcher.run_in_process.Completer.__call__", die)
+        with pytest.raises(asyncio.CancelledError):
+            await run_in_process(one, waiting)
+    assert await queued(one, "cut") == waiting
+    assert await run_in_process(two, waiting) == Ran(completed=1)
+    assert await run_in_process(one, [*waiting, uuid4()]) == Ran(skipped=2)
+
+
+@pytest.mark.anyio
+async def test_what_an_unchanged_aggregator_heard_goes_on_in_the_next_version(
+    pair: tuple[Control, Control], org: Org
+) -> None:
+    control, _ = pair
+    await deployed_and_active(control, org, LINE)
+    await trigger(control, org.id, "line", "ask", start=0, end=49, request_id=uuid4())
+    await run_here(control)
+    changed = await deploy_dag(
+        control, org.id, org.user, LINE.replace("operator: pull", "operator: pull, config: {n: 2}")
+    )
+    await trigger(control, org.id, "line", "ask", start=50, end=69, request_id=uuid4())
+    while await Drain(control).once():
+        await run_in_process(control, await queued(control, "cut"))
+    assert len(await queued(control, "join")) == 2  # the old version's, when it leaves
+    done = await activate_dag(control, org.id, "line", changed.dag_version_id)
+    assert (done.canceled_tasks, done.made_again) == (2, 2)
+    await trigger(control, org.id, "line", "ask", start=70, end=99, request_id=uuid4())
+    await run_here(control)
+    assert await partitions(control, "work") == ["0-99"]
+
+
+def test_heard_ranges_are_kept_merged() -> None:
+    feed = Feed(1000)
+    for n in range(0, 200, 2):
+        feed.hear(over(Range(n, n + 2)))
+    assert feed.state is not None
+    assert [Range(*pair) for pair in feed.state["heard"]] == list(merge([Range(0, 200)]))

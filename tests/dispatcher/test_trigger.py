@@ -1,0 +1,155 @@
+"""Manual sources and invalidations by hand: accepted as any event, once per request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.domain.dag import JobOutput
+from trace_platform.domain.ids import JobName
+from trace_platform.errors import Conflict, InvalidRequest, NotFound
+
+pytestmark = pytest.mark.anyio
+
+DAG = """
+name: desk
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: ask, operator: pull, source: {kind: manual}, outputs: [left, right]}
+  - {name: tick, operator: pull, source: {kind: always_on}}
+  - {name: work, operator: pull, inputs: [{from: {job: ask, output: left}}]}
+publish: {asked: {job: ask, output: left}}
+"""
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    with registered(pull=PULL):
+        async with control_for(state_db, queue_db, tmp_path) as one:
+            yield one
+
+
+@pytest.fixture
+async def org(control: Control) -> Org:
+    return await an_org(control.pool)
+
+
+async def tasks(control: Control) -> list[Any]:
+    return [
+        (row["name"], row["dedupe_key"].split(":")[0], row["partitions"])
+        for row in await control.pool.fetch(
+            "SELECT j.name, t.dedupe_key, t.partitions FROM tasks t JOIN jobs j ON j.id = t.job_id ORDER BY t.id"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "kind", "partitions"),
+    [
+        ({"cursor": 12}, "cursor", None),
+        ({"partition": "2025-06-01"}, "partition", ["2025-06-01"]),
+        ({"start": 5, "end": 9}, "partition", ["5-9"]),
+        ({}, "whole", None),
+    ],
+)
+async def test_a_trigger_is_one_event_per_output_and_one_task_per_reader(
+    control: Control, org: Org, scope: dict[str, Any], kind: str, partitions: list[str] | None
+) -> None:
+    await deployed_and_active(control, org, DAG)
+    done = await trigger(control, org.id, "desk", "ask", **scope, request_id=uuid4())
+    assert len(done.event_ids) == 2
+    rows = await control.pool.fetch("SELECT id, origin::text, disposition::text FROM events ORDER BY id")
+    assert {row["id"] for row in rows} == set(done.event_ids)
+    assert {(row["origin"], row["disposition"]) for row in rows} == {("manual", "Route")}
+    await Drain(control).once()
+    assert await tasks(control) == [("work", kind, partitions)]
+
+
+async def test_the_same_request_again_is_the_same_events(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    request = uuid4()
+    done = await asyncio.gather(
+        *(trigger(control, org.id, "desk", "ask", start=5, end=9, request_id=request) for _ in range(4))
+    )
+    assert len({one.event_ids for one in done}) == 1
+    assert sorted(one.created for one in done) == [False, False, False, True]
+    assert await control.pool.fetchval("SELECT count(*) FROM events") == 2
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox") == 2
+    with pytest.raises(Conflict):
+        await trigger(control, org.id, "desk", "ask", start=5, end=10, request_id=request)
+
+
+async def test_a_request_repeated_after_an_activation_is_still_the_same(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    request = uuid4()
+    first = await trigger(control, org.id, "desk", "ask", cursor=1, request_id=request)
+    changed = DAG.replace("source: {kind: manual}", "config: {n: 2}, source: {kind: manual}")
+    await deployed_and_active(control, org, changed)
+    again = await trigger(control, org.id, "desk", "ask", cursor=1, request_id=request)
+    assert (again.event_ids, again.created) == (first.event_ids, False)
+
+
+async def test_only_an_active_manual_source_is_triggered(control: Control, org: Org) -> None:
+    with pytest.raises(NotFound, match="no DAG"):
+        await trigger(control, org.id, "desk", "ask", cursor=1, request_id=uuid4())
+    done = await deploy_dag(control, org.id, org.user, DAG)
+    with pytest.raises(Conflict, match="no version"):
+        await trigger(control, org.id, "desk", "ask", cursor=1, request_id=uuid4())
+    await activate_dag(control, org.id, "desk", done.dag_version_id)
+    with pytest.raises(NotFound, match="no job"):
+        await trigger(control, org.id, "desk", "asc", cursor=1, request_id=uuid4())
+    with pytest.raises(Conflict, match="always_on"):
+        await trigger(control, org.id, "desk", "tick", cursor=1, request_id=uuid4())
+    with pytest.raises(Conflict, match="reacts"):
+        await trigger(control, org.id, "desk", "work", cursor=1, request_id=uuid4())
+    other = await an_org(control.pool, "other")
+    with pytest.raises(NotFound):
+        await trigger(control, other.id, "desk", "ask", cursor=1, request_id=uuid4())
+    with pytest.raises(InvalidRequest):
+        await trigger(control, org.id, "desk", "ask", cursor=1, start=2, end=3, request_id=uuid4())
+    assert await control.pool.fetchval("SELECT count(*) FROM events") == 0
+
+
+async def test_an_invalidation_by_name_or_id_makes_one_task_per_reader(control: Control, org: Org) -> None:
+    done = await deployed_and_active(control, org, DAG)
+    left = done.datasets[JobOutput(JobName("ask"), 0)]
+    request = uuid4()
+    told = [
+        await invalidate(control, org.id, org.user, name, start=5, end=9, reason="wrong rows", request_id=request)
+        for name in ("asked", str(left), left)
+    ]
+    assert {one.invalidation_id for one in told} == {told[0].invalidation_id}
+    assert [one.created for one in told] == [True, False, False]
+    await Drain(control).once()
+    assert await tasks(control) == [("work", "partition", ["5-9"])]
+    await invalidate(control, org.id, org.user, "asked", start=5, end=9, reason="again", request_id=uuid4())
+    await Drain(control).once()
+    assert len(await tasks(control)) == 2
+
+
+async def test_an_invalidation_that_cannot_be_is_refused(control: Control, org: Org) -> None:
+    done = await deploy_dag(control, org.id, org.user, DAG)
+    left = done.datasets[JobOutput(JobName("ask"), 0)]
+    with pytest.raises(Conflict):
+        await invalidate(control, org.id, org.user, left, start=5, end=9, reason="x", request_id=uuid4())
+    await activate_dag(control, org.id, "desk", done.dag_version_id)
+    for start, end, reason in ((9, 5, "x"), (-1, 5, "x"), (5, 9, " ")):
+        with pytest.raises(InvalidRequest):
+            await invalidate(control, org.id, org.user, left, start=start, end=end, reason=reason, request_id=uuid4())
+    other = await an_org(control.pool, "other")
+    for name in ("asked", left, "nothing", str(uuid4())):
+        with pytest.raises(NotFound):
+            await invalidate(control, other.id, other.user, name, start=5, end=9, reason="x", request_id=uuid4())

@@ -1,0 +1,355 @@
+"""What people ask about tasks, datasets and promises: true, whole, in pages, and never of another organisation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.support import control_for
+from trace_platform.contracts import Claimed, OutputBody
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.explain import explain
+from trace_platform.dispatcher.list_datasets import list_datasets
+from trace_platform.dispatcher.list_outbox import list_outbox
+from trace_platform.dispatcher.list_tasks import list_tasks
+from trace_platform.dispatcher.retry_outbox import retry_outbox
+from trace_platform.dispatcher.retry_task import retry_task
+from trace_platform.dispatcher.show_dataset import show_dataset
+from trace_platform.dispatcher.show_task import show_task
+from trace_platform.errors import Conflict, InvalidRequest, NotFound
+from trace_platform.store.identity import Role, User
+from trace_platform.user_contracts import Explanation, OutboxQuery, TasksQuery, WhyQuery
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+def user_of(chain: Chain, role: Role = "admin", user: UUID | None = None) -> User:
+    return User(user or chain.org.user, chain.org.id, "acme", None, role)
+
+
+def output(chain: Chain, job: str, start: int, end: int) -> OutputBody:
+    return OutputBody(
+        dataset_uuid=chain.datasets[job],
+        dataset_version=chain.versions[job],
+        start=start,
+        end=end,
+        location="s3://trace/x/",
+        row_count=end - start + 1,
+    )
+
+
+async def committed(control: Control, chain: Chain, job: str, task_id: UUID, start: int, end: int) -> Claimed:
+    """The task writes the range, commits it and says so."""
+    task, claims = await claimed(control, task_id)
+    done = completion(task, outputs=[output(chain, job, start, end)], events=[chain.event(job, start=start, end=end)])
+    await Completer(control)(done, claims)
+    await drained(control)
+    return task
+
+
+async def failed(control: Control, task_id: UUID, *, retryable: bool) -> None:
+    task, claims = await claimed(control, task_id)
+    said = completion(task, status="Failed", error_message="the disk is full", retryable=retryable)
+    await Completer(control)(said, claims)
+
+
+async def why(control: Control, chain: Chain, **asked: object) -> Explanation:
+    return await explain(control.pool, user_of(chain), WhyQuery(**asked))  # type: ignore[arg-type]
+
+
+async def rule(control: Control, chain: Chain, **asked: object) -> str | None:
+    found = await why(control, chain, **asked)
+    return found.stopped and found.stopped.rule
+
+
+async def test_pages_of_tasks_hold_every_task_once_the_newest_first(control: Control) -> None:
+    chain = await deploy_chain(control)
+    made = [await a_task(control, chain) for _ in range(7)]
+    seen: list[UUID] = []
+    before: UUID | None = None
+    while True:
+        page = await list_tasks(control.pool, chain.org.id, TasksQuery(limit=3, before=before))
+        seen += [one.id for one in page.tasks]
+        before = page.next
+        if before is None:
+            break
+    assert seen == list(reversed(made))
+
+
+async def test_filters_of_a_task_list_narrow_it(control: Control) -> None:
+    chain = await deploy_chain(control)
+    one, other = await a_task(control, chain, "first"), await a_task(control, chain, "second")
+    await claimed(control, other)
+
+    async def ids(**asked: object) -> list[UUID]:
+        query = TasksQuery(**asked)  # type: ignore[arg-type]
+        return [row.id for row in (await list_tasks(control.pool, chain.org.id, query)).tasks]
+
+    assert await ids(status="Queued") == [one]
+    assert await ids(status="Running") == [other]
+    assert await ids(job="second") == [other]
+    assert await ids(dag="chain") == [other, one]
+    assert await ids(dag="elsewhere") == []
+
+
+async def test_a_task_is_shown_with_its_cause_its_attempts_and_what_it_read_and_committed(control: Control) -> None:
+    chain = await deploy_chain(control)
+    first = await a_task(control, chain)
+    await committed(control, chain, "first", first, 0, 99)
+    (second,) = await tasks_of(control, chain, "second")
+    await committed(control, chain, "second", second, 0, 99)
+    shown = await show_task(control.pool, chain.org.id, second)
+    assert (shown.dag, shown.job, shown.status, shown.partitions) == ("chain", "second", "Completed", ["0-99"])
+    assert shown.event is not None
+    assert (shown.event.producer_task_id, shown.event.scope, shown.event.commit) == (first, "partition:0-99", 1)
+    assert [(one.attempt, one.outcome) for one in shown.attempts] == [(1, "Completed")]
+    assert [(one.dataset_uuid, one.commit) for one in shown.inputs] == [(chain.datasets["first"], 1)]
+    assert [(one.dataset_uuid, one.commit, one.rows) for one in shown.commits] == [(chain.datasets["second"], 1, 100)]
+
+
+async def test_a_failed_task_gets_one_more_attempt_by_hand_and_no_other_task_does(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task = await a_task(control, chain)
+    with pytest.raises(Conflict, match="Queued"):
+        await retry_task(control, chain.org.id, task)
+    await failed(control, task, retryable=False)
+    assert (await retry_task(control, chain.org.id, task)).attempt == 2
+    assert (await claimed(control, task))[0].attempt == 2
+
+
+async def test_a_canceled_task_stays_canceled_and_a_completed_one_cannot_be(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, done = await a_task(control, chain), await a_task(control, chain)
+    assert (await cancel_task(control, chain.org.id, task, "no longer needed")).changed
+    assert not (await cancel_task(control, chain.org.id, task, "again")).changed
+    assert (await show_task(control.pool, chain.org.id, task)).cancel_reason == "no longer needed"
+    await committed(control, chain, "first", done, 0, 9)
+    with pytest.raises(Conflict, match="Completed"):
+        await cancel_task(control, chain.org.id, done, "too late")
+
+
+async def test_nothing_of_another_organisation_is_seen_or_changed(control: Control) -> None:
+    mine, theirs = await deploy_chain(control), await deploy_chain(control, slug="other")
+    task = await a_task(control, theirs)
+    await failed(control, task, retryable=False)
+    dead = await dead_promise(control, theirs, task)
+    org, me = mine.org.id, user_of(mine)
+    assert (await list_tasks(control.pool, org, TasksQuery())).tasks == []
+    assert (await list_outbox(control.pool, org, OutboxQuery())).rows == []
+    assert (await retry_outbox(control, org, [dead])).retried == []
+    theirs_set = set(theirs.datasets.values())
+    assert not theirs_set & {one.dataset_uuid for one in (await list_datasets(control.pool, me)).datasets}
+    with pytest.raises(NotFound):
+        await show_dataset(control.pool, me, str(theirs.datasets["first"]))
+    for asked in (WhyQuery(task=task), WhyQuery(dataset=str(theirs.datasets["first"]), partition="0-9")):
+        with pytest.raises(NotFound):
+            await explain(control.pool, me, asked)
+    for verb in (
+        show_task(control.pool, org, task),
+        retry_task(control, org, task),
+        cancel_task(control, org, task, "x"),
+    ):
+        with pytest.raises(NotFound):
+            await verb
+
+
+async def dead_promise(control: Control, chain: Chain, task: UUID) -> int:
+    """The wake-up of a task, given up."""
+    found: int = await control.pool.fetchval(
+        "INSERT INTO outbox (org_id, kind, payload, status, attempts, last_error, processed_at) VALUES"
+        " ($1, 'enqueue_task', $2, 'Failed', 8, 'no such queue', now()) RETURNING id",
+        chain.org.id,
+        {"task_id": str(task), "runtime": "ecs_platform"},
+    )
+    return found
+
+
+async def test_a_promise_that_was_given_up_is_listed_with_its_reason_and_tried_again_when_asked(
+    control: Control,
+) -> None:
+    chain = await deploy_chain(control)
+    task = await a_task(control, chain)
+    promise = await dead_promise(control, chain, task)
+    assert await rule(control, chain, task=task) == "promise_dead"
+    (row,) = (await list_outbox(control.pool, chain.org.id, OutboxQuery(status="Failed"))).rows
+    assert (row.id, row.last_error, row.payload["task_id"]) == (promise, "no such queue", str(task))
+    assert (await retry_outbox(control, chain.org.id, None)).retried == [promise]
+    assert await rule(control, chain, task=task) == "waits_for_wakeup"
+    await drained(control)
+    assert await rule(control, chain, task=task) == "waits_for_worker"
+
+
+async def test_a_dead_promise_that_was_made_anew_is_not_owed_twice(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for status in ("Failed", "Failed", "Pending"):
+        await control.pool.execute(
+            "INSERT INTO outbox (org_id, kind, payload, status, last_error, processed_at, dedupe_key) VALUES"
+            " ($1, 'enqueue_task', '{}', $2::text::outbox_status, 'x',"
+            "  CASE WHEN $2::text = 'Failed' THEN now() END, 'same')",
+            chain.org.id,
+            status,
+        )
+    assert (await retry_outbox(control, chain.org.id, None)).retried == []
+    await control.pool.execute("DELETE FROM outbox WHERE status = 'Pending'")
+    assert len((await retry_outbox(control, chain.org.id, None)).retried) == 1
+
+
+async def test_a_dataset_shows_its_generations_merged_ranges_and_last_commits(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for start, end in ((0, 9), (10, 19), (40, 49)):
+        await committed(control, chain, "first", await a_task(control, chain), start, end)
+    shown = await show_dataset(control.pool, user_of(chain), str(chain.datasets["first"]))
+    (generation,) = shown.generations
+    assert generation.current
+    assert (generation.ranges, generation.partitions, generation.rows) == ([(0, 19), (40, 49)], 3, 30)
+    assert [one.commit for one in shown.commits] == [3, 2, 1]
+    assert shown.last_commit == 3
+
+
+async def test_a_dataset_for_some_roles_is_unknown_to_who_has_none_of_them(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await control.pool.execute(
+        "UPDATE datasets SET name = 'secret_plans', visibility = 'roles', read_roles = '{role:finance}' WHERE id = $1",
+        chain.datasets["first"],
+    )
+    reader = await control.pool.fetchval(
+        "INSERT INTO users (org_id, external_id, role) VALUES ($1, 'test|reader', 'reader') RETURNING id", chain.org.id
+    )
+    me = user_of(chain, "reader", reader)
+    with pytest.raises(NotFound):
+        await show_dataset(control.pool, me, "secret_plans")
+    assert len((await list_datasets(control.pool, me)).datasets) == 2
+    await control.pool.execute(
+        "WITH r AS (INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'Finance') RETURNING id)"
+        " INSERT INTO org_role_memberships (org_id, role_id, user_id) SELECT $1, id, $2 FROM r",
+        chain.org.id,
+        reader,
+    )
+    assert (await show_dataset(control.pool, me, "secret_plans")).name == "secret_plans"
+    assert len((await list_datasets(control.pool, me)).datasets) == 3
+
+
+async def test_why_tells_the_whole_chain_of_a_committed_partition(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await committed(control, chain, "first", await a_task(control, chain), 0, 99)
+    (second,) = await tasks_of(control, chain, "second")
+    await committed(control, chain, "second", second, 0, 99)
+    told = await why(control, chain, dataset=str(chain.datasets["second"]), partition="0-99")
+    assert told.stopped is None
+    assert "commit 1" in told.verdict
+    assert [step.kind for step in told.steps] == ["event", "rule", "task", "attempt", "commit"]
+    assert told.steps == (await why(control, chain, task=second)).steps
+    # A smaller part of it was made by the same commit.
+    part = await why(control, chain, dataset=str(chain.datasets["second"]), partition="10-19")
+    assert part.steps == told.steps
+
+
+async def test_why_names_the_rule_that_holds_a_task(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task = await a_task(control, chain)
+    assert await rule(control, chain, task=task) == "waits_for_worker"
+    running, _ = await claimed(control, task)
+    assert await rule(control, chain, task=task) == "running"
+    waiting = await a_task(control, chain)
+    await failed(control, waiting, retryable=True)
+    assert await rule(control, chain, task=waiting) == "waits_for_retry"
+    dead = await a_task(control, chain)
+    await failed(control, dead, retryable=False)
+    told = await why(control, chain, task=dead)
+    assert told.stopped is not None
+    assert (told.stopped.rule, told.stopped.hint is not None) == ("failed_for_good", True)
+    assert "the disk is full" in told.verdict
+    await cancel_task(control, chain.org.id, running.task.task_id, "not today")
+    told = await why(control, chain, task=task)
+    assert told.stopped is not None
+    assert told.stopped.rule == "canceled"
+    assert "not today" in told.verdict
+
+
+async def test_why_names_the_slot_and_the_pause_that_a_task_waits_for(control: Control) -> None:
+    chain = await deploy_chain(control, max_concurrency=1)
+    await committed(control, chain, "first", await a_task(control, chain), 0, 9)
+    await committed(control, chain, "first", await a_task(control, chain), 10, 19)
+    one, other = await tasks_of(control, chain, "second")
+    assert await rule(control, chain, task=one) == "waits_for_worker"
+    told = await why(control, chain, task=other)
+    assert told.stopped is not None
+    assert told.stopped.rule == "waits_for_slot"
+    assert "1 of 1" in told.stopped.sentence
+    await control.pool.execute(
+        "INSERT INTO pauses (org_id, job_id, priority, reason, cause_job_id, threshold, observed)"
+        " VALUES ($1, $2, 'normal', 'depth', $3, 10, 11)",
+        chain.org.id,
+        chain.jobs["second"],
+        chain.jobs["third"],
+    )
+    told = await why(control, chain, task=other)
+    assert told.stopped is not None
+    assert told.stopped.rule == "paused"
+    assert "third" in told.stopped.sentence
+
+
+async def test_why_says_that_the_same_news_again_made_no_second_task(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for _ in range(2):
+        task, claims = await claimed(control, await a_task(control, chain))
+        await Completer(control)(completion(task, events=[chain.event("first", cursor=7)]), claims)
+        await drained(control)
+    (second,) = await tasks_of(control, chain, "second")
+    told = await why(control, chain, task=second)
+    assert [step.kind for step in told.steps] == ["event", "rule", "event", "task"]
+    assert "dedupe key" in told.steps[2].sentence
+
+
+async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control: Control) -> None:
+    chain = await deploy_chain(control)
+    first, second = str(chain.datasets["first"]), str(chain.datasets["second"])
+    assert await rule(control, chain, dataset=first, partition="0-9") == "source_has_not_made_it"
+    assert await rule(control, chain, dataset=second, partition="0-9") == "no_event"
+
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
+    assert await rule(control, chain, dataset=second, partition="0-9") == "not_routed_yet"
+    dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {} WHERE kind = 'route_event'"
+    await control.pool.execute(dead.format("now()"), "Failed")
+    assert await rule(control, chain, dataset=second, partition="0-9") == "promise_dead"
+    await control.pool.execute(dead.format("NULL"), "Pending")
+    await drained(control)
+    assert await rule(control, chain, dataset=second, partition="0-9") == "waits_for_worker"
+
+    await control.pool.execute("DELETE FROM dag_current_versions")
+    assert await rule(control, chain, dataset=second, partition="10-19") == "not_active"
+
+
+async def test_why_says_that_news_of_an_old_generation_is_kept_for_the_record_only(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    version = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions")
+    await control.pool.execute("DELETE FROM dag_current_versions")
+    await Completer(control)(completion(task, events=[chain.event("first", partition_key="today")]), claims)
+    await control.pool.execute("INSERT INTO dag_current_versions VALUES ($1, 'chain', $2)", chain.org.id, version)
+    told = await why(control, chain, dataset=str(chain.datasets["second"]), partition="today")
+    assert told.stopped is not None
+    assert told.stopped.rule == "audit_only"
+    assert "not the current generation" in told.verdict
+
+
+async def test_why_refuses_a_question_about_nothing_or_about_two_things(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for asked in ({}, {"task": uuid4(), "dataset": "x"}, {"dataset": "x"}, {"partition": "1-2"}):
+        with pytest.raises(InvalidRequest):
+            await why(control, chain, **asked)
+    with pytest.raises(NotFound):
+        await why(control, chain, task=uuid4())

@@ -1,0 +1,418 @@
+"""The user API from the public door to the database: who may what, and that nobody reaches past his organisation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tests.dispatcher.chain import claimed, drained
+from tests.gateway.system import DAG, SERVICE, System, system
+from trace_platform.client import WORKER_TOKEN, DispatcherClient
+from trace_platform.doors import Door, json_response, open_doors
+from trace_platform.gateway.process import public_door
+from trace_platform.gateway.user_keys import UserKeys
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.settings import IdentitySettings, TlsSettings
+from trace_platform.user_contracts import CALLS, ROLES, USER, Call
+
+pytestmark = pytest.mark.anyio
+
+READER, WRITER, ADMIN, RIVAL = "acme|reader", "acme|writer", "acme|admin", "rival|admin"
+A_TASK = str(uuid4())
+
+
+@pytest.fixture
+async def trace(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[System]:
+    async with system(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def deployed(trace: System) -> str:
+    """The DAG `shop`, active; its version."""
+    done = await trace.got(WRITER, "POST", "/v1/dags/shop/versions", content=DAG, headers={"content-type": "text/yaml"})
+    version: str = done["dag_version_id"]
+    await trace.got(WRITER, "PUT", "/v1/dags/shop/active", json={"dag_version_id": version})
+    return version
+
+
+async def triggered(trace: System) -> str:
+    """A task of `clean`, by way of the manual source."""
+    await trace.got(WRITER, "POST", "/v1/dags/shop/jobs/fetch/trigger", json={"start": 0, "end": 9})
+    await drained(trace.control)
+    (task,) = (await trace.got(READER, "GET", "/v1/tasks"))["tasks"]
+    found: str = task["id"]
+    return found
+
+
+async def test_a_dag_goes_from_its_yaml_to_a_task_that_can_be_explained(trace: System) -> None:
+    version = await deployed(trace)
+    again = await trace.got(WRITER, "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
+    assert (again["dag_version_id"], again["created"]) == (version, False)
+    (row,) = (await trace.got(READER, "GET", "/v1/dags"))["dags"]
+    assert (row["name"], row["active_version"], row["jobs"]) == ("shop", version, 2)
+    shown = await trace.got(READER, "GET", "/v1/dags/shop")
+    assert (shown["yaml"], [job["name"] for job in shown["jobs"]]) == (DAG, ["clean", "fetch"])
+    assert shown["versions"][0]["deployed_by"] == WRITER
+
+    task = await triggered(trace)
+    detail = await trace.got(READER, "GET", f"/v1/tasks/{task}")
+    assert (detail["job"], detail["partitions"], detail["event"]["origin"]) == ("clean", ["0-9"], "manual")
+    told = await trace.got(READER, "GET", f"/v1/why?task={task}")
+    assert told["stopped"]["rule"] == "waits_for_worker"
+    assert await trace.got(READER, "GET", "/v1/why?dataset=shop_clean&partition=0-9") == told | {
+        "subject": "shop_clean 0-9"
+    }
+    assert [one["name"] for one in (await trace.got(READER, "GET", "/v1/datasets"))["datasets"]] == [
+        "shop_clean",
+        "shop_orders",
+    ]
+
+
+async def test_a_bad_dag_is_refused_with_every_problem_and_its_place(trace: System) -> None:
+    bad = DAG.replace("job: fetch}}", "job: fetcher}}").replace(
+        "operator: noop\n    source", "operator: nop\n    source"
+    )
+    answer = await trace.ask(WRITER, "POST", "/v1/dags/shop/versions", json={"yaml": bad})
+    assert answer.status_code == 400
+    problems = answer.json()["error"]["problems"]
+    assert {(one["line"], one["code"]) for one in problems} == {(5, "unknown_operator"), (9, "unknown_job")}
+    assert (await trace.got(READER, "GET", "/v1/dags"))["dags"] == []
+
+
+async def test_the_yaml_must_be_of_the_dag_in_the_path_and_nothing_is_deployed_otherwise(trace: System) -> None:
+    assert await trace.refused(WRITER, "POST", "/v1/dags/other/versions", content=DAG) == (400, "invalid_request")
+    assert (await trace.got(READER, "GET", "/v1/dags"))["dags"] == []
+
+
+async def test_a_repeated_trigger_makes_no_second_event(trace: System) -> None:
+    await deployed(trace)
+    wish = {"cursor": 5, "request_id": str(uuid4())}
+    path = "/v1/dags/shop/jobs/fetch/trigger"
+    first, again = [await trace.got(WRITER, "POST", path, json=wish) for _ in range(2)]
+    assert first == again
+    assert await trace.control.pool.fetchval("SELECT count(*) FROM events") == 1
+    assert await trace.refused(WRITER, "POST", path, json=wish | {"cursor": 6}) == (409, "conflict")
+
+
+async def test_a_task_is_retried_and_canceled_through_the_api(trace: System) -> None:
+    await deployed(trace)
+    task = await triggered(trace)
+    assert await trace.refused(WRITER, "POST", f"/v1/tasks/{task}/retry") == (409, "conflict")
+    assert await trace.refused(WRITER, "POST", f"/v1/tasks/{task}/cancel", json={}) == (400, "invalid_request")
+    done = await trace.got(WRITER, "POST", f"/v1/tasks/{task}/cancel", json={"reason": "wrong range"})
+    assert done == {"task_id": task, "changed": True}
+    (row,) = (await trace.got(READER, "GET", "/v1/tasks?status=Canceled"))["tasks"]
+    assert row["reason"] == "wrong range"
+
+
+async def test_an_admin_invalidates_a_range_and_its_readers_do_it_again(trace: System) -> None:
+    await deployed(trace)
+    await triggered(trace)
+    wish = {"start": 0, "end": 4, "reason": "a reorg", "request_id": str(uuid4())}
+    assert (await trace.got(ADMIN, "POST", "/v1/datasets/shop_orders/invalidate", json=wish))["created"]
+    assert not (await trace.got(ADMIN, "POST", "/v1/datasets/shop_orders/invalidate", json=wish))["created"]
+    await drained(trace.control)
+    newest = (await trace.got(READER, "GET", "/v1/tasks"))["tasks"][0]
+    assert newest["partitions"] == ["0-4"]
+    told = await trace.got(READER, "GET", f"/v1/why?task={newest['id']}")
+    assert told["steps"][0]["kind"] == "invalidation"
+    assert "a reorg" in told["steps"][0]["sentence"]
+
+
+def path_of(call: Call) -> str:
+    return "/v1" + call.path.format_map({"dag": "shop", "job": "fetch", "task": A_TASK, "dataset": "shop_orders"})
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_each_call_is_for_its_role_and_higher_and_for_nobody_without_a_token(trace: System, call: Call) -> None:
+    for role in ROLES:
+        answer = await trace.ask(f"acme|{role}", call.method, path_of(call))
+        allowed = ROLES.index(role) >= ROLES.index(call.role)
+        assert answer.status_code in ({200, 400, 404} if allowed else {403}), (role, answer.text)
+    assert await trace.refused(None, call.method, path_of(call)) == (401, "unauthenticated")
+
+
+async def test_a_role_taken_away_is_gone_with_the_next_call(trace: System) -> None:
+    await trace.got(ADMIN, "GET", "/v1/outbox")
+    await trace.control.pool.execute("UPDATE users SET role = 'reader' WHERE external_id = $1", ADMIN)
+    assert await trace.refused(ADMIN, "GET", "/v1/outbox") == (403, "forbidden")
+
+
+async def test_what_another_organisation_has_does_not_exist(trace: System) -> None:
+    version = await deployed(trace)
+    task = await triggered(trace)
+    dataset = (await trace.got(READER, "GET", "/v1/datasets"))["datasets"][0]["dataset_uuid"]
+    range_ = {"start": 0, "end": 1, "reason": "x"}
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", "/v1/dags/shop", None),
+        ("GET", "/v1/dags/shop/versions", None),
+        ("PUT", "/v1/dags/shop/active", {"dag_version_id": version}),
+        ("POST", "/v1/dags/shop/jobs/fetch/trigger", {"cursor": 1}),
+        ("GET", f"/v1/tasks/{task}", None),
+        ("POST", f"/v1/tasks/{task}/retry", None),
+        ("POST", f"/v1/tasks/{task}/cancel", {"reason": "x"}),
+        ("GET", f"/v1/datasets/{dataset}", None),
+        ("GET", "/v1/datasets/shop_orders", None),
+        ("POST", f"/v1/datasets/{dataset}/invalidate", range_),
+        ("POST", "/v1/datasets/shop_orders/invalidate", range_),
+        ("GET", f"/v1/why?task={task}", None),
+        ("GET", "/v1/why?dataset=shop_orders&partition=0-9", None),
+    ]
+    for method, path, body in asked:
+        assert await trace.refused(RIVAL, method, path, json=body or {}) == (404, "not_found"), path
+    for path, rows in (
+        ("/v1/dags", "dags"),
+        ("/v1/tasks", "tasks"),
+        ("/v1/datasets", "datasets"),
+        ("/v1/outbox", "rows"),
+    ):
+        assert (await trace.got(RIVAL, "GET", path))[rows] == []
+    assert (await trace.got(RIVAL, "POST", "/v1/outbox/retry"))["retried"] == []
+    assert await trace.control.pool.fetchval("SELECT status::text FROM tasks") == "Queued"
+
+
+async def test_a_request_cannot_choose_its_user_organisation_or_role(trace: System) -> None:
+    await deployed(trace)
+    forged = {USER: ADMIN, "x-trace-org": "acme", "x-trace-role": "admin", WORKER_TOKEN: SERVICE}
+    assert (await trace.got("rival|reader", "GET", "/v1/dags", headers=forged))["dags"] == []
+    assert await trace.refused("rival|reader", "GET", "/v1/outbox", headers=forged) == (403, "forbidden")
+    assert await trace.refused(ADMIN, "GET", "/v1/tasks?org_id=x") == (400, "invalid_request")
+
+
+async def test_no_other_identity_stands_for_a_user_and_a_user_for_no_other(trace: System) -> None:
+    await deployed(trace)
+    await triggered(trace)
+    task = await trace.control.pool.fetchval("SELECT id FROM tasks")
+    capability = (await claimed(trace.control, task))[0].capability_token
+    for bearer in (SERVICE, capability, "", "x.y.z", "[" * 5000):
+        answer = await trace.gateway.get("/v1/tasks", headers={"authorization": f"Bearer {bearer}"})
+        assert answer.status_code == 401, bearer
+    user = trace.token(ADMIN)
+    for headers in ({}, {WORKER_TOKEN: user}, {"authorization": f"Bearer {user}"}, {WORKER_TOKEN: capability}):
+        answer = await trace.internal.get("/internal/v1/tasks", headers={USER: ADMIN} | headers)
+        assert answer.status_code == 401, headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/task/heartbeat",
+        "/v1/task/complete",
+        "/v1/task/events",
+        "/internal/task-claim",
+        "/internal/v1/tasks",
+        "/internal/user",
+        "/v1/dags/..%2f..%2finternal/task-fetch",
+        "/v1/dags/%2e%2e",
+        "/v1/tasks/..",
+        "/v1/tasks/%00",
+        "/v1/datasets/a%00b",
+        "/v1/datasets/%2e%2e%2f%2e%2e%2fuser%3fexternal_id=x",
+        "/v1//dags",
+        "/V1/dags",
+        "/v1/dags/",
+    ],
+)
+async def test_nothing_but_the_user_api_exists_at_the_public_door(trace: System, path: str) -> None:
+    for method in ("GET", "POST"):
+        status, _ = await trace.refused(ADMIN, method, path)
+        assert status in {404, 405}
+
+
+async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> None:
+    good = jwt.decode(trace.token(ADMIN), options={"verify_signature": False})
+    other, pem = ec.generate_private_key(ec.SECP256R1()), str(trace.identity.user_public_key)
+    forged = [
+        jwt.encode(good, other, algorithm="ES256"),
+        jwt.encode(good, None, algorithm="none"),
+        *(
+            jwt.encode(good | wrong, trace.key, algorithm="ES256")
+            for wrong in (
+                {"iss": "elsewhere"},
+                {"aud": "elsewhere"},
+                {"exp": 1},
+                {"sub": ""},
+                {"sub": "a\nb"},
+                {"iat": 2**40},
+            )
+        ),
+        *(
+            jwt.encode({k: v for k, v in good.items() if k != gone}, trace.key, algorithm="ES256")
+            for gone in ("exp", "iat", "sub", "iss", "aud")
+        ),
+    ]
+    head = jwt.utils.base64url_encode(json.dumps({"alg": "HS256", "typ": "JWT"}).encode())
+    body = jwt.utils.base64url_encode(json.dumps(good).encode())
+    mac = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(head + b"." + body, pem.encode())
+    forged.append(b".".join([head, body, jwt.utils.base64url_encode(mac)]).decode())
+    for token in forged:
+        answer = await trace.gateway.get("/v1/tasks", headers={"authorization": f"Bearer {token}"})
+        assert answer.status_code == 401, answer.text
+    assert await trace.refused("acme|nobody", "GET", "/v1/tasks") == (401, "unauthenticated")
+    assert await trace.refused("acme|n\u00f6b\u00f6dy", "GET", "/v1/me") == (401, "unauthenticated")
+
+
+async def test_bodies_and_parameters_are_refused_with_their_place(trace: System) -> None:
+    cases: list[tuple[str, str, bytes, str]] = [
+        ("GET", "/v1/tasks?limit=0", b"", "query limit"),
+        ("GET", "/v1/tasks?limit=x", b"", "query limit"),
+        ("GET", "/v1/tasks?status=Done", b"", "query status"),
+        ("GET", "/v1/tasks?dag=a%00b", b"", "query dag"),
+        ("GET", "/v1/tasks?limit=1&limit=2", b"", "query"),
+        ("GET", "/v1/why?dataset=a%00&partition=1", b"", "query dataset"),
+        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": ""}', "/reason"),
+        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "a\\u0000b"}', "/reason"),
+        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "x", "org": 1}', "/org"),
+        ("POST", f"/v1/tasks/{A_TASK}/retry", b'{"x": 1}', ""),
+        ("POST", "/v1/outbox/retry", b'{"ids": [-1]}', "/ids/0"),
+        ("POST", "/v1/outbox/retry", b"[" * 100_000, ""),
+        ("POST", "/v1/dags/shop/jobs/fetch/trigger", b'{"cursor": 9223372036854775808}', "/cursor"),
+        ("POST", "/v1/datasets/shop_orders/invalidate", b'{"start": 5, "end": 4, "reason": "x"}', "/start"),
+        ("POST", "/v1/dags/shop/versions", b"x" * (1024 * 1024 + 1), ""),
+    ]
+    for method, path, body, where in cases:
+        answer = await trace.ask(ADMIN, method, path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, (path, answer.text)
+        assert answer.json()["error"]["where"] == where, path
+    broken = await trace.ask(
+        ADMIN, "POST", "/v1/dags/shop/versions", content=b"\xff", headers={"content-type": "a/yaml"}
+    )
+    assert broken.status_code == 400
+
+
+async def test_a_dispatcher_that_is_away_or_refuses_the_gateway_is_a_retryable_503(trace: System) -> None:
+    async def turned_away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    async def not_for_you(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"error": {"code": "unauthenticated", "where": f"header {WORKER_TOKEN}"}})
+
+    async def broken(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500, text="Traceback: secret")
+
+    for upstream in (turned_away, not_for_you, broken):
+        async with httpx.AsyncClient(transport=httpx.MockTransport(upstream), base_url="https://d") as inside:
+            app = public_door(DispatcherClient(inside), trace.identity)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://g") as gateway:
+                headers = {"authorization": f"Bearer {trace.token(ADMIN)}"}
+                answer = await gateway.get("/v1/tasks", headers=headers)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["retryable"]
+        assert "secret" not in answer.text
+
+
+async def test_a_database_that_is_away_is_a_retryable_503(trace: System) -> None:
+    trace.control.pool.terminate()
+    answer = await trace.ask(ADMIN, "GET", "/v1/tasks")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["retryable"]
+
+
+async def test_the_openapi_document_names_every_call_with_its_types(trace: System) -> None:
+    document = (await trace.gateway.get("/v1/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    for call in CALLS.values():
+        operation = document["paths"][f"/v1{call.path}"][call.method.lower()]
+        assert operation["operationId"] == call.name
+        assert call.answer.__name__ in schemas
+        assert ("requestBody" in operation) == (call.body is not None)
+    text = json.dumps(document)
+    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+        assert name in schemas
+
+
+async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: System, tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "one": rsa.generate_private_key(65537, 2048),
+        "two": ec.generate_private_key(ec.SECP256R1()),
+    }
+    published, fetched = ["one"], []
+
+    async def jwks(request: Request) -> Response:
+        fetched.append(request.url.path)
+        found = [_jwk(keys[kid]) | {"kid": kid} for kid in published]
+        return json_response({"keys": [*found, {"kty": "oct", "k": "c2VjcmV0", "kid": "shared"}]})
+
+    files = ensure_certificates(tmp_path / "tls", _now())
+    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+    door = Door("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", jwks)]))
+    async with open_doors([door], tls) as at, _inside(trace) as inside:
+        identity = IdentitySettings(
+            user_issuer="https://login", user_audience="me", user_jwks_url=f"{at['issuer']}/keys"
+        )
+        app = public_door(DispatcherClient(inside), identity, tls)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://g") as gateway:
+
+            async def status(kid: str | None, algorithm: str, key: Any) -> int:
+                claims = {
+                    "iss": "https://login",
+                    "aud": "me",
+                    "sub": READER,
+                    "iat": _now(),
+                    "exp": _now() + timedelta(1),
+                }
+                token = jwt.encode(claims, key, algorithm=algorithm, headers={"kid": kid} if kid else None)
+                return (await gateway.get("/v1/tasks", headers={"authorization": f"Bearer {token}"})).status_code
+
+            assert await status("one", "RS256", keys["one"]) == 200
+            assert await status(None, "RS256", keys["one"]) == 200  # the only one there is
+            assert await status("shared", "HS256", b"secret" * 6) == 401
+            for n in range(50):
+                assert await status(f"made-up-{n}", "ES256", keys["two"]) == 401
+            assert len(fetched) == 1  # a flood of made-up key ids does not reach the issuer
+            assert await status("one", "ES256", keys["two"]) == 401
+            assert (
+                await gateway.get("/v1/tasks", headers={"authorization": f"Bearer {trace.token(READER)}"})
+            ).status_code == 401
+
+
+async def test_a_new_key_of_the_issuer_is_found_and_a_lost_one_forgotten() -> None:
+    now, published, fail = [0.0], ["one"], [False]
+    keys = {kid: _jwk(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
+
+    async def fetch() -> dict[str, Any]:
+        if fail[0]:
+            raise OSError("away")
+        return {"keys": [keys[kid] for kid in published]}
+
+    known = UserKeys(fetch, monotonic=lambda: now[0])
+    assert await known.find("one") is not None
+    published[:] = ["two"]
+    assert await known.find("two") is None  # too soon to ask again
+    now[0] += 5
+    assert await known.find("two") is not None
+    assert await known.find("one") is None
+    fail[0], now[0] = True, now[0] + 1000
+    assert await known.find("two") is not None  # known keys stay good while the issuer is away
+
+
+def _jwk(key: Any) -> dict[str, Any]:
+    kind: Any = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
+    found: dict[str, Any] = json.loads(kind.to_jwk(key.public_key()))
+    return found
+
+
+def _now() -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC)
+
+
+def _inside(trace: System) -> httpx.AsyncClient:
+    from trace_platform.dispatcher.http.internal_routes import internal_door
+
+    transport = httpx.ASGITransport(internal_door(trace.control))
+    return httpx.AsyncClient(transport=transport, base_url="https://d", headers={WORKER_TOKEN: SERVICE})

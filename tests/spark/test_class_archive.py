@@ -1,0 +1,125 @@
+"""The class archive: made once and checked by Java itself; when it cannot be made or is damaged, nothing breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trace_platform.spark import class_archive
+from trace_platform.spark.class_archive import archive_for, make_archive
+from trace_platform.spark.java import Java, find_java
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_wheels_java_gets_an_archive_that_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For real, with a training run cut short. The check inside fails if Java would not use what was made."""
+    monkeypatch.setattr(class_archive, "warm", lambda _: None)
+    cache = tmp_path / "a cache"
+    java = find_java({"PATH": ""}, cache)
+    assert archive_for(java, cache) is None
+    made = make_archive(java, cache, os.environ)
+    assert made is not None, [note.read_text() for note in cache.rglob("*.failed")]
+    assert archive_for(java, cache) == made
+    left = sorted(path.name for path in made.parent.iterdir())
+    assert left == sorted([made.name, f"{made.stem}.base.jsa", "lock"])
+
+    before = made.stat().st_mtime_ns
+    assert make_archive(java, cache, os.environ) == made
+    assert made.stat().st_mtime_ns == before, "made once"
+
+    made.chmod(0o644)
+    with made.open("r+b") as file:
+        file.seek(made.stat().st_size // 2)
+        file.write(os.urandom(4096))
+    with pytest.raises(subprocess.CalledProcessError):
+        class_archive._try(java, made)
+
+
+def test_one_that_cannot_be_made_leaves_a_note_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def refuse(*_: object) -> None:
+        tried.append(1)
+        raise OSError("no room")
+
+    monkeypatch.setattr(class_archive, "start_session", refuse)
+    java = Java(tmp_path, "17.0.1", "PATH", runtime(tmp_path))
+    assert make_archive(java, tmp_path, {}) is None
+    assert make_archive(java, tmp_path, {}) is None
+    assert tried == [1]
+    assert [note.read_text() for note in tmp_path.rglob("*.failed")] == ["no room\n"]
+    assert archive_for(java, tmp_path) is None
+    assert not list(tmp_path.rglob("making-*"))
+
+
+def test_another_java_or_spark_asks_for_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = Java(tmp_path, "17.0.1", "PATH", tmp_path)
+    places = {class_archive._place(java, tmp_path)}
+    places.add(class_archive._place(Java(tmp_path, "17.0.2", "PATH", tmp_path), tmp_path))
+    places.add(class_archive._place(Java(tmp_path, "17.0.1", "PATH", tmp_path / "other"), tmp_path))
+    monkeypatch.setattr(class_archive, "version", lambda _: "4.3.1")
+    places.add(class_archive._place(java, tmp_path))
+    assert len(places) == 4
+
+
+def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = Java(tmp_path, "17.0.1", "PATH", runtime(tmp_path))
+    place = class_archive._place(java, tmp_path)
+    place.parent.mkdir()
+    (place.parent / "making-dead").mkdir()
+    (place.parent / "making-dead" / "classes.jsa").touch()
+    for age, name in enumerate(("new", "old", "older")):
+        for path in (place.parent / f"{name}.jsa", place.parent / f"{name}.base.jsa"):
+            path.touch()
+            os.utime(path, (1_000_000 - age, 1_000_000 - age))
+    monkeypatch.setattr(class_archive, "_make", lambda _java, where, _env: where.touch())
+    assert make_archive(java, tmp_path, {}) == place
+    left = sorted(path.name for path in place.parent.iterdir())
+    assert left == sorted([place.name, "new.jsa", "new.base.jsa", "lock"])
+
+
+def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
+    """Its JVM would spend its orderly end writing the archive: it is not given one."""
+    argv = [sys.executable, "-m", "trace_platform.spark.class_archive", str(tmp_path)]
+    process = subprocess.Popen(argv, cwd=ROOT, start_new_session=True)
+    try:
+        family = until_java_runs(process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+
+
+def until_java_runs(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        family = psutil.Process(process.pid).children(recursive=True)
+        if any("-XX:ArchiveClassesAtExit" in word for one in family for word in words(one)):
+            return family
+        time.sleep(0.1)
+    raise AssertionError("no training run was seen")
+
+
+def words(one: psutil.Process) -> list[str]:
+    try:
+        return one.cmdline()
+    except psutil.Error:
+        return []
+
+
+def runtime(folder: Path) -> Path:
+    """Has an archive of its own, so that none has to be made to build on."""
+    (folder / "runtime" / "lib" / "server").mkdir(parents=True)
+    (folder / "runtime" / "lib" / "server" / "classes.jsa").touch()
+    return folder / "runtime"

@@ -1,0 +1,145 @@
+"""How verbs reach a running Trace: through its Gateway, as any user would. A refusal there is a refusal here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from trace_platform import errors
+from trace_platform.cli.options import settings_of
+from trace_platform.contracts import Message
+from trace_platform.doors import client_context
+from trace_platform.errors import DoorUnavailable, InvalidDag, Problem, Refused, SettingsError, SetupError, TraceError
+from trace_platform.settings import Settings, TlsSettings
+from trace_platform.user_contracts import CALLS
+
+A = TypeVar("A", bound=Message)
+SECONDS = 60.0
+"""A large DAG takes seconds to check."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An open connection to a Gateway."""
+
+    http: httpx.Client
+
+    def ask(
+        self,
+        call: str,
+        answer: type[A],
+        *,
+        query: Mapping[str, object] | None = None,
+        body: Message | None = None,
+        **path: object,
+    ) -> A:
+        known = CALLS[call]
+        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        content = b"" if body is None else msgspec.json.encode(body)
+        try:
+            said = self.http.request(
+                known.method,
+                "/v1" + known.path.format(**path),
+                params=given,
+                content=content,
+                headers={"content-type": "application/json"},
+            )
+        except httpx.HTTPError as away:
+            raise DoorUnavailable(
+                f"the Gateway does not answer: {away or type(away).__name__}",
+                where=str(self.http.base_url),
+                hint="`trace status` shows whether it runs; `trace up` starts it",
+            ) from None
+        if said.is_error:
+            raise refusal_in(said)
+        return _decoded(said, answer)
+
+
+@contextmanager
+def remote(home: Path | None) -> Iterator[Remote]:
+    """The system that the settings name (`client.*`), else the one that runs in the home folder."""
+    settings = settings_of(home)
+    target = _from_settings(settings) if settings.client.gateway_url else _from_home(settings)
+    tls = client_context(TlsSettings(ca=target.ca))
+    headers = {"authorization": f"Bearer {target.token}"}
+    # A system on this machine is never behind a proxy.
+    with httpx.Client(
+        base_url=target.url, headers=headers, verify=tls, timeout=SECONDS, trust_env=not target.local
+    ) as http:
+        yield Remote(http)
+
+
+@dataclass(frozen=True)
+class _Target:
+    url: str
+    ca: Path | None
+    token: str
+    local: bool
+
+
+def _from_settings(settings: Settings) -> _Target:
+    client = settings.client
+    if client.token is None:
+        raise SettingsError(
+            "client.gateway_url is set, but client.token is not",
+            where="client.token",
+            hint="set TRACE_CLIENT__TOKEN to a token of your identity provider, or of `trace token`",
+        )
+    return _Target(str(client.gateway_url), client.ca, client.token.get_secret_value(), local=False)
+
+
+def _from_home(settings: Settings) -> _Target:
+    ready = settings.home / "run" / "ready.json"
+    try:
+        told = json.loads(ready.read_text())
+        url, ca, token = told["endpoints"]["gateway"], Path(told["ca_file"]), told["user_token"]
+    except FileNotFoundError:
+        raise SetupError(
+            f"no Trace runs in {settings.home}",
+            where=str(ready),
+            hint="`trace up` starts one; or name another: --home, or TRACE_CLIENT__GATEWAY_URL",
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SetupError(
+            "the running system does not say where its Gateway is",
+            where=str(ready),
+            hint="was it started without one (`trace up --without gateway`)?",
+        ) from None
+    given = settings.client.token
+    return _Target(url, ca, given.get_secret_value() if given else token, local=True)
+
+
+def refusal_in(said: httpx.Response) -> TraceError:
+    """The refusal as the Gateway meant it, with its place and hint."""
+    try:
+        told: dict[str, Any] = said.json()["error"]
+        if told["code"] == InvalidDag.code:
+            return InvalidDag([Problem(**problem) for problem in told["problems"]])
+        kind = KINDS.get(told["code"], Refused)
+        return kind(told["message"], where=told["where"], hint=told["hint"])
+    except (ValueError, KeyError, TypeError):
+        return DoorUnavailable(f"the Gateway answered {said.status_code}, and not as a Gateway would")
+
+
+KINDS: Mapping[str, type[TraceError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, TraceError) and kind is not InvalidDag
+}
+
+
+def _decoded(said: httpx.Response, answer: type[A]) -> A:
+    try:
+        return msgspec.json.decode(said.content, type=answer)
+    except msgspec.DecodeError as wrong:
+        raise Refused(
+            f"the Gateway's answer is not understood: {wrong}",
+            hint="is it of another version than this command line?",
+        ) from None

@@ -1,0 +1,64 @@
+"""Answers for eyes: tables, times, and pairs of a name and a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from trace_platform.cli import say
+
+WIDE = 220
+"""What is piped is not cut to a terminal's width."""
+COLOURS = {"Completed": "green", "Running": "yellow", "Failed": "red", "Canceled": "dim", "active": "green"}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Sequence[str] = ("id",)) -> None:
+    """`whole`: columns that are never broken, such as ids to be copied."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, no_wrap=column in whole, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell(value) for value in row))
+    say.out.print(made, soft_wrap=False, width=None if say.out.is_terminal else WIDE)
+
+
+def pairs(values: Iterable[tuple[str, object]]) -> None:
+    """One a line; what there is nothing to say about is left out."""
+    known = [(name, value) for name, value in values if value not in (None, "", [])]
+    width = max((len(name) for name, _ in known), default=0)
+    for name, value in known:
+        say.out.print(Text(f"{name:<{width}}  ", style="bold") + cell(value))
+
+
+def cell(value: object) -> Text:
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, datetime):
+        return Text(when(value))
+    if isinstance(value, list):
+        return Text(", ".join(str(one) for one in value))
+    text = str(value)
+    return Text(text, style=COLOURS.get(text, ""))
+
+
+def when(moment: datetime) -> str:
+    """In the reader's own time zone."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def title(text: str) -> None:
+    say.out.print(Text(f"\n{text}", style="bold"))
+
+
+def note(text: str) -> None:
+    say.out.print(text, markup=False)
+
+
+def as_json(answer: msgspec.Struct) -> None:
+    built: Any = msgspec.to_builtins(answer)
+    say.as_json(built)

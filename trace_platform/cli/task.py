@@ -1,0 +1,169 @@
+"""`trace task`: look at tasks, try one again, end one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from trace_platform.cli.options import Home, Json
+
+if TYPE_CHECKING:
+    from trace_platform.user_contracts import TaskDetail
+
+app = typer.Typer(help="Tasks: list, show, retry, cancel.", no_args_is_help=True)
+
+
+class Status(StrEnum):
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+
+TaskId = Annotated[UUID, typer.Argument(help="The task's id.", metavar="TASK", show_default=False)]
+OfStatus = Annotated[Status | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
+OfDag = Annotated[str | None, typer.Option("--dag", help="Only those of this DAG.", metavar="DAG")]
+OfJob = Annotated[str | None, typer.Option("--job", help="Only those of this job.", metavar="JOB")]
+Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
+Before = Annotated[
+    UUID | None, typer.Option("--before", help="Go on after this task of the last page.", metavar="TASK")
+]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with the task.", metavar="TEXT")]
+
+
+@app.command("list")
+def list_(
+    *,
+    status: OfStatus = None,
+    dag: OfDag = None,
+    job: OfJob = None,
+    limit: Limit = 50,
+    before: Before = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """List tasks, the newest first."""
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import TaskList
+
+    asked = {"status": status and status.value, "dag": dag, "job": job, "limit": limit, "before": before}
+    with remote(home) as gateway:
+        found = gateway.ask("list_tasks", TaskList, query=asked)
+    if json:
+        rows.as_json(found)
+        return
+    if not found.tasks:
+        filtered = status or dag or job or before
+        rows.note(
+            "no task is like that" if filtered else "no tasks yet; `trace trigger DAG JOB` starts a manual source"
+        )
+        return
+    rows.table(
+        ("id", "job", "status", "attempt", "made", "for", "reason"),
+        [
+            (
+                one.id,
+                f"{one.dag}.{one.job}",
+                one.status,
+                f"{one.attempt}/{one.max_attempts}",
+                one.created_at,
+                one.partitions,
+                one.reason,
+            )
+            for one in found.tasks
+        ],
+    )
+    if found.next:
+        rows.note(f"there are more: --before {found.next}")
+
+
+@app.command("show")
+def show(task: TaskId, home: Home = None, json: Json = False) -> None:
+    """Show a task: what made it, its attempts, what it read and what it committed."""
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import TaskDetail
+
+    with remote(home) as gateway:
+        found = gateway.ask("show_task", TaskDetail, task=task)
+    if json:
+        rows.as_json(found)
+    else:
+        _show(found)
+
+
+@app.command("retry")
+def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
+    """Give a failed task one more attempt, at once."""
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import RetryAnswer
+
+    with remote(home) as gateway:
+        done = gateway.ask("retry_task", RetryAnswer, task=task)
+    if json:
+        rows.as_json(done)
+    else:
+        rows.note(f"attempt {done.attempt} is queued; `trace why {task}` follows it")
+
+
+@app.command("cancel")
+def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None, json: Json = False) -> None:
+    """End a task that has not ended. If it runs, its worker hears of it at its next heartbeat and cannot commit."""
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import CancelAnswer, CancelRequest
+
+    with remote(home) as gateway:
+        done = gateway.ask("cancel_task", CancelAnswer, body=CancelRequest(reason=reason), task=task)
+    if json:
+        rows.as_json(done)
+    else:
+        rows.note("canceled" if done.changed else "it had been canceled before")
+
+
+def _show(found: TaskDetail) -> None:
+    from trace_platform.cli import rows
+
+    event, gone = found.event, found.invalidation
+    rows.pairs(
+        [
+            ("task", found.id),
+            ("job", f"{found.dag}.{found.job} ({found.operator} on {found.runtime})"),
+            ("status", found.status),
+            ("attempt", f"{found.attempt} of {found.max_attempts}"),
+            ("for", found.partitions),
+            ("error", found.error),
+            ("canceled", found.cancel_reason),
+            ("next try", found.next_retry_at),
+            ("made", found.created_at),
+            ("ended", found.completed_at),
+            ("worker", found.worker),
+            ("lease until", found.lease_expires_at),
+            ("from event", event and f"{event.dataset} {event.scope}, {rows.when(event.created_at)} ({event.id})"),
+            ("from invalidation", gone and f"{gone.dataset} {gone.scope}: {gone.reason} ({gone.id})"),
+        ]
+    )
+    if found.attempts:
+        rows.title("attempts")
+        rows.table(
+            ("attempt", "worker", "started", "ended", "outcome", "error"),
+            [(a.attempt, a.worker, a.started_at, a.ended_at, a.outcome or "Running", a.error) for a in found.attempts],
+        )
+    if found.inputs:
+        rows.title("read")
+        rows.table(
+            ("attempt", "dataset", "part", "commit"),
+            [(one.attempt, one.dataset, one.partition or "all", one.commit) for one in found.inputs],
+        )
+    if found.commits:
+        rows.title("committed")
+        rows.table(
+            ("dataset", "commit", "rows", "bytes", "at"),
+            [(one.dataset, one.commit, one.rows, one.bytes, one.committed_at) for one in found.commits],
+        )

@@ -1,0 +1,30 @@
+"""A deploy as the API asks for it: under the DAG's name in the path, which the YAML must say too."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import Deployed, deploy_dag
+from trace_platform.domain.dag_yaml import Entries, plain, read_yaml
+from trace_platform.errors import InvalidRequest
+from trace_platform.store.identity import User
+
+
+async def deploy_named(control: Control, user: User, dag_name: str, text: str) -> Deployed:
+    """Refused before anything is written if the two names differ."""
+    said = await asyncio.to_thread(name_in, text)
+    if said is not None and said != dag_name:
+        raise InvalidRequest(
+            f"the YAML is of DAG {said[:128]!r}, the path of {dag_name!r}",
+            where="/yaml",
+            hint=f"POST it to /v1/dags/{said[:128]}/versions, or change `name`",
+        )
+    return await deploy_dag(control, user.org_id, user.id, text)
+
+
+def name_in(text: str) -> str | None:
+    """What the document calls itself, if it does; what else is wrong with it is not asked. InvalidDag: no YAML."""
+    root, _ = read_yaml(text)
+    found = plain(root).get("name") if isinstance(root, Entries) else None
+    return found if isinstance(found, str) else None
