@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -18,6 +18,12 @@ from trace_platform.errors import InvalidRequest
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_EVENTS = 10_000
+
+# What the database can hold: a number or text beyond it is the sender's mistake, not ours.
+Attempt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)]
+LongText = Annotated[str, msgspec.Meta(max_length=20_000)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,13 +34,13 @@ class Fenced(Message, frozen=True, kw_only=True):
     """What every task-scoped call carries: it counts only for the current attempt and lease."""
 
     task_id: UUID
-    attempt: int
+    attempt: Attempt
     lease_token: UUID
 
 
 class ClaimRequest(Message, frozen=True):
     task_id: UUID
-    worker_id: str
+    worker_id: Text
 
 
 class JobRef(Message, frozen=True):
@@ -65,15 +71,15 @@ class OutputRef(Message, frozen=True):
 class ScopeRef(Message, frozen=True):
     """Which part of the trigger's dataset this task is for; all empty: all of it."""
 
-    cursor: int | None = None
-    partition_key: str | None = None
-    start: int | None = None
-    end: int | None = None
+    cursor: Number | None = None
+    partition_key: Text | None = None
+    start: Number | None = None
+    end: Number | None = None
 
 
 class TaskPayload(Message, frozen=True):
     task_id: UUID
-    attempt: int
+    attempt: Attempt
     job: JobRef
     operator: str
     config: Mapping[str, Any]
@@ -87,7 +93,7 @@ class TaskPayload(Message, frozen=True):
 
 
 class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
-    attempt: int
+    attempt: Attempt
     lease_token: UUID
     lease_expires_at: datetime
     capability_token: str
@@ -113,23 +119,23 @@ class HeartbeatAnswer(Message, frozen=True):
 class EventBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
-    cursor: int | None = None
-    partition_key: str | None = None
-    start: int | None = None
-    end: int | None = None
+    cursor: Number | None = None
+    partition_key: Text | None = None
+    start: Number | None = None
+    end: Number | None = None
 
 
 class InvalidationBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
-    start: int
-    end: int
-    reason: str
+    start: Number
+    end: Number
+    reason: Text
 
 
 class EventsRequest(Fenced, frozen=True):
-    events: list[EventBody] = []
-    invalidations: list[InvalidationBody] = []
+    events: Annotated[list[EventBody], msgspec.Meta(max_length=MAX_EVENTS)] = []
+    invalidations: Annotated[list[InvalidationBody], msgspec.Meta(max_length=MAX_EVENTS)] = []
 
 
 class EventsAnswer(Message, frozen=True):
@@ -140,43 +146,43 @@ class EventsAnswer(Message, frozen=True):
 class OutputBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
-    output_index: int | None = None
-    location: str | None = None
-    cursor: int | None = None
-    partition_key: str | None = None
-    start: int | None = None
-    end: int | None = None
-    row_count: int | None = None
-    bytes: int | None = None
-    schema_hash: str | None = None
+    output_index: Number | None = None
+    location: Text | None = None
+    cursor: Number | None = None
+    partition_key: Text | None = None
+    start: Number | None = None
+    end: Number | None = None
+    row_count: Number | None = None
+    bytes: Number | None = None
+    schema_hash: Text | None = None
     files: list[Mapping[str, Any]] = []
 
 
 class StorageRef(Message, frozen=True):
     scheme: Literal["s3"]
-    bucket: str
-    prefix: str
-    glob: str = "*.parquet"
+    bucket: Text
+    prefix: Text
+    glob: Text = "*.parquet"
 
 
 class PublishedBody(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
     storage_ref: StorageRef
-    config_hash: str | None = None
-    range_start: int | None = None
-    range_end: int | None = None
+    config_hash: Text | None = None
+    range_start: Number | None = None
+    range_end: Number | None = None
 
 
 class CompleteRequest(Fenced, frozen=True):
     status: Literal["Completed", "Failed", "Canceled"]
-    events: list[EventBody] = []
-    invalidations: list[InvalidationBody] = []
+    events: Annotated[list[EventBody], msgspec.Meta(max_length=MAX_EVENTS)] = []
+    invalidations: Annotated[list[InvalidationBody], msgspec.Meta(max_length=MAX_EVENTS)] = []
     outputs: list[OutputBody] = []
     datasets_published: list[PublishedBody] = []
     state: Mapping[str, Any] | None = None
     """Durable operator state, saved with the completion."""
-    error_message: str | None = None
+    error_message: LongText | None = None
     retryable: bool = True
 
 
@@ -188,13 +194,13 @@ class CompleteAnswer(Message, frozen=True):
 class BufferPublishRequest(Fenced, frozen=True):
     """Both revisions of the contract in one (S2)."""
 
-    batch_uri: str
+    batch_uri: Text
     dataset_uuid: UUID | None = None
     dataset_version: UUID | None = None
-    record_count: int | None = None
-    content_type: str = "application/jsonl"
-    batch_size_bytes: int | None = None
-    dedupe_scope: str | None = None
+    record_count: Number | None = None
+    content_type: Text = "application/jsonl"
+    batch_size_bytes: Number | None = None
+    dedupe_scope: Text | None = None
 
 
 class BufferPublishAnswer(Message, frozen=True):
@@ -212,6 +218,8 @@ def decode(body: bytes, kind: type[B]) -> B:
     """The body as its type, or InvalidRequest with the JSON pointer of what is wrong."""
     if len(body) > MAX_BODY_BYTES:
         raise InvalidRequest(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken", where="")
+    if b"\\u0000" in body:
+        raise InvalidRequest("the body holds a NUL character, which cannot be stored", where="")
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as wrong:

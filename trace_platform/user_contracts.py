@@ -52,12 +52,11 @@ class Version(Message, frozen=True):
 class DagRow(Message, frozen=True):
     name: str
     active_version: UUID | None
-    activated_at: datetime | None
     versions: int
-    deployed_at: datetime
-    """When the newest version was."""
     jobs: int
-    """Of the active version."""
+    """Of the active version; of the newest while none is active."""
+    updated_at: datetime
+    """When it was last deployed or activated."""
 
 
 class DagList(Message, frozen=True):
@@ -142,6 +141,8 @@ class TriggerAnswer(Message, frozen=True):
     request_id: UUID
     event_ids: list[UUID]
     """One for each output of the source; the same ones for the same request."""
+    created: bool
+    """False: the same request had been made before."""
 
 
 class InvalidateRequest(Message, frozen=True):

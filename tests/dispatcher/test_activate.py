@@ -87,7 +87,7 @@ async def test_activation_moves_pointer_names_and_edges(control: Control, org: O
     done = await activate_dag(control, org.id, "mill", first.dag_version_id)
     assert (done.former, done.changed) == (None, True)
     assert await names(control) == {"flour": "grind", "grain": "ask"}
-    row = await control.pool.fetchrow("SELECT visibility::text, read_roles FROM datasets WHERE name = 'flour'")
+    [row] = await control.pool.fetch("SELECT visibility::text, read_roles FROM datasets WHERE name = 'flour'")
     assert (row["visibility"], row["read_roles"]) == ("roles", ["role:bakers"])
     assert await control.pool.fetchval("SELECT visibility::text FROM datasets WHERE name = 'grain'") == "org"
     assert await live(control) == [first.dag_version_id]

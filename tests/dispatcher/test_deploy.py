@@ -74,7 +74,7 @@ async def test_a_deploy_writes_jobs_datasets_generations_and_edges(control: Cont
         "dag_version_datasets": 4,
         "job_inputs": 2,
     }
-    row = await control.pool.fetchrow(
+    [row] = await control.pool.fetch(
         "SELECT activation::text, execution_strategy::text, max_concurrency, max_queue_age, idle_timeout, config::text,"
         " input_datasets, output_datasets FROM jobs WHERE name = 'clean'"
     )
@@ -84,7 +84,7 @@ async def test_a_deploy_writes_jobs_datasets_generations_and_edges(control: Cont
     assert row["max_queue_age"].total_seconds() == 300
     assert row["config"] == '{"strip": true}'
     assert row["input_datasets"] == [orders]
-    edge = await control.pool.fetchrow(
+    [edge] = await control.pool.fetch(
         "SELECT live, where_tree::text AS tree FROM job_inputs WHERE dataset_uuid = $1", orders
     )
     assert (edge["live"], edge["tree"]) == (False, '{"gt": ["amount", 0]}')
@@ -138,8 +138,8 @@ async def test_deploys_of_different_texts_at_once_all_succeed(control: Control, 
 async def test_a_change_gives_new_generations_to_what_is_downstream_only(control: Control, org: Org) -> None:
     async def generations(version: object) -> dict[str, object]:
         rows = await control.pool.fetch(
-            "SELECT d.producer_job_name || d.producer_output_index AS name, p.dataset_version FROM dag_version_datasets p"
-            " JOIN datasets d ON d.id = p.dataset_uuid WHERE p.dag_version_id = $1",
+            "SELECT d.producer_job_name || d.producer_output_index AS name, p.dataset_version"
+            " FROM dag_version_datasets p JOIN datasets d ON d.id = p.dataset_uuid WHERE p.dag_version_id = $1",
             version,
         )
         return {row["name"]: row["dataset_version"] for row in rows}

@@ -23,7 +23,8 @@ from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.operators import noop, range_aggregator, range_splitter
-from trace_platform.dispatcher.operators.registry import IN_PROCESS
+from trace_platform.dispatcher.operators.outcome import Outcome, State
+from trace_platform.dispatcher.operators.registry import IN_PROCESS, InProcess
 from trace_platform.dispatcher.run_in_process import Ran, run_in_process
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.ranges import Range, inclusive, merge, tiles
@@ -273,8 +274,11 @@ async def test_an_invalidated_range_runs_again_where_it_was_told(pair: tuple[Con
     await invalidate(control, org.id, org.user, "parts", start=205, end=209, reason="reorg", request_id=uuid4())
     await run_here(control)
     assert await partitions(control, "work") == ["0-99", "0-99", "100-199", "100-199"]
-    open_shares = "SELECT count(*) FROM data_invalidation_jobs s JOIN jobs j ON j.id = s.job_id WHERE j.name = 'join' AND processed_at IS NULL"
-    assert await control.pool.fetchval(open_shares) == 0
+    undone = (
+        "SELECT count(*) FROM data_invalidation_jobs s JOIN jobs j ON j.id = s.job_id"
+        " WHERE j.name = 'join' AND s.processed_at IS NULL"
+    )
+    assert await control.pool.fetchval(undone) == 0
 
 
 @pytest.mark.anyio
@@ -299,7 +303,8 @@ async def test_two_replicas_lose_no_state_of_one_job(pair: tuple[Control, Contro
 
 async def queued(control: Control, job: str) -> list[UUID]:
     rows = await control.pool.fetch(
-        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued' ORDER BY t.id",
+        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
+        " WHERE j.name = $1 AND t.status = 'Queued' ORDER BY t.id",
         job,
     )
     return [row["id"] for row in rows]
@@ -311,12 +316,34 @@ async def test_a_task_that_cannot_be_right_fails_for_good_and_says_why(pair: tup
     await deployed_and_active(control, org, LINE)
     await trigger(control, org.id, "line", "ask", cursor=5, request_id=uuid4())
     await run_here(control)
-    row = await control.pool.fetchrow(
+    [row] = await control.pool.fetch(
         "SELECT t.status::text, t.error_message, t.next_retry_at, a.outcome::text FROM tasks t"
         " JOIN task_attempts a ON a.task_id = t.id"
     )
     assert (row["status"], row["next_retry_at"], row["outcome"]) == ("Failed", None, "Failed")
     assert "a range is needed, and this is cursor 5" in row["error_message"]
+
+
+@pytest.mark.anyio
+async def test_an_outcome_that_is_refused_fails_its_task_and_no_other(
+    pair: tuple[Control, Control], org: Org, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, _ = pair
+    await deployed_and_active(control, org, LINE)
+    for start in (0, 10):
+        await trigger(control, org.id, "line", "ask", start=start, end=start + 9, request_id=uuid4())
+    await Drain(control).once()
+
+    def run(task: TaskPayload, state: State | None) -> Outcome:
+        if task.scope.start == 0:
+            return Outcome((EventBody(dataset_uuid=uuid4(), dataset_version=uuid4(), cursor=1),))
+        return range_splitter.run(task, state)
+
+    broken = InProcess(IN_PROCESS["range_splitter"].spec, run)
+    monkeypatch.setattr("trace_platform.dispatcher.run_in_process.IN_PROCESS", {**IN_PROCESS, "range_splitter": broken})
+    assert await run_in_process(control, await queued(control, "cut")) == Ran(completed=1, failed=1)
+    error = await control.pool.fetchval("SELECT error_message FROM tasks WHERE status = 'Failed'")
+    assert error.startswith("its outcome was refused: the token does not let this task write")
 
 
 @pytest.mark.anyio

@@ -10,20 +10,24 @@ from typing import Any
 import pytest
 
 from tools.write_docs import cli_page, settings_page
-from trace_platform.dispatcher.http.routes import internal_door, task_door
+from trace_platform.client import DispatcherClient
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.http.internal_routes import internal_door
+from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import PROCESSES
 from trace_platform.query.process import query_door
-from trace_platform.settings import IdentitySettings, leaves
+from trace_platform.settings import IdentitySettings, TokenSettings, leaves
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 NOTHING: Any = None  # the routes of a door are known before what stands behind it
+HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, "docs")
 
 DOORS = {
-    "Gateway": public_door(NOTHING, IdentitySettings()),
-    "Dispatcher, task door": task_door(NOTHING),
-    "Dispatcher, internal door": internal_door(NOTHING),
+    "Gateway": public_door(DispatcherClient(NOTHING), IdentitySettings()),
+    "Dispatcher, task door": task_door(HOLLOW, NOTHING),
+    "Dispatcher, internal door": internal_door(HOLLOW),
     "Query, task door": query_door(NOTHING),
     "Query, internal door": query_door(NOTHING),
 }

@@ -95,8 +95,8 @@ def list_(home: Home = None, json: Json = False) -> None:
         rows.note("no DAG is deployed yet; `trace dag deploy FILE --activate` deploys one")
     else:
         rows.table(
-            ("dag", "active version", "since", "jobs", "versions"),
-            [(one.name, one.active_version, one.activated_at, one.jobs, one.versions) for one in found.dags],
+            ("dag", "active version", "jobs", "versions", "changed"),
+            [(one.name, one.active_version, one.jobs, one.versions, one.updated_at) for one in found.dags],
             whole=("dag", "active version"),
         )
 

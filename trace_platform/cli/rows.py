@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from trace_platform.cli import say
 
-WIDE = 220
-"""What is piped is not cut to a terminal's width."""
+WIDE = 400
 COLOURS = {"Completed": "green", "Running": "yellow", "Failed": "red", "Canceled": "dim", "active": "green"}
 
 
@@ -24,7 +24,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Se
         made.add_column(column, no_wrap=column in whole, overflow="fold")
     for row in rows:
         made.add_row(*(cell(value) for value in row))
-    say.out.print(made, soft_wrap=False, width=None if say.out.is_terminal else WIDE)
+    if say.out.is_terminal:
+        say.out.print(made, soft_wrap=False)
+    else:
+        _piped(made)
+
+
+def _piped(made: Table) -> None:
+    """Not cut to a width, and without the blanks that fill a terminal's line."""
+    wide = Console(width=WIDE, highlight=False)
+    with wide.capture() as drawn:
+        wide.print(made)
+    for line in drawn.get().splitlines():
+        say.out.print(line.rstrip(), markup=False)
 
 
 def pairs(values: Iterable[tuple[str, object]]) -> None:

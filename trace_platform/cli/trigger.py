@@ -49,5 +49,8 @@ def trigger(
     if json:
         rows.as_json(done)
         return
+    if not done.created:
+        rows.note("this request had been made before; nothing happened")
+        return
     rows.note(f"{dag}.{job} was triggered (request {done.request_id}): {len(done.event_ids)} events for its readers")
-    rows.note(f"  `trace task list` shows what they make; the same --request-id {done.request_id} does nothing more")
+    rows.note("  `trace task list` shows the tasks that they make")

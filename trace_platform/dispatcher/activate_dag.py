@@ -52,14 +52,14 @@ class _Read:
 async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> Activated:
     for _ in range(TRIES):
         read = await _read(control, org_id, dag_name, version_id)
-        async with control.pool.acquire() as connection, connection.transaction():
-            await connection.execute(queries("dags")["lock_activation"], org_id)
-            if (await catalog(connection, org_id)).published != read.published:
-                continue
-            done = await _Switch(connection, OrgId(org_id), read.dag, DagVersionId(version_id)).go()
-        control.owed.ring()
-        control.leases.ring()
-        return done
+        try:
+            done = await _switch(control, OrgId(org_id), read, DagVersionId(version_id))
+        except asyncpg.DeadlockDetectedError:  # with workers that claim what we cancel; we are the rarer one
+            continue
+        if done is not None:
+            control.owed.ring()
+            control.leases.ring()
+            return done
     raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
 
 
@@ -70,6 +70,15 @@ async def retire_tasks(control: Control) -> int:
     if row["made_again"]:
         control.owed.ring()
     return int(row["canceled"])
+
+
+async def _switch(control: Control, org: OrgId, read: _Read, version: DagVersionId) -> Activated | None:
+    """None: what is published has changed since we read."""
+    async with control.pool.acquire() as connection, connection.transaction():
+        await connection.execute(queries("dags")["lock_activation"], org)
+        if (await catalog(connection, org)).published != read.published:
+            return None
+        return await _Switch(connection, org, read.dag, version).go()
 
 
 async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> _Read:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import asyncpg
@@ -19,13 +19,12 @@ import structlog
 
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest
+from trace_platform.contracts import Claimed, ClaimRequest, CompleteAnswer, CompleteRequest
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.operators.outcome import Outcome
 from trace_platform.dispatcher.operators.registry import IN_PROCESS
-from trace_platform.errors import BadInput, Unavailable
+from trace_platform.errors import BadInput, Refused, Unavailable
 from trace_platform.store.queries import queries
 
 log = structlog.get_logger()
@@ -60,10 +59,20 @@ async def _run_one(control: Control, task_id: UUID) -> str:
         [claimed] = await claim_tasks(alone, [ClaimRequest(task_id=task_id, worker_id=f"dispatcher {control.replica}")])
         if not isinstance(claimed, Claimed):
             return "skipped"
-        request = await asyncio.to_thread(_run, claimed)
-        claims = decode(take_apart(claimed.capability_token).payload)
-        answer = await Completer(alone)(request, claims)
+        answer = await _complete(alone, connection, claimed, await asyncio.to_thread(_run, claimed))
     return answer.status.lower()
+
+
+async def _complete(
+    alone: Control, connection: asyncpg.pool.PoolConnectionProxy, claimed: Claimed, request: CompleteRequest
+) -> CompleteAnswer:
+    """What the operator gave; or, if that is refused, that it was: one bad task must not stop the others."""
+    claims = decode(take_apart(claimed.capability_token).payload)
+    try:
+        async with connection.transaction():
+            return await Completer(alone)(request, claims)
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, BadInput, Refused) as refusal:
+        return await Completer(alone)(_failed(claimed, f"its outcome was refused: {refusal}", retryable=False), claims)
 
 
 async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID) -> None:
@@ -76,29 +85,35 @@ async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID)
 
 def _run(claimed: Claimed) -> CompleteRequest:
     task = claimed.task
-    fence: dict[str, Any] = {
-        "task_id": task.task_id,
-        "attempt": claimed.attempt,
-        "lease_token": claimed.lease_token,
-    }
     operator = IN_PROCESS.get(task.operator)
     if operator is None:
-        error = f"operator {task.operator!r} does not run in the Dispatcher"
-        return CompleteRequest(**fence, status="Failed", error_message=error, retryable=False)
+        return _failed(claimed, f"operator {task.operator!r} does not run in the Dispatcher", retryable=False)
     try:
-        outcome: Outcome = operator.run(task, task.state)
+        outcome = operator.run(task, task.state)
     except BadInput as wrong:
-        error = f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message
-        return CompleteRequest(**fence, status="Failed", error_message=error, retryable=False)
+        return _failed(claimed, f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message, retryable=False)
     except Exception as wrong:
         log.exception("operator failed", operator=task.operator, task_id=str(task.task_id))
-        return CompleteRequest(**fence, status="Failed", error_message=f"{type(wrong).__name__}: {wrong}")
+        return _failed(claimed, f"{type(wrong).__name__}: {wrong}", retryable=True)
     return CompleteRequest(
-        **fence,
+        task_id=task.task_id,
+        attempt=claimed.attempt,
+        lease_token=claimed.lease_token,
         status="Completed",
         events=list(outcome.events),
         invalidations=list(outcome.invalidations),
         state=outcome.state,
+    )
+
+
+def _failed(claimed: Claimed, error: str, *, retryable: bool) -> CompleteRequest:
+    return CompleteRequest(
+        task_id=claimed.task.task_id,
+        attempt=claimed.attempt,
+        lease_token=claimed.lease_token,
+        status="Failed",
+        error_message=error,
+        retryable=retryable,
     )
 
 

@@ -7,39 +7,35 @@ from typing import Any
 
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_dags import list_dags
-from trace_platform.dispatcher.list_versions import list_versions
-from trace_platform.dispatcher.show_dag import DagShown, JobShown, show_dag
+from trace_platform.dispatcher.show_dag import JobShown, VersionShown, show_dag
 from trace_platform.store.identity import User
-from trace_platform.user_contracts import DagDetail, DagList, DagRow, JobRow
+from trace_platform.user_contracts import DagDetail, DagList, DagRow, JobRow, Version
 
 
 async def dags_for(control: Control, user: User) -> DagList:
     found = await list_dags(control, user.org_id)
-    return DagList(
-        dags=[
-            DagRow(
-                name=one.dag_name,
-                active_version=one.active,
-                activated_at=one.activated_at,
-                versions=one.versions,
-                deployed_at=one.deployed_at,
-                jobs=one.jobs,
-            )
-            for one in found
-        ]
-    )
+    return DagList(dags=[DagRow(**vars(one)) for one in found])
 
 
 async def dag_for(control: Control, user: User, dag_name: str) -> DagDetail:
-    versions = await list_versions(control.pool, user.org_id, dag_name)
     shown = await show_dag(control, user.org_id, dag_name)
     return DagDetail(
-        name=shown.dag_name,
-        active_version=shown.active,
-        versions=versions.versions,
+        name=shown.name,
+        active_version=shown.active_version,
+        versions=[_version(one) for one in shown.versions],
         shown_version=shown.version,
         jobs=[_job(one) for one in shown.jobs],
-        yaml=_yaml(shown),
+        yaml=next(one.yaml for one in shown.versions if one.dag_version_id == shown.version),
+    )
+
+
+def _version(one: VersionShown) -> Version:
+    return Version(
+        dag_version_id=one.dag_version_id,
+        yaml_hash=one.yaml_hash,
+        active=one.active,
+        created_at=one.created_at,
+        deployed_by=one.deployed_by,
     )
 
 
@@ -62,7 +58,3 @@ def _job(one: JobShown) -> JobRow:
 def _named(dataset: Mapping[str, Any], otherwise: str) -> str:
     """The published name, or who makes it."""
     return str(dataset["name"] or otherwise)
-
-
-def _yaml(shown: DagShown) -> str:
-    return next(one.yaml for one in shown.versions if one.id == shown.version)

@@ -169,7 +169,7 @@ async def _activate(asked: Asked) -> ActivateAnswer:
         dag_name=asked.path["dag"],
         dag_version_id=done.dag_version_id,
         former=done.former,
-        changed=done.former != done.dag_version_id,
+        changed=done.changed,
         canceled_tasks=done.canceled_tasks,
         made_again=done.made_again,
     )
@@ -189,7 +189,7 @@ async def _trigger(asked: Asked) -> TriggerAnswer:
         end=wish.end,
         request_id=request_id,
     )
-    return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids))
+    return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids), created=done.created)
 
 
 async def _invalidate(asked: Asked) -> InvalidateAnswer:

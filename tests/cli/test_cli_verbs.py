@@ -1,0 +1,314 @@
+"""The verbs of the command line against a running Dispatcher and Gateway, over TLS, as a person types them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from tests.dispatcher.chain import claimed, completion, drained
+from tests.dispatcher.support import control_for
+from tests.gateway.system import DAG, SERVICE, people
+from trace_platform.cli import main
+from trace_platform.client import dispatcher_client
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.http.internal_routes import internal_door
+from trace_platform.doors import Door, open_doors
+from trace_platform.gateway.process import public_door
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.lite.home import Home, ensure_issuer_key, public_pem
+from trace_platform.lite.user_token import mint_user_token
+from trace_platform.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
+from trace_platform.store.first_start import FIRST_ADMIN
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Trace = Callable[..., Said]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    folder = Home(tmp_path / "home")
+    folder.make()
+    return folder
+
+
+@pytest.fixture
+def trace(home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trace:
+    def run(*words: str, at_home: bool = True) -> Said:
+        monkeypatch.setattr(sys, "argv", ["trace", *words, *(["--home", str(home.root)] if at_home else [])])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Said(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+class Running:
+    """A Dispatcher's internal door and a Gateway on real listeners, in a thread with a loop of its own."""
+
+    def __init__(self, home: Home, state: str, queue: str) -> None:
+        self._home, self._state, self._queue = home, state, queue
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._stack = AsyncExitStack()
+        self.control: Control
+
+    def start(self) -> None:
+        self._thread.start()
+        self.do(self._open())
+
+    def stop(self) -> None:
+        self.do(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def do(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    async def _open(self) -> None:
+        home, enter = self._home, self._stack.enter_async_context
+        files = ensure_certificates(home.tls, datetime.now(UTC))
+        tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+        key = ensure_issuer_key(home)
+        identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(SERVICE))
+        self.control = await enter(control_for(self._state, self._queue, home.root))
+        await people(self.control)
+        await self.control.pool.execute(
+            "UPDATE users SET external_id = $1 WHERE external_id = 'acme|admin'", FIRST_ADMIN
+        )
+        inside = await enter(open_doors([Door("internal", "127.0.0.1", 0, internal_door(self.control))], tls))
+        settings = Settings(
+            home=home.root,
+            identity=identity,
+            tls=tls,
+            endpoints=EndpointSettings(dispatcher_internal=inside["internal"]),
+        )
+        gateway = public_door(await enter(dispatcher_client(settings)), identity, tls)
+        public = await enter(open_doors([Door("gateway", "127.0.0.1", 0, gateway)], tls))
+        document = {
+            "endpoints": public,
+            "ca_file": str(files.ca),
+            "user_token": mint_user_token(key, identity, FIRST_ADMIN),
+        }
+        home.ready.write_text(json.dumps(document))
+
+
+@pytest.fixture
+def running(home: Home, state_db: str, queue_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    made = Running(home, state_db, queue_db)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    path.write_text(DAG)
+    return path
+
+
+def a_task(running: Running, trace: Trace, file: Path) -> UUID:
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    assert trace("trigger", "shop", "fetch", "--range", "0-9").code == 0
+    running.do(drained(running.control))
+    return UUID(trace("task", "list", "--json").json["tasks"][0]["id"])
+
+
+async def fail(control: Control, task_id: UUID) -> None:
+    task, claims = await claimed(control, task_id)
+    said = completion(task, status="Failed", error_message="the disk [1] is full", retryable=False)
+    await Completer(control)(said, claims)
+
+
+def test_a_valid_dag_is_said_to_be_valid_without_a_running_system(trace: Trace, file: Path) -> None:
+    said = trace("dag", "validate", str(file), at_home=False)
+    assert (said.code, said.err) == (0, "")
+    assert "DAG shop is valid: 2 jobs" in said.out
+    assert trace("dag", "validate", str(file), "--json", at_home=False).json["valid"] is True
+
+
+def test_every_problem_of_a_dag_is_a_line_that_an_editor_can_jump_to(trace: Trace, file: Path) -> None:
+    file.write_text(DAG.replace("job: fetch}}", "job: fetchr}}").replace("runtime: dispatcher", "runtime: dispatchr"))
+    said = trace("dag", "validate", str(file), at_home=False)
+    assert (said.code, said.out) == (1, "")
+    lines = said.err.splitlines()
+    assert lines[0].startswith(f"{file}:2:21: defaults.runtime: there is no runtime 'dispatchr' (")
+    assert any(
+        line.startswith(f"{file}:9:") and "fetchr" in line and line.endswith("(did you mean fetch?)") for line in lines
+    ), lines
+    refused = trace("dag", "validate", str(file), "--json", at_home=False)
+    assert refused.code == 1
+    assert len(refused.json["error"]["problems"]) == len(lines)
+
+
+def test_a_dataset_of_another_dag_is_left_to_the_running_system(trace: Trace, file: Path) -> None:
+    file.write_text(DAG.replace("{from: {job: fetch}}", "{from: {dataset: elsewhere}}"))
+    said = trace("dag", "validate", str(file), at_home=False)
+    assert said.code == 0
+    assert "not checked, line 9" in said.out
+
+
+@pytest.mark.parametrize(
+    "words", [("task", "list"), ("dag", "list"), ("why", str(uuid4())), ("outbox", "retry"), ("token",)]
+)
+def test_without_a_running_system_a_verb_says_what_to_do(trace: Trace, words: tuple[str, ...]) -> None:
+    said = trace(*words)
+    assert (said.code, said.out) == (1, "")
+    assert "trace up" in said.err
+    assert "Traceback" not in said.err
+    assert trace(*words, "--json").json["error"]["hint"]
+
+
+def test_a_dag_is_deployed_activated_listed_and_shown(running: Running, trace: Trace, file: Path) -> None:
+    assert "no DAG is deployed yet" in trace("dag", "list").out
+    said = trace("dag", "deploy", str(file))
+    assert "deployed (2 jobs)" in said.out
+    version = trace("dag", "show", "shop", "--json").json["versions"][0]["dag_version_id"]
+    assert f"trace dag activate shop {version}" in said.out
+    assert "nothing changed" in trace("dag", "deploy", str(file)).out
+    assert "is active" in trace("dag", "activate", "shop", version).out
+    assert "was active already" in trace("dag", "activate", "shop", version).out
+    assert version in trace("dag", "list").out
+    assert "shop_orders" in trace("dag", "show", "shop").out
+    assert trace("dag", "show", "shop", "--yaml").out == DAG
+    assert trace("dag", "show", "nothing").code == 1
+    names = [one["name"] for one in trace("dataset", "list", "--json").json["datasets"]]
+    assert names == ["shop_clean", "shop_orders"]
+    assert "none yet" in trace("dataset", "show", "shop_clean").out
+
+
+def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(
+    running: Running, trace: Trace, file: Path
+) -> None:
+    file.write_text(DAG.replace("{from: {job: fetch}}", "{from: {dataset: elsewhere}}"))
+    said = trace("dag", "deploy", str(file))
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"{file}:9:")
+    assert "elsewhere" in said.err
+    file.write_text("jobs: []\n")
+    assert "`name` is required" in trace("dag", "deploy", str(file)).err
+
+
+def test_a_task_is_followed_from_trigger_to_its_end(running: Running, trace: Trace, file: Path) -> None:
+    assert "no tasks yet" in trace("task", "list").out
+    task = a_task(running, trace, file)
+    assert str(task) in trace("task", "list", "--status", "queued", "--job", "clean").out
+    assert "no task is like that" in trace("task", "list", "--status", "Failed").out
+    waits = trace("why", str(task))
+    assert waits.code == 2
+    assert "waits_for_worker" in waits.out
+    assert trace("why", "shop_clean", "0-9", "--json").json["stopped"]["rule"] == "waits_for_worker"
+
+    running.do(fail(running.control, task))
+    shown = trace("task", "show", str(task))
+    assert "the disk [1] is full" in shown.out
+    assert "partition:0-9" in shown.out
+    assert "attempt 2" in trace("task", "retry", str(task)).out
+    assert trace("task", "retry", str(task)).code == 1
+    assert trace("task", "cancel", str(task), "--reason", "enough").out == "canceled\n"
+    assert "before" in trace("task", "cancel", str(task)).out
+    assert trace("task", "show", str(task), "--json").json["cancel_reason"] == "enough"
+
+
+def test_a_range_is_invalidated_and_a_bad_one_refused(running: Running, trace: Trace, file: Path) -> None:
+    a_task(running, trace, file)
+    assert "no longer holds" in trace("invalidate", "shop_orders", "--range", "0-4", "--reason", "a reorg").out
+    running.do(drained(running.control))
+    assert len(trace("task", "list", "--json").json["tasks"]) == 2
+    said = trace("invalidate", "shop_orders", "--range", "9-4", "--reason", "x")
+    assert said.code == 1
+    assert "Traceback" not in said.err
+    assert trace("trigger", "shop", "fetch", "--cursor", "1", "--partition", "x").code == 1
+    assert trace("trigger", "shop", "clean").code == 1
+
+
+def test_promises_that_were_given_up_are_listed_and_tried_again(running: Running, trace: Trace, state_db: str) -> None:
+    assert "nothing is owed" in trace("outbox", "list").out
+    with psycopg.connect(state_db) as connection:
+        connection.execute(
+            "INSERT INTO outbox (org_id, kind, payload, status, last_error, processed_at)"
+            " SELECT id, 'enqueue_task', '{}', 'Failed', 'no such queue', now() FROM orgs WHERE slug = 'acme'"
+        )
+    listed = trace("outbox", "list", "--status", "failed")
+    assert "no such queue" in listed.out
+    assert "1 will be tried again" in trace("outbox", "retry").out
+    assert "nothing like that" in trace("outbox", "retry", "1").out
+
+
+def test_a_token_is_for_its_user_and_the_settings_can_name_another_gateway(
+    running: Running, trace: Trace, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    token = trace("token", "--subject", "acme|reader", "--days", "1").out.strip()
+    told = json.loads(home.ready.read_text())
+    monkeypatch.setenv("TRACE_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", told["endpoints"]["gateway"])
+    monkeypatch.setenv("TRACE_CLIENT__CA", told["ca_file"])
+    said = trace("dag", "list", at_home=False)
+    assert (said.code, "TRACE_CLIENT__TOKEN" in said.err) == (1, True)
+    monkeypatch.setenv("TRACE_CLIENT__TOKEN", token)
+    assert trace("dag", "list", at_home=False).code == 0
+    refused = trace("outbox", "list", at_home=False)
+    assert (refused.code, "reader may not" in refused.err) == (1, True)
+    assert token not in refused.err
+    monkeypatch.delenv("TRACE_CLIENT__CA")
+    stranger = trace("dag", "list", at_home=False)
+    assert (stranger.code, "certificate" in stranger.err) == (1, True)
+
+
+def test_a_gateway_that_went_away_is_said_so(trace: Trace, home: Home, tmp_path: Path) -> None:
+    files = ensure_certificates(home.tls, datetime.now(UTC))
+    gone = {"endpoints": {"gateway": "https://127.0.0.1:1"}, "ca_file": str(files.ca), "user_token": "x"}
+    home.ready.write_text(json.dumps(gone))
+    said = trace("task", "list")
+    assert (said.code, "does not answer" in said.err, "trace status" in said.err) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dag",),
+        ("dag", "validate"),
+        ("task",),
+        ("task", "list"),
+        ("outbox", "retry"),
+        ("trigger",),
+        ("why",),
+        ("token",),
+    ],
+)
+def test_every_verb_explains_itself(trace: Trace, words: tuple[str, ...]) -> None:
+    said = trace(*words, "--help", at_home=False)
+    assert said.code == 0
+    assert "Usage: trace" in said.out

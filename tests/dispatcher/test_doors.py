@@ -1,0 +1,190 @@
+"""The two doors over real TLS: who may ask, what is refused and how, and one task through all of it."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, deploy_chain
+from tests.dispatcher.support import control_for
+from trace_platform.capability.verifier import Verifier
+from trace_platform.contracts import MAX_BODY_BYTES
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.process import dispatching
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.settings import Settings, TlsSettings, load_settings
+from trace_platform.store.identity import hash_token
+from trace_platform.store.signing_keys import published
+
+pytestmark = pytest.mark.anyio
+
+WORKER = {"X-Trace-Worker-Token": "the worker token"}
+
+
+@dataclass(frozen=True)
+class Doors:
+    control: Control
+    chain: Chain
+    task: httpx.AsyncClient
+    internal: httpx.AsyncClient
+
+    async def claim(self, task_id: object | None = None) -> dict[str, Any]:
+        task_id = task_id or await a_task(self.control, self.chain)
+        body = {"task_id": str(task_id), "worker_id": "w"}
+        answer = await self.internal.post("/internal/task-claim", json=body, headers=WORKER)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def say(self, verb: str, claimed: dict[str, Any], token: str | None = None, **more: object) -> httpx.Response:
+        fence = {name: claimed[name] for name in ("attempt", "lease_token")}
+        body = {"task_id": claimed["task"]["task_id"], **fence, **more}
+        headers = {"X-Trace-Task-Capability": token or claimed["capability_token"]}
+        return await self.task.post(f"/v1/task/{verb}", json=body, headers=headers)
+
+
+@pytest.fixture
+async def doors(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Doors]:
+    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
+    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+    settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
+    context = ssl.create_default_context(cafile=files.ca)
+    async with control_for(state_db, queue_db, tmp_path) as control, opened(control, settings, context) as made:
+        yield made
+
+
+@asynccontextmanager
+async def opened(control: Control, settings: Settings, context: ssl.SSLContext) -> AsyncIterator[Doors]:
+    verifier = Verifier(lambda: published(control.pool), settings.tokens)
+    control = replace(control, minted=verifier.remember)
+    chain = await deploy_chain(control)
+    token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
+    await control.pool.execute(token, hash_token(WORKER["X-Trace-Worker-Token"]))
+    async with (
+        dispatching(control, verifier, settings) as addresses,
+        httpx.AsyncClient(base_url=addresses["dispatcher_task"], verify=context) as task,
+        httpx.AsyncClient(base_url=addresses["dispatcher_internal"], verify=context) as internal,
+    ):
+        yield Doors(control, chain, task, internal)
+
+
+async def test_one_task_through_both_doors(doors: Doors) -> None:
+    claimed = await doors.claim()
+    assert claimed["status"] == "Claimed"
+    beat = await doors.say("heartbeat", claimed, progress={"done": 1, "total": 2})
+    assert beat.status_code == 200
+    assert beat.json()["canceled"] is False
+    event = {"dataset_uuid": str(doors.chain.datasets["first"]), "dataset_version": str(doors.chain.versions["first"])}
+    sent = await doors.say("events", claimed, events=[{**event, "cursor": 1}, {**event, "cursor": 2}])
+    assert sent.json() == {"accepted": 2}
+    again = await doors.say("events", claimed, events=[{**event, "cursor": 1}, {**event, "cursor": 2}])
+    assert again.json() == {"accepted": 0}
+    done = await doors.say("complete", claimed, status="Completed", events=[{**event, "start": 0, "end": 9}])
+    assert done.json() == {"status": "Completed", "next_retry_at": None}
+    late = await doors.say("heartbeat", claimed)
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "lease_lost")
+
+
+async def test_a_buffer_publish_is_recorded_once_and_owed_once(doors: Doors) -> None:
+    claimed = await doors.claim()
+    prefix = f"{claimed['task']['outputs'][0]['storage_location']}attempts/{claimed['task']['task_id']}/1/"
+    body = {"dataset_uuid": str(doors.chain.datasets["first"]), "batch_uri": f"{prefix}batch.jsonl", "record_count": 10}
+    first = await doors.say("buffer-publish", claimed, **body)
+    again = await doors.say("buffer-publish", claimed, **body)
+    assert first.status_code == 200, first.text
+    assert again.json() == first.json()
+    other = await doors.say("buffer-publish", claimed, **{**body, "record_count": 11})
+    assert (other.status_code, other.json()["error"]["where"]) == (409, "/batch_uri")
+    foreign = await doors.say("buffer-publish", claimed, **{**body, "batch_uri": "s3://trace/elsewhere/batch.jsonl"})
+    assert (foreign.status_code, foreign.json()["error"]["where"]) == (403, "/batch_uri")
+    owed = "SELECT count(*) FROM outbox WHERE kind = 'publish_buffer'"
+    assert await doors.control.pool.fetchval(owed) == 1
+
+
+async def test_each_identity_opens_its_own_door_only(doors: Doors) -> None:
+    claimed = await doors.claim()
+    capability, body = claimed["capability_token"], {"task_id": str(uuid4()), "worker_id": "w"}
+    for headers in ({}, {"X-Trace-Worker-Token": capability}, {"X-Trace-Worker-Token": "wrong"}):
+        answer = await doors.internal.post("/internal/task-claim", json=body, headers=headers)
+        assert answer.status_code == 401, headers
+    for token in (WORKER["X-Trace-Worker-Token"], "", capability[:-4] + "AAAA"):
+        assert (await doors.say("heartbeat", claimed, token=token or "x")).status_code == 401, token
+    assert (await doors.task.post("/internal/task-claim", json=body, headers=WORKER)).status_code == 404
+    assert (await doors.internal.post("/v1/task/heartbeat", json=body, headers=WORKER)).status_code == 404
+
+
+async def test_the_token_of_one_task_does_not_speak_for_another(doors: Doors) -> None:
+    one, other = await doors.claim(), await doors.claim()
+    for verb, more in (("heartbeat", {}), ("complete", {"status": "Completed"}), ("events", {"events": []})):
+        answer = await doors.say(verb, one, token=other["capability_token"], **more)
+        assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/task_id")
+
+
+async def test_a_good_token_of_an_ended_attempt_is_refused(doors: Doors) -> None:
+    claimed = await doors.claim()
+    await doors.say("complete", claimed, status="Completed")
+    for verb, more in (("heartbeat", {}), ("events", {"events": []})):
+        assert (await doors.say(verb, claimed, **more)).status_code == 409
+
+
+@pytest.mark.parametrize("path", ["/internal/task-complete", "/internal/heartbeat", "/internal/events"])
+async def test_the_names_of_the_first_revision_do_not_exist(doors: Doors, path: str) -> None:
+    for door in (doors.task, doors.internal):
+        answer = await door.post(path, json={}, headers=WORKER)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_claim_says_why_it_gives_nothing(doors: Doors) -> None:
+    assert await doors.claim(uuid4()) == {"status": "NotClaimed", "reason": "NotFound"}
+    claimed = await doors.claim()
+    task_id = claimed["task"]["task_id"]
+    assert (await doors.claim(task_id))["reason"] == "AlreadyRunning"
+    await doors.say("complete", claimed, status="Completed")
+    assert (await doors.claim(task_id))["reason"] == "Completed"
+
+
+async def test_bad_requests_are_refused_with_the_pointer(doors: Doors) -> None:
+    claimed = await doors.claim()
+    unknown = await doors.say("heartbeat", claimed, surprise=1)
+    assert (unknown.status_code, unknown.json()["error"]["where"]) == (400, "/surprise")
+    half = await doors.say("events", claimed, events=[{"dataset_uuid": str(uuid4()), "dataset_version": "x"}])
+    assert (half.status_code, half.json()["error"]["where"]) == (400, "/events/0/dataset_version")
+    large = await doors.task.post("/v1/task/heartbeat", content=b" " * (MAX_BODY_BYTES + 1))
+    assert large.status_code == 400
+    nul = await doors.say("complete", claimed, status="Failed", error_message="a\0b")
+    assert nul.status_code == 400
+
+
+async def test_a_task_can_be_fetched_and_the_key_set_shows_public_halves_only(doors: Doors) -> None:
+    claimed = await doors.claim()
+    path = f"/internal/task-fetch?task_id={claimed['task']['task_id']}"
+    fetched = await doors.internal.get(path, headers=WORKER)
+    assert fetched.json()["status"] == "Running"
+    assert fetched.json()["operator"] == "noop"
+    assert (await doors.internal.get(path)).status_code == 401
+    assert (await doors.internal.get("/internal/task-fetch?task_id=x", headers=WORKER)).status_code == 400
+    keys = (await doors.internal.get("/internal/jwks/task")).json()["keys"]
+    assert keys
+    assert all("d" not in key for key in keys)
+
+
+async def test_the_loops_bring_an_event_to_the_queue_without_being_stepped(doors: Doors) -> None:
+    claimed = await doors.claim()
+    event = {"dataset_uuid": str(doors.chain.datasets["first"]), "dataset_version": str(doors.chain.versions["first"])}
+    await doors.say("complete", claimed, status="Completed", events=[{**event, "cursor": 5}])
+    (delivery,) = await doors.control.queue.receive(
+        "tasks-ecs_platform", max_messages=1, visibility=timedelta(minutes=1), wait=timedelta(seconds=30)
+    )
+    second = await doors.claim(json.loads(delivery.body)["task_id"])
+    assert second["task"]["job"] == {"dag_name": "chain", "name": "second"}
+    assert second["task"]["scope"]["cursor"] == 5
