@@ -50,8 +50,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
-    folder = Path(tempfile.mkdtemp(prefix="trace-bench-"))
-    folder.chmod(0o711)
+    folder = _folder()
     try:
         with running(Cluster("bench", folder / "data", folder / "s", free_port(), settings=settings or {})) as server:
             async with _dispatching(server, folder) as made:
@@ -77,19 +76,11 @@ async def _dispatching(server: RunningServer, folder: Path) -> AsyncIterator[Rig
         "dispatcher": {"task_port": ports[0], "internal_port": ports[1]},
         "log": {"level": "warning"},
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trace_platform", "dispatcher", "--settings", "-"],
-        stdin=subprocess.PIPE,
-        stdout=(folder / "dispatcher.log").open("wb"),
-        stderr=subprocess.STDOUT,
-    )
+    process = _start(document, folder / "dispatcher.log")
     queue = PgQueue(server.dsn("queue"), connections=2)
     pool = await asyncpg.create_pool(state, min_size=1, max_size=2)
     try:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(document).encode())
-        process.stdin.close()
-        await _listening(ports[1], process, folder / "dispatcher.log")
+        await _listening(ports[1], process)
         org_id = await pool.fetchval("SELECT id FROM orgs")
         doors = [f"https://127.0.0.1:{port}" for port in ports]
         context = ssl.create_default_context(cafile=tls.ca)
@@ -101,10 +92,30 @@ async def _dispatching(server: RunningServer, folder: Path) -> AsyncIterator[Rig
         pool.terminate()
 
 
-async def _listening(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="trace-bench-"))
+    folder.chmod(0o711)
+    return folder
+
+
+def _start(document: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trace_platform", "dispatcher", "--settings", "-"],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(document).encode())
+    process.stdin.close()
+    return process
+
+
+async def _listening(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
+        assert process.poll() is None, "the Dispatcher ended"
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
@@ -112,4 +123,4 @@ async def _listening(port: int, process: subprocess.Popen[bytes], log: Path) -> 
         else:
             writer.close()
             return
-    raise AssertionError(log.read_text())
+    raise AssertionError("the Dispatcher does not listen")

@@ -72,4 +72,3 @@ def data_db(clone: Callable[[Database], str]) -> str:
 @pytest.fixture
 def queue_db(clone: Callable[[Database], str]) -> str:
     return clone("queue")
-

@@ -11,10 +11,10 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from trace_platform.doors import client_context
 from trace_platform.errors import DoorUnavailable, NotFound, SettingsError
 from trace_platform.settings import Settings
-from trace_platform.user_contracts import USER
+from trace_platform.tls import client_context
+from trace_platform.user_calls import USER
 
 WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
 
@@ -70,7 +70,7 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
         raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
     headers = {WORKER_TOKEN: token.get_secret_value()}
     async with httpx.AsyncClient(
-        base_url=url, headers=headers, verify=client_context(settings.tls), timeout=10
+        base_url=url, headers=headers, verify=client_context(settings.tls.ca), timeout=10
     ) as http:
         yield DispatcherClient(http)
 

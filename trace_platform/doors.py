@@ -8,7 +8,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any
 
@@ -34,6 +33,7 @@ from trace_platform.errors import (
     Unavailable,
 )
 from trace_platform.settings import TlsSettings
+from trace_platform.tls import TlsFiles, reload_if_changed, server_context
 
 STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
     (BadInput, 400),
@@ -57,13 +57,16 @@ class Door:
 
 
 @asynccontextmanager
-async def open_doors(doors: Sequence[Door], tls: TlsSettings) -> AsyncIterator[dict[str, str]]:
+async def open_doors(
+    doors: Sequence[Door], tls: TlsSettings, look_every: float = RENEWAL_LOOK_SECONDS
+) -> AsyncIterator[dict[str, str]]:
     """Listen on every door until the block ends; gives the address of each. All are bound before any is served."""
-    context, certificate = server_context(tls)
+    files = _files(tls)
+    context = _context(files)
     sockets = [_bind(door) for door in doors]
     servers = [_server(door.app, context) for door in doors]
     serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
-    renewal = asyncio.create_task(_follow_renewals(context, tls, certificate))
+    renewal = asyncio.create_task(_follow_renewals(context, files, look_every))
     try:
         await _started(servers, serving)
         yield {door.name: _address(sock) for door, sock in zip(doors, sockets, strict=True)}
@@ -122,38 +125,26 @@ HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
 """The exception handlers of every door."""
 
 
-def server_context(tls: TlsSettings) -> tuple[ssl.SSLContext, float]:
-    """The context, and the time of the certificate it holds."""
+def _files(tls: TlsSettings) -> TlsFiles:
     if tls.cert is None or tls.key is None:
         missing = "tls.cert" if tls.cert is None else "tls.key"
         raise SettingsError(f"a door needs a certificate: {missing} is not set", where=missing)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context, _load(context, tls.cert, tls.key)
+    return TlsFiles(tls.ca or tls.cert, tls.cert, tls.key)
 
 
-def client_context(tls: TlsSettings) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=tls.ca)
-
-
-def _load(context: ssl.SSLContext, cert: Path, key: Path) -> float:
+def _context(files: TlsFiles) -> ssl.SSLContext:
     try:
-        when = cert.stat().st_mtime
-        context.load_cert_chain(cert, key)
+        return server_context(files)
     except OSError as wrong:  # SSLError is one too
-        raise SetupError(f"the certificate cannot be used: {wrong}", where=str(cert)) from None
-    return when
+        raise SetupError(f"the certificate cannot be used: {wrong}", where=str(files.cert)) from None
 
 
-async def _follow_renewals(context: ssl.SSLContext, tls: TlsSettings, loaded: float) -> None:
+async def _follow_renewals(context: ssl.SSLContext, files: TlsFiles, every: float) -> None:
     """A renewed certificate is shown to the next caller; nobody is cut off."""
-    assert tls.cert is not None  # noqa: S101 - server_context refused that
-    assert tls.key is not None  # noqa: S101
+    seen = reload_if_changed(context, files, None)
     while True:
-        await asyncio.sleep(RENEWAL_LOOK_SECONDS)
-        with contextlib.suppress(OSError, SetupError):  # between two renames: look again later
-            if tls.cert.stat().st_mtime != loaded:
-                loaded = _load(context, tls.cert, tls.key)
+        await asyncio.sleep(every)
+        seen = reload_if_changed(context, files, seen)
 
 
 def _bind(door: Door) -> socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID, uuid4
 
 from tests.dispatcher.support import Org, an_org
@@ -24,7 +25,8 @@ class Chain:
     versions: dict[str, UUID]
 
     def event(self, job: str, **scope: object) -> EventBody:
-        return EventBody(dataset_uuid=self.datasets[job], dataset_version=self.versions[job], **scope)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"dataset_uuid": self.datasets[job], "dataset_version": self.versions[job], **scope}
+        return EventBody(**told)
 
 
 async def deploy_chain(control: Control, *, slug: str = "acme", max_concurrency: int | None = None) -> Chain:
@@ -56,7 +58,8 @@ async def deploy_chain(control: Control, *, slug: str = "acme", max_concurrency:
         source = above is None
         job = await pool.fetchval(
             "INSERT INTO jobs (org_id, name, dag_name, dag_version_id, activation, runtime, operator, source,"
-            " execution_strategy, config_hash, input_datasets, output_datasets, update_strategy, scaling, timeout_seconds)"
+            " execution_strategy, config_hash, input_datasets, output_datasets, update_strategy, scaling,"
+            " timeout_seconds)"
             " VALUES ($1, $2, 'chain', $3, $4::job_activation, 'ecs_platform', 'noop', $5, $6::execution_strategy, $2,"
             " $7, $8, 'replace', $9, 3600) RETURNING id",
             org.id,

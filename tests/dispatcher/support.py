@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -18,8 +16,7 @@ from trace_platform.adapters.signer_pem import PemSigner
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import Deployed, deploy_dag
-from trace_platform.dispatcher.loops.drain_outbox import Drain, queue_of
-from trace_platform.dispatcher.run_in_process import run_in_process
+from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
 from trace_platform.settings import TokenSettings
@@ -59,20 +56,11 @@ async def an_org(pool: asyncpg.Pool, slug: str = "acme") -> Org:
     return Org(org, user)
 
 
-async def run_here(control: Control) -> int:
-    """Drains until nothing is owed, and runs what is the Dispatcher's own; how many tasks it ran.
-
-    Takes the wake-ups from the queue of `runtime: dispatcher`, as long as the drain publishes them there.
-    """
-    drain, ran = Drain(control), 0
-    while True:
-        moved = await drain.once()
-        found = await control.queue.receive(queue_of("dispatcher"), max_messages=100, visibility=timedelta(minutes=5))
-        if not found and not moved:
-            return ran
-        done = await run_in_process(control, [UUID(json.loads(one.body)["task_id"]) for one in found])
-        await control.queue.ack(queue_of("dispatcher"), [one.receipt for one in found])
-        ran += done.completed + done.failed
+async def run_here(control: Control) -> None:
+    """Drains until nothing is owed: what is the Dispatcher's own runs in the drain."""
+    drain = Drain(control)
+    while await drain.once():
+        pass
 
 
 async def deployed_and_active(control: Control, org: Org, text: str) -> Deployed:

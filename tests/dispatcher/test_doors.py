@@ -46,7 +46,7 @@ class Doors:
         found: dict[str, Any] = answer.json()
         return found
 
-    async def say(self, verb: str, claimed: dict[str, Any], token: str | None = None, **more: object) -> httpx.Response:
+    async def say(self, verb: str, claimed: dict[str, Any], token: str | None = None, **more: Any) -> httpx.Response:
         fence = {name: claimed[name] for name in ("attempt", "lease_token")}
         body = {"task_id": claimed["task"]["task_id"], **fence, **more}
         headers = {"X-Trace-Task-Capability": token or claimed["capability_token"]}
@@ -98,7 +98,11 @@ async def test_one_task_through_both_doors(doors: Doors) -> None:
 async def test_a_buffer_publish_is_recorded_once_and_owed_once(doors: Doors) -> None:
     claimed = await doors.claim()
     prefix = f"{claimed['task']['outputs'][0]['storage_location']}attempts/{claimed['task']['task_id']}/1/"
-    body = {"dataset_uuid": str(doors.chain.datasets["first"]), "batch_uri": f"{prefix}batch.jsonl", "record_count": 10}
+    body: dict[str, Any] = {
+        "dataset_uuid": str(doors.chain.datasets["first"]),
+        "batch_uri": f"{prefix}batch.jsonl",
+        "record_count": 10,
+    }
     first = await doors.say("buffer-publish", claimed, **body)
     again = await doors.say("buffer-publish", claimed, **body)
     assert first.status_code == 200, first.text
@@ -125,7 +129,8 @@ async def test_each_identity_opens_its_own_door_only(doors: Doors) -> None:
 
 async def test_the_token_of_one_task_does_not_speak_for_another(doors: Doors) -> None:
     one, other = await doors.claim(), await doors.claim()
-    for verb, more in (("heartbeat", {}), ("complete", {"status": "Completed"}), ("events", {"events": []})):
+    calls: dict[str, dict[str, Any]] = {"heartbeat": {}, "complete": {"status": "Completed"}, "events": {"events": []}}
+    for verb, more in calls.items():
         answer = await doors.say(verb, one, token=other["capability_token"], **more)
         assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/task_id")
 
@@ -133,7 +138,8 @@ async def test_the_token_of_one_task_does_not_speak_for_another(doors: Doors) ->
 async def test_a_good_token_of_an_ended_attempt_is_refused(doors: Doors) -> None:
     claimed = await doors.claim()
     await doors.say("complete", claimed, status="Completed")
-    for verb, more in (("heartbeat", {}), ("events", {"events": []})):
+    calls: dict[str, dict[str, Any]] = {"heartbeat": {}, "events": {"events": []}}
+    for verb, more in calls.items():
         assert (await doors.say(verb, claimed, **more)).status_code == 409
 
 

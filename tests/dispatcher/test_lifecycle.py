@@ -144,7 +144,8 @@ async def test_a_reply_with_a_wrong_token_or_attempt_changes_nothing(
         await renewer(control)(Beat(HeartbeatRequest(**wrong), claims))
     with pytest.raises(LeaseLost):
         await accept_events(control, EventsRequest(**wrong, events=[chain.event("first", cursor=1)]), claims)
-    for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}):
+    ways: list[dict[str, Any]] = [{}, {"outputs": [output(chain, "first", 0, 9)]}]
+    for more in ways:
         with pytest.raises(LeaseLost):
             await Completer(control)(CompleteRequest(status="Completed", **wrong, **more), claims)
     row = await control.pool.fetchrow("SELECT status::text, last_heartbeat = started_at AS unheard FROM tasks")

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from trace_platform.contracts import EventBody, InputRef, InvalidationBody, JobRef, OutputRef, ScopeRef, TaskPayload
-from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.operators import noop, range_aggregator, range_splitter
 from trace_platform.dispatcher.operators.outcome import Outcome, State
 from trace_platform.dispatcher.operators.registry import IN_PROCESS, InProcess
+from trace_platform.dispatcher.route_event import route
 from trace_platform.dispatcher.run_in_process import Ran, run_in_process
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.ranges import Range, inclusive, merge, tiles
@@ -287,7 +287,7 @@ async def test_two_replicas_lose_no_state_of_one_job(pair: tuple[Control, Contro
     await deployed_and_active(one, org, LINE.replace("chunk: 10", "chunk: 1"))
     await trigger(one, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
     for _ in range(2):  # ask's event makes cut's task, cut's events make join's
-        await Drain(one).once()
+        await route(one, "route_event")
         await run_in_process(one, await queued(one, "cut"))
     waiting = await queued(one, "join")
     assert len(waiting) == 60
@@ -332,7 +332,7 @@ async def test_an_outcome_that_is_refused_fails_its_task_and_no_other(
     await deployed_and_active(control, org, LINE)
     for start in (0, 10):
         await trigger(control, org.id, "line", "ask", start=start, end=start + 9, request_id=uuid4())
-    await Drain(control).once()
+    await route(control, "route_event")
 
     def run(task: TaskPayload, state: State | None) -> Outcome:
         if task.scope.start == 0:
@@ -353,7 +353,7 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
     one, two = pair
     await deployed_and_active(one, org, LINE)
     await trigger(one, org.id, "line", "ask", start=0, end=9, request_id=uuid4())
-    await Drain(one).once()
+    await route(one, "route_event")
     waiting = await queued(one, "cut")
 
     async def die(*_: object) -> None:
@@ -380,14 +380,63 @@ async def test_what_an_unchanged_aggregator_heard_goes_on_in_the_next_version(
         control, org.id, org.user, LINE.replace("operator: pull", "operator: pull, config: {n: 2}")
     )
     await trigger(control, org.id, "line", "ask", start=50, end=69, request_id=uuid4())
-    while await Drain(control).once():
-        await run_in_process(control, await queued(control, "cut"))
+    await route(control, "route_event")
+    await run_in_process(control, await queued(control, "cut"))
+    await route(control, "route_event")
     assert len(await queued(control, "join")) == 2  # the old version's, when it leaves
     done = await activate_dag(control, org.id, "line", changed.dag_version_id)
     assert (done.canceled_tasks, done.made_again) == (2, 2)
     await trigger(control, org.id, "line", "ask", start=70, end=99, request_id=uuid4())
     await run_here(control)
     assert await partitions(control, "work") == ["0-99"]
+
+
+@pytest.mark.anyio
+async def test_a_straggler_of_a_version_that_left_runs_in_the_one_that_serves(
+    pair: tuple[Control, Control], org: Org
+) -> None:
+    control, _ = pair
+    first = await deployed_and_active(control, org, LINE)
+    second = await deployed_and_active(control, org, LINE.replace("operator: pull", "operator: pull, config: {n: 2}"))
+    straggler = await control.pool.fetchval(
+        "INSERT INTO tasks (org_id, job_id, dedupe_key, input_versions, woken_at)"
+        " SELECT org_id, id, 'partition:late',"
+        " jsonb_build_object('dataset_uuid', input_datasets[1], 'start', 0, 'end', 9), now()"
+        " FROM jobs WHERE id = $1 RETURNING id",
+        first.jobs["join"],
+    )
+    assert await run_in_process(control, [straggler]) == Ran(skipped=1)
+    assert await retire_tasks(control) == 1
+    await run_here(control)
+    [row] = await control.pool.fetch("SELECT job_id, state::text AS state FROM operator_state")
+    assert (row["job_id"], json.loads(row["state"])["heard"]) == (second.jobs["join"], [[0, 10]])
+
+
+@pytest.mark.anyio
+async def test_an_activation_in_the_middle_of_a_busy_aggregator_loses_nothing(
+    pair: tuple[Control, Control], org: Org
+) -> None:
+    one, two = pair
+    first = LINE.replace("chunk: 10", "chunk: 1")
+    await deployed_and_active(one, org, first)
+    changed = await deploy_dag(one, org.id, org.user, first.replace("operator: pull", "operator: pull, config: {n: 2}"))
+    await trigger(one, org.id, "line", "ask", start=0, end=59, request_id=uuid4())
+    for _ in range(2):
+        await route(one, "route_event")
+        await run_in_process(one, await queued(one, "cut"))
+    waiting = await queued(one, "join")
+    _, _, done = await asyncio.gather(
+        run_in_process(one, waiting),
+        run_in_process(two, waiting[::-1]),
+        activate_dag(two, org.id, "line", changed.dag_version_id),
+    )
+    await run_here(one)
+    state = await one.pool.fetchval("SELECT state::text FROM operator_state WHERE job_id = $1", changed.jobs["join"])
+    assert json.loads(state)["heard"] == [[0, 60]]
+    completed = await one.pool.fetchval(
+        "SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'join' AND t.status = 'Completed'"
+    )
+    assert (completed, done.made_again) == (60, done.canceled_tasks)
 
 
 def test_heard_ranges_are_kept_merged() -> None:

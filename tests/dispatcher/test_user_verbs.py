@@ -50,8 +50,9 @@ def output(chain: Chain, job: str, start: int, end: int) -> OutputBody:
     )
 
 
-async def committed(control: Control, chain: Chain, job: str, task_id: UUID, start: int, end: int) -> Claimed:
+async def committed(control: Control, chain: Chain, job: str, task_id: UUID, *span: int) -> Claimed:
     """The task writes the range, commits it and says so."""
+    start, end = span
     task, claims = await claimed(control, task_id)
     done = completion(task, outputs=[output(chain, job, start, end)], events=[chain.event(job, start=start, end=end)])
     await Completer(control)(done, claims)
@@ -71,7 +72,7 @@ async def why(control: Control, chain: Chain, **asked: object) -> Explanation:
 
 async def rule(control: Control, chain: Chain, **asked: object) -> str | None:
     found = await why(control, chain, **asked)
-    return found.stopped and found.stopped.rule
+    return None if found.stopped is None else found.stopped.rule
 
 
 async def test_pages_of_tasks_hold_every_task_once_the_newest_first(control: Control) -> None:
@@ -322,15 +323,32 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
     task, claims = await claimed(control, await a_task(control, chain))
     await Completer(control)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
     assert await rule(control, chain, dataset=second, partition="0-9") == "not_routed_yet"
-    dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {} WHERE kind = 'route_event'"
+    dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {}"
+    dead += " WHERE kind = 'route_event'"
     await control.pool.execute(dead.format("now()"), "Failed")
     assert await rule(control, chain, dataset=second, partition="0-9") == "promise_dead"
     await control.pool.execute(dead.format("NULL"), "Pending")
     await drained(control)
     assert await rule(control, chain, dataset=second, partition="0-9") == "waits_for_worker"
 
+    (made,) = await tasks_of(control, chain, "second")
+    task, claims = await claimed(control, made)
+    await Completer(control)(completion(task), claims)
+    assert await rule(control, chain, dataset=second, partition="0-9") == "not_written"
+    assert "it committed nothing" in (await why(control, chain, task=made)).verdict
+
     await control.pool.execute("DELETE FROM dag_current_versions")
     assert await rule(control, chain, dataset=second, partition="10-19") == "not_active"
+
+
+async def test_a_task_for_something_else_does_not_explain_a_partition(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, events=[chain.event("first", cursor=7), chain.event("first")]), claims)
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 2
+    for partition in ("0-9", "today"):
+        assert await rule(control, chain, dataset=str(chain.datasets["second"]), partition=partition) == "no_event"
 
 
 async def test_why_says_that_news_of_an_old_generation_is_kept_for_the_record_only(control: Control) -> None:

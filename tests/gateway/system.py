@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.dispatcher.support import control_for
 from trace_platform.client import WORKER_TOKEN, DispatcherClient
+from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.internal_routes import internal_door
+from trace_platform.domain.catalog import OperatorSpec
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.home import public_pem
 from trace_platform.lite.user_token import mint_user_token
@@ -31,12 +33,18 @@ jobs:
     operator: noop
     source: {kind: manual}
   - name: clean
-    operator: noop
+    operator: work
     inputs: [{from: {job: fetch}}]
+    runtime: ecs_platform
 publish:
   shop_orders: {job: fetch}
   shop_clean: {job: clean}
 """
+
+
+def workers() -> AbstractContextManager[None]:
+    """Operator `work` is known, and no worker runs it: its tasks stay as a test leaves them."""
+    return registered(work=OperatorSpec(lambda config: [], frozenset({"ecs_platform"})))  # noqa: ARG005
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,9 @@ class System:
     identity: IdentitySettings
     gateway: httpx.AsyncClient
     internal: httpx.AsyncClient
+    """The internal door to somebody who has shown nothing."""
+    inside: httpx.AsyncClient
+    """The same to the Gateway."""
 
     def token(self, subject: str) -> str:
         return mint_user_token(self.key, self.identity, subject)
@@ -73,11 +84,12 @@ async def system(state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[
         await people(control)
         service = {WORKER_TOKEN: SERVICE}
         async with (
-            _over(internal_door(control), service) as inside,
-            _over(public_door(DispatcherClient(inside), identity)) as gateway,
-            _over(internal_door(control)) as internal,
+            over(internal_door(control), service) as inside,
+            over(public_door(DispatcherClient(inside), identity)) as gateway,
+            over(internal_door(control)) as internal,
         ):
-            yield System(control, key, identity, gateway, internal)
+            with workers():
+                yield System(control, key, identity, gateway, internal, inside)
 
 
 async def people(control: Control) -> None:
@@ -93,6 +105,6 @@ async def people(control: Control) -> None:
             )
 
 
-def _over(app: Any, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+def over(app: Any, headers: dict[str, str] | None = None) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="https://test", headers=headers)

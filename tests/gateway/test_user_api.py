@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
-from uuid import UUID, uuid4
+from typing import Any, cast
+from uuid import uuid4
 
 import httpx
 import jwt
@@ -19,14 +20,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.dispatcher.chain import claimed, drained
-from tests.gateway.system import DAG, SERVICE, System, system
+from tests.gateway.system import DAG, SERVICE, System, over, system
 from trace_platform.client import WORKER_TOKEN, DispatcherClient
+from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.doors import Door, json_response, open_doors
 from trace_platform.gateway.process import public_door
 from trace_platform.gateway.user_keys import UserKeys
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import IdentitySettings, TlsSettings
-from trace_platform.user_contracts import CALLS, ROLES, USER, Call
+from trace_platform.user_calls import CALLS, ROLES, USER, Call
 
 pytestmark = pytest.mark.anyio
 
@@ -237,7 +239,7 @@ async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> 
     other, pem = ec.generate_private_key(ec.SECP256R1()), str(trace.identity.user_public_key)
     forged = [
         jwt.encode(good, other, algorithm="ES256"),
-        jwt.encode(good, None, algorithm="none"),
+        jwt.encode(good, cast("Any", None), algorithm="none"),
         *(
             jwt.encode(good | wrong, trace.key, algorithm="ES256")
             for wrong in (
@@ -274,12 +276,13 @@ async def test_bodies_and_parameters_are_refused_with_their_place(trace: System)
         ("GET", "/v1/tasks?limit=1&limit=2", b"", "query"),
         ("GET", "/v1/why?dataset=a%00&partition=1", b"", "query dataset"),
         ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": ""}', "/reason"),
-        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "a\\u0000b"}', "/reason"),
+        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "a\\u0000b"}', ""),
         ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "x", "org": 1}', "/org"),
         ("POST", f"/v1/tasks/{A_TASK}/retry", b'{"x": 1}', ""),
         ("POST", "/v1/outbox/retry", b'{"ids": [-1]}', "/ids/0"),
         ("POST", "/v1/outbox/retry", b"[" * 100_000, ""),
         ("POST", "/v1/dags/shop/jobs/fetch/trigger", b'{"cursor": 9223372036854775808}', "/cursor"),
+        ("POST", "/v1/dags/shop/jobs/fetch/trigger", b'{"partition": "a/b"}', "/partition"),
         ("POST", "/v1/datasets/shop_orders/invalidate", b'{"start": 5, "end": 4, "reason": "x"}', "/start"),
         ("POST", "/v1/dags/shop/versions", b"x" * (1024 * 1024 + 1), ""),
     ]
@@ -294,24 +297,19 @@ async def test_bodies_and_parameters_are_refused_with_their_place(trace: System)
 
 
 async def test_a_dispatcher_that_is_away_or_refuses_the_gateway_is_a_retryable_503(trace: System) -> None:
-    async def turned_away(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused", request=request)
-
-    async def not_for_you(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(401, json={"error": {"code": "unauthenticated", "where": f"header {WORKER_TOKEN}"}})
-
-    async def broken(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(500, text="Traceback: secret")
-
-    for upstream in (turned_away, not_for_you, broken):
-        async with httpx.AsyncClient(transport=httpx.MockTransport(upstream), base_url="https://d") as inside:
-            app = public_door(DispatcherClient(inside), trace.identity)
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://g") as gateway:
-                headers = {"authorization": f"Bearer {trace.token(ADMIN)}"}
-                answer = await gateway.get("/v1/tasks", headers=headers)
-        assert answer.status_code == 503
+    without_database = replace(trace.control, pool=cast("Any", None))  # a fault of ours, as the Gateway sees it
+    upstreams = [
+        httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False),
+        over(internal_door(trace.control), {WORKER_TOKEN: "revoked"}),
+        over(internal_door(without_database), {WORKER_TOKEN: SERVICE}),
+    ]
+    for upstream in upstreams:
+        async with upstream, over(public_door(DispatcherClient(upstream), trace.identity)) as gateway:
+            headers = {"authorization": f"Bearer {trace.token(ADMIN)}"}
+            answer = await gateway.get("/v1/tasks", headers=headers)
+        assert answer.status_code == 503, answer.text
         assert answer.json()["error"]["retryable"]
-        assert "secret" not in answer.text
+        assert "Traceback" not in answer.text
 
 
 async def test_a_database_that_is_away_is_a_retryable_503(trace: System) -> None:
@@ -349,7 +347,7 @@ async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: Syst
     files = ensure_certificates(tmp_path / "tls", _now())
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
     door = Door("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", jwks)]))
-    async with open_doors([door], tls) as at, _inside(trace) as inside:
+    async with open_doors([door], tls) as at, over(internal_door(trace.control), {WORKER_TOKEN: SERVICE}) as inside:
         identity = IdentitySettings(
             user_issuer="https://login", user_audience="me", user_jwks_url=f"{at['issuer']}/keys"
         )
@@ -405,14 +403,5 @@ def _jwk(key: Any) -> dict[str, Any]:
     return found
 
 
-def _now() -> Any:
-    from datetime import UTC, datetime
-
+def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _inside(trace: System) -> httpx.AsyncClient:
-    from trace_platform.dispatcher.http.internal_routes import internal_door
-
-    transport = httpx.ASGITransport(internal_door(trace.control))
-    return httpx.AsyncClient(transport=transport, base_url="https://d", headers={WORKER_TOKEN: SERVICE})

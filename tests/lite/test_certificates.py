@@ -21,13 +21,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from trace_platform.errors import SetupError
-from trace_platform.lite.certificates import (
-    TlsFiles,
-    client_context,
-    ensure_certificates,
-    reload_if_changed,
-    server_context,
-)
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.tls import TlsFiles, client_context, reload_if_changed, server_context
 
 # Handshakes are checked against the real clock, so certificates of "the past" are made relative to it.
 NOW = datetime.now(UTC).replace(microsecond=0)

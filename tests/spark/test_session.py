@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -147,6 +146,8 @@ def test_all_that_spark_writes_is_in_its_folder(spark: SparkSession) -> None:
 def test_ctrl_c_is_still_ours(spark: SparkSession) -> None:
     assert is_alive(spark)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert os.getpgid(jvm_of(spark).pid) != os.getpgrp(), "a terminal's Ctrl-C does not reach the JVM"
+    assert os.getsid(jvm_of(spark).pid) == os.getsid(0), "and who ends our session ends it too"
 
 
 def test_a_process_has_one_session(spark: SparkSession, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_cluster_gets_our_package_through_sparks_own_script_in_a_path_with_a_s
     for entry in configuration.spark_home().iterdir():
         (home / entry.name).symlink_to(entry)
     done = subprocess.run(
-        [sys.executable, "-c", CLUSTER, str(tmp_path / "my home"), str(home)],
+        [sys.executable, "-c", CLUSTER, str(tmp_path / "my home"), str(home), str(configuration.spark_home().parent)],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         capture_output=True,
@@ -325,7 +326,7 @@ CLUSTER = textwrap.dedent("""
     from trace_platform.spark.java import find_java
     from trace_platform.spark.session import SparkOptions, start_session, stop_session
 
-    home, spark_home = map(Path, sys.argv[1:])
+    home, spark_home = map(Path, sys.argv[1:3])
     options = SparkOptions(
         local_dir=home / "spark",
         master="local-cluster[1,1,1024]",
@@ -334,7 +335,7 @@ CLUSTER = textwrap.dedent("""
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
-        environment={"SPARK_HOME": str(spark_home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": ""},
+        environment={"SPARK_HOME": str(spark_home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": sys.argv[3]},
     )
     session = start_session(options, find_java(os.environ, home / "cache"), os.environ)
 
@@ -396,7 +397,7 @@ def other_place(place: Path) -> Path:
     (place / "venv" / "lib" / version).mkdir(parents=True)
     (place / "venv" / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
     (place / "venv" / "bin" / "python").symlink_to(base)
-    (place / "venv" / "lib" / version / "site-packages").symlink_to(sysconfig.get_path("purelib"))
+    (place / "venv" / "lib" / version / "site-packages").symlink_to(configuration.spark_home().parent)
     (place / "checkout").mkdir()
     (place / "checkout" / "trace_platform").symlink_to(ROOT / "trace_platform")
     return place / "venv" / "bin" / "python"

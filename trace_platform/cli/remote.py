@@ -15,10 +15,10 @@ import msgspec
 from trace_platform import errors
 from trace_platform.cli.options import settings_of
 from trace_platform.contracts import Message
-from trace_platform.doors import client_context
 from trace_platform.errors import DoorUnavailable, InvalidDag, Problem, Refused, SettingsError, SetupError, TraceError
-from trace_platform.settings import Settings, TlsSettings
-from trace_platform.user_contracts import CALLS
+from trace_platform.settings import Settings
+from trace_platform.tls import client_context
+from trace_platform.user_calls import CALLS
 
 A = TypeVar("A", bound=Message)
 SECONDS = 60.0
@@ -67,7 +67,7 @@ def remote(home: Path | None) -> Iterator[Remote]:
     """The system that the settings name (`client.*`), else the one that runs in the home folder."""
     settings = settings_of(home)
     target = _from_settings(settings) if settings.client.gateway_url else _from_home(settings)
-    tls = client_context(TlsSettings(ca=target.ca))
+    tls = client_context(target.ca)
     headers = {"authorization": f"Bearer {target.token}"}
     # A system on this machine is never behind a proxy.
     with httpx.Client(

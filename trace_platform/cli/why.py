@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 from uuid import UUID
 
@@ -20,10 +19,7 @@ Partition = Annotated[
 
 
 def why(subject: Subject, partition: Partition = None, home: Home = None, json: Json = False) -> None:
-    """Tell the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it.
-
-    Exit code 0: it led to a commit. 2: something stopped it, and is named.
-    """
+    """Tell the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it."""
     from trace_platform.cli import rows
     from trace_platform.cli.remote import remote
     from trace_platform.user_contracts import Explanation
@@ -43,7 +39,6 @@ def why(subject: Subject, partition: Partition = None, home: Home = None, json: 
             rows.note(
                 f"stopped by {found.stopped.rule}" + (f"; try {found.stopped.hint}" if found.stopped.hint else "")
             )
-    sys.exit(2 if found.stopped else 0)
 
 
 def _task(subject: str) -> UUID:

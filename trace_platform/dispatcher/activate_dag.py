@@ -113,8 +113,11 @@ class _Switch:
         if former == self.version:
             return Activated(self.version, former)
         await self._point()
+        done = await self._hand_over(former)
+        # Names last: a completion takes its task before its dataset, and whoever took them in the other order would
+        # wait for it in a ring.
         await self._name()
-        return await self._hand_over(former)
+        return done
 
     async def _point(self) -> None:
         inputs = await input_ids(self.connection, self.org, self.dag)
@@ -126,6 +129,16 @@ class _Switch:
         columns = [list(column) for column in zip(*edges, strict=True)] if edges else [[], [], []]
         await self.connection.execute(queries("dags")["point_inputs"], *columns)
         await self.connection.execute(queries("dags")["swap_version"], self.org, self.dag.name, self.version)
+
+    async def _hand_over(self, former: UUID | None) -> Activated:
+        sql = queries("dags")
+        row = await self.connection.fetchrow(sql["retire_tasks"], self.org, self.dag.name)
+        assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
+        if former is not None:
+            await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
+        await self.connection.execute(queries("sources")["leave"], self.org, self.dag.name)
+        await self.connection.execute(queries("sources")["enter"], self.org, self.version)
+        return Activated(self.version, former, row["canceled"], row["made_again"])
 
     async def _name(self) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
@@ -151,13 +164,3 @@ class _Switch:
                 where="publish",
                 hint="go on publishing it, or activate versions of those DAGs that do not read it",
             )
-
-    async def _hand_over(self, former: UUID | None) -> Activated:
-        sql = queries("dags")
-        row = await self.connection.fetchrow(sql["retire_tasks"], self.org, self.dag.name)
-        assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
-        if former is not None:
-            await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
-        await self.connection.execute(queries("sources")["leave"], self.org, self.dag.name)
-        await self.connection.execute(queries("sources")["enter"], self.org, self.version)
-        return Activated(self.version, former, row["canceled"], row["made_again"])

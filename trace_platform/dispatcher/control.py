@@ -41,7 +41,7 @@ class Control:
     jobs: JobCache
     replica: str
     """Who we are among the replicas: what we have taken from the outbox carries this name."""
-    minted: Callable[[str, Claims], None] = lambda token, claims: None
+    minted: Callable[[str, Claims], None] = lambda *_: None
     """Told of every token we sign, so that our own verifier need not prove it again."""
     owed: Bell = field(default_factory=Bell)
     """Rung by every verb that writes a promise into the outbox."""

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from trace_platform.dispatcher.explain_partition import nothing_made
+from trace_platform.dispatcher.explain_partition import not_written, nothing_made
 from trace_platform.dispatcher.explain_task import Facts, commit_of, explained
 from trace_platform.dispatcher.show_dataset import show_dataset
 from trace_platform.dispatcher.show_task import no_such_task, show_task
@@ -59,7 +59,7 @@ async def explain_partition(pool: asyncpg.Pool, user: User, dataset: str, partit
         return msgspec.structs.replace(chain, subject=subject, verdict=verdict, steps=steps, stopped=None)
     if task_id := await pool.fetchval(sql["task_for_partition"], *at):
         chain = await explain_task(pool, user.org_id, task_id)
-        return msgspec.structs.replace(chain, subject=subject)
+        return not_written(msgspec.structs.replace(chain, subject=subject), partition)
     news = await pool.fetch(sql["events_for_partition"], *at)
     producer = await pool.fetchrow(sql["producer_of"], user.org_id, found.dataset_uuid)
     assert producer is not None  # noqa: S101 - its dataset was found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from trace_platform.dispatcher.explain_task import pause_sentence
 from trace_platform.user_contracts import Explanation, Step, Stop
 
@@ -16,6 +18,14 @@ def nothing_made(subject: str, partition: str, producer: Row, news: Sequence[Row
     stopped = _stop(partition, producer, news)
     steps = [_step(row, partition) for row in reversed(news)]
     return Explanation(subject=subject, verdict=stopped.sentence, steps=steps, stopped=stopped)
+
+
+def not_written(chain: Explanation, partition: str) -> Explanation:
+    """There is a task for it, and it is not in force: what stopped the task, or that the task left it out."""
+    if chain.stopped is not None:
+        return chain
+    sentence = f"The task that was to make {partition} completed, and nothing that it wrote is in force there."
+    return msgspec.structs.replace(chain, verdict=sentence, stopped=Stop(rule="not_written", sentence=sentence))
 
 
 def _step(row: Row, partition: str) -> Step:

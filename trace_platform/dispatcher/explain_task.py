@@ -48,7 +48,8 @@ class Facts(msgspec.Struct, frozen=True):
 
 def explained(task: TaskDetail, facts: Facts, repeated: Sequence[Step]) -> Explanation:
     stopped = _stop(task, facts)
-    verdict = stopped.sentence if stopped else "It is completed, and what it wrote counts."
+    counts = "what it wrote counts" if task.commits else "it committed nothing"
+    verdict = stopped.sentence if stopped else f"It is completed, and {counts}."
     steps = [*_cause(task, facts), *repeated, _made(task), *map(_attempt, task.attempts), *_commits(task)]
     return Explanation(subject=f"task {task.id}", verdict=verdict, steps=steps, stopped=stopped)
 

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from trace_platform.capability.verifier import Verifier
-from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.control import Bell, Control
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import run_loop, stopped
 from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
 from trace_platform.doors import Door, open_doors
 from trace_platform.ports import Queue, Signer
@@ -45,8 +47,12 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
     async with AsyncExitStack() as stack:
         rotation = await keep_rotating(control)
         stack.push_async_callback(stopped, rotation)
-        drain, reaper = Drain(control), Reaper(control)
-        for name, loop, bell in (("drain", drain, control.owed), ("reap", reaper, control.leases)):
+        for name, loop, bell in (
+            ("drain", Drain(control), control.owed),
+            ("reap", Reaper(control), control.leases),
+            ("sources", KeepSources(control), Bell()),
+            ("retire", Retire(control), Bell()),
+        ):
             task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
             stack.push_async_callback(stopped, task)
         stack.push_async_callback(verifier.close)

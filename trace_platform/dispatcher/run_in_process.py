@@ -1,13 +1,12 @@
 """Tasks of `runtime: dispatcher`: claimed, run and completed here, by the same verbs as a worker's.
 
-One task is one transaction, from claim to completion, so it happened or it did not: no lease can run out in between,
-and a replica that dies leaves the task Queued and its promise owed. The transaction begins with a lock on the job: the
-state that a claim hands out is the state that the completion replaces, whoever else runs a task of the same job.
+Some tasks of one job are one transaction, from claim to completion, so they happened or they did not: no lease can run
+out in between, and a replica that dies leaves them Queued and their promises owed. The transaction begins with a lock
+on the job: the state that a claim hands out is the state that the completion replaces, whoever else runs its tasks.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from typing import cast
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import structlog
 
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import Claimed, ClaimRequest, CompleteAnswer, CompleteRequest
+from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, TaskPayload
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
@@ -33,46 +33,81 @@ LOCK_SECONDS = 5
 """How long to wait for another replica to finish a task of the same job."""
 
 
+BATCH = 50
+"""Tasks in one transaction: enough to pay its price once for many, few enough to be done within milliseconds."""
+REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, BadInput, Refused)
+
+
 @dataclass(frozen=True)
 class Ran:
     completed: int = 0
     failed: int = 0
     skipped: int = 0
-    """Not to be claimed any more: done, canceled, or in other hands."""
+    """Not to be claimed any more: done, canceled, in other hands, or of a version that left."""
+
+    def __add__(self, other: Ran) -> Ran:
+        return Ran(self.completed + other.completed, self.failed + other.failed, self.skipped + other.skipped)
 
 
 async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
-    """In order. Raises Unavailable if a job is held elsewhere for long: what has run has run, and the rest is owed."""
-    counts = {"completed": 0, "failed": 0, "skipped": 0}
+    """Raises Unavailable if a job is held elsewhere for long: what has run has run, and the rest is owed."""
+    asked = list(dict.fromkeys(task_ids))
+    jobs: dict[UUID, list[UUID]] = {}
+    for row in await control.pool.fetch(queries("in_process")["jobs_of"], asked):
+        jobs.setdefault(row["job_id"], []).append(row["id"])
+    ran = Ran(skipped=len(asked) - sum(map(len, jobs.values())))
     try:
-        for task_id in task_ids:
-            counts[await _run_one(control, task_id)] += 1
+        for tasks in jobs.values():
+            for first in range(0, len(tasks), BATCH):
+                ran += await _run_some(control, tasks[first : first + BATCH])
     finally:
-        control.owed.ring()  # after the commit: whoever hears it must see what was written
-    return Ran(**counts)
+        control.owed.ring()  # after the commits: whoever hears it must see what was written
+    return ran
 
 
-async def _run_one(control: Control, task_id: UUID) -> str:
-    async with control.pool.acquire() as connection, connection.transaction():
-        await _lock_job(connection, task_id)
-        alone = replace(control, pool=cast("asyncpg.Pool", _OneConnection(connection)))
-        [claimed] = await claim_tasks(alone, [ClaimRequest(task_id=task_id, worker_id=f"dispatcher {control.replica}")])
-        if not isinstance(claimed, Claimed):
-            return "skipped"
-        answer = await _complete(alone, connection, claimed, await asyncio.to_thread(_run, claimed))
-    return answer.status.lower()
-
-
-async def _complete(
-    alone: Control, connection: asyncpg.pool.PoolConnectionProxy, claimed: Claimed, request: CompleteRequest
-) -> CompleteAnswer:
-    """What the operator gave; or, if that is refused, that it was: one bad task must not stop the others."""
-    claims = decode(take_apart(claimed.capability_token).payload)
+async def _run_some(control: Control, tasks: Sequence[UUID]) -> Ran:
+    """Together; if the database refuses what comes of it, one by one, so that only the bad one fails."""
     try:
-        async with connection.transaction():
-            return await Completer(alone)(request, claims)
-    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, BadInput, Refused) as refusal:
-        return await Completer(alone)(_failed(claimed, f"its outcome was refused: {refusal}", retryable=False), claims)
+        return await _run_together(control, tasks)
+    except REFUSALS as refusal:
+        if len(tasks) == 1:
+            return await _give_up(control, tasks[0], f"its outcome was refused: {refusal}")
+    ran = Ran()
+    for task in tasks:
+        ran += await _run_some(control, [task])
+    return ran
+
+
+async def _give_up(control: Control, task: UUID, error: str) -> Ran:
+    try:
+        return await _run_together(control, [task], error)
+    except REFUSALS:
+        log.exception("a task can be neither run nor failed", task_id=str(task), because=error)
+        return Ran(failed=1)
+
+
+async def _run_together(control: Control, tasks: Sequence[UUID], error: str | None = None) -> Ran:
+    """Tasks of one job, in order, each with the state that the one before it left."""
+    done = {"completed": 0, "failed": 0}
+    async with control.pool.acquire() as connection, connection.transaction():
+        await _lock_job(connection, tasks[0])
+        if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
+            return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
+        alone = replace(control, pool=cast("asyncpg.Pool", _OneConnection(connection)))
+        complete, state = Completer(alone), None
+        for claimed in await _claim(alone, tasks):
+            task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)
+            request = _run(claimed, task) if error is None else _failed(claimed, error, retryable=False)
+            answer = await complete(request, decode(take_apart(claimed.capability_token).payload))
+            state = request.state or state
+            done[answer.status.lower()] += 1
+    return Ran(**done, skipped=len(tasks) - sum(done.values()))
+
+
+async def _claim(alone: Control, tasks: Sequence[UUID]) -> list[Claimed]:
+    worker = f"dispatcher {alone.replica}"
+    answers = await claim_tasks(alone, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+    return [one for one in answers if isinstance(one, Claimed)]
 
 
 async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID) -> None:
@@ -83,8 +118,7 @@ async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID)
         raise Unavailable("another replica runs a task of the same job") from None
 
 
-def _run(claimed: Claimed) -> CompleteRequest:
-    task = claimed.task
+def _run(claimed: Claimed, task: TaskPayload) -> CompleteRequest:
     operator = IN_PROCESS.get(task.operator)
     if operator is None:
         return _failed(claimed, f"operator {task.operator!r} does not run in the Dispatcher", retryable=False)

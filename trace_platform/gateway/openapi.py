@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
+from trace_platform.client import UserAnswer
 from trace_platform.contracts import Message
-from trace_platform.user_contracts import CALLS, PARTS, Call
+from trace_platform.user_calls import CALLS, PARTS, Call
 
 REFS = "#/components/schemas/{name}"
 REFUSALS = {
@@ -43,7 +44,7 @@ class DescribedDoor(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             kinds = [kind for call in CALLS.values() for kind in (call.answer, call.body) if kind is not None]
-            _, schemas = msgspec.json.schema_components([*kinds, RefusalAnswer], ref_template=REFS)
+            _, schemas = msgspec.json.schema_components([*kinds, UserAnswer, RefusalAnswer], ref_template=REFS)
             components = document.setdefault("components", {})
             components.setdefault("schemas", {}).update(schemas)
             components["securitySchemes"] = {"user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
@@ -58,13 +59,17 @@ def operation(call: Call) -> dict[str, Any]:
         "tags": [call.path.split("/")[1]],
         "description": f"For a {call.role} or higher.",
         "parameters": [*_path_parameters(call), *_query_parameters(call)],
-        "responses": {"200": {"description": "Done", "content": _json(call.answer)}}
-        | {status: {"description": text, "content": _json(RefusalAnswer)} for status, text in REFUSALS.items()},
+        "responses": answers(call.answer),
     }
     if call.body is not None:
         content = _json(call.body) | ({"application/yaml": {"schema": {"type": "string"}}} if call.takes_yaml else {})
         about["requestBody"] = {"required": not call.optional_body, "content": content}
     return about
+
+
+def answers(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    refusals = {status: {"description": text, "content": _json(RefusalAnswer)} for status, text in REFUSALS.items()}
+    return {"200": {"description": "Done", "content": _json(kind)}, **refusals}
 
 
 def _json(kind: type[msgspec.Struct]) -> dict[str, Any]:

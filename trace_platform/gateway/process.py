@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 
-from trace_platform.client import DispatcherClient, dispatcher_client
+from trace_platform.client import DispatcherClient, UserAnswer, dispatcher_client
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
 from trace_platform.errors import NotFound, Unauthenticated
 from trace_platform.gateway.forward import forwarded
-from trace_platform.gateway.openapi import DescribedDoor, operation
+from trace_platform.gateway.openapi import DescribedDoor, answers, operation
 from trace_platform.gateway.users import UserGate
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import IdentitySettings, TlsSettings
-from trace_platform.user_contracts import CALLS
+from trace_platform.user_calls import CALLS
 
 
 async def main(process: Process) -> None:
@@ -39,7 +39,12 @@ def public_door(
     app.router.routes.extend(health_routes(dispatcher.ready))
     gate = UserGate(identity, tls)
 
-    @app.get("/v1/me", summary="The user that the token stands for, with organisation and role", tags=["me"])
+    @app.get(
+        "/v1/me",
+        summary="The user that the token stands for, with organisation and role",
+        response_class=Response,
+        openapi_extra={"operationId": "me", "tags": ["me"], "responses": answers(UserAnswer)},
+    )
     async def me(request: Request) -> Response:
         subject = await gate.subject(request.headers.get("authorization"))
         try:

@@ -18,7 +18,6 @@ import ipaddress
 import logging
 import os
 import re
-import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trace_platform.errors import SetupError
+from trace_platform.tls import TlsFiles
 
 AUTHORITY_LIFE: Final = timedelta(days=3650)
 SERVER_LIFE: Final = timedelta(days=90)
@@ -42,21 +42,6 @@ BACKDATED: Final = timedelta(hours=1)
 PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """What a door needs, by path. `cert` and `key` are one file."""
-
-    ca: Path
-    cert: Path
-    key: Path
-    notes: tuple[str, ...] = ()
-    """What had to be repaired, for the log."""
-
-
-Seen = tuple[tuple[int, int, int], ...]
-"""Which versions of the files a context holds."""
 
 
 def ensure_certificates(
@@ -81,38 +66,6 @@ def ensure_certificates(
             hint="make the folder readable and writable for the user who runs Trace",
         ) from error
     return TlsFiles(files.ca, files.cert, files.key, tuple(notes))
-
-
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.cert, files.key)
-    return context
-
-
-def client_context(ca: Path) -> ssl.SSLContext:
-    """Trusts our authority and no other; checks the name."""
-    context = ssl.create_default_context(cafile=str(ca))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on: the same on all we support
-    return context
-
-
-def reload_if_changed(context: ssl.SSLContext, files: TlsFiles, seen: Seen | None) -> Seen | None:
-    """Bring a running context up to date; new connections use it, old ones stay. Ask again with what it returns."""
-    try:
-        there = tuple(_version(path) for path in (files.ca, files.cert))
-        if there == seen:
-            return seen
-        if context.protocol == ssl.PROTOCOL_TLS_SERVER:
-            server_context(files)  # a trial: a pair that does not fit would spoil the running context
-            context.load_cert_chain(files.cert, files.key)
-        else:
-            context.load_verify_locations(cafile=str(files.ca))
-    except OSError as error:  # ssl.SSLError is one
-        log.warning("the renewed certificate cannot be used; the old one stays: %s", error)
-        return seen
-    return there
 
 
 @dataclass(frozen=True)
@@ -339,11 +292,6 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
-
-
-def _version(path: Path) -> tuple[int, int, int]:
-    facts = path.stat()
-    return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
 def _tighten(path: Path, mode: int) -> None:

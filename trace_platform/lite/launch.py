@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,16 @@ def spawn(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
 
     Call it from a thread that lives as long as the process: the kernel's parent-death signal follows the thread.
     """
-    process = subprocess.Popen(
+    with warnings.catch_warnings():
+        # Python 3.12 and later warn of any fork beside threads: ours runs one system call and no Python locks.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = _start(launch, log)
+    _hand_over(process, launch.stdin)
+    return process
+
+
+def _start(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         launch.argv,
         stdin=subprocess.PIPE,
         stdout=log,
@@ -53,8 +63,6 @@ def spawn(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
         pass_fds=tuple(launch.keep_fds),
         preexec_fn=die_with_parent(launch.orphan_signal),  # noqa: PLW1509 - one system call, no locks, no imports
     )
-    _hand_over(process, launch.stdin)
-    return process
 
 
 def die_with_parent(orphan_signal: signal.Signals) -> Callable[[], None]:

@@ -10,12 +10,12 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from trace_platform.lite.certificates import TlsFiles
 from trace_platform.lite.launch import Launch
 from trace_platform.lite.ports import Ports
 from trace_platform.lite.provision import Dsns
 from trace_platform.lite.supervisor import Child
 from trace_platform.settings import (
+    ClientSettings,
     DataSettings,
     EndpointSettings,
     QueueSettings,
@@ -24,6 +24,7 @@ from trace_platform.settings import (
     TlsSettings,
     to_document,
 )
+from trace_platform.tls import TlsFiles
 
 PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler")
 """In the order of their start; `--without` takes these names."""
@@ -40,6 +41,7 @@ PASSED_ON: Final = frozenset(
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 )
+
 """The environment of a child is this much of ours. What is not named here (a PGPASSWORD, a DSN) does not reach it."""
 
 
@@ -59,6 +61,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
         update={
             "state": StateSettings(pool_max=settings.state.pool_max),
             "data": DataSettings(),
+            "client": ClientSettings(),
             "queue": QueueSettings(),
             "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
             "dispatcher": settings.dispatcher.model_copy(

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from trace_platform.errors import SettingsError
 from trace_platform.lite import postgres
-from trace_platform.lite.certificates import TlsFiles, ensure_certificates
+from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.home import (
     Home,
     ensure_issuer_key,
@@ -35,6 +35,7 @@ from trace_platform.lite.supervisor import Child, Seen, Supervisor
 from trace_platform.lite.user_token import mint_user_token
 from trace_platform.settings import Settings
 from trace_platform.store.first_start import FIRST_ADMIN
+from trace_platform.tls import TlsFiles
 
 CERTIFICATE_LOOK_SECONDS = 3600.0
 

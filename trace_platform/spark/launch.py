@@ -8,11 +8,10 @@ archive, and which of two classes wins could differ from machine to machine.)
 
 from __future__ import annotations
 
-import ctypes
-import signal
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +21,20 @@ from trace_platform.spark.configuration import SparkOptions, spark_home
 LONGEST_ARGUMENT: Final = 100_000
 """Linux takes 128 KiB in one argument; a class path of 280 jars comes near it below a very deep folder."""
 ASK_SECONDS: Final = 60
-PR_SET_PDEATHSIG: Final = 1
+
+TIE: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG: it outlives the exec
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""In a program of its own and not between fork and exec, where a process with threads must not run Python."""
 
 
 def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
     argv = _command(options, environment, folder)
+    if options.killed_when_orphaned and sys.platform == "linux":
+        argv = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *argv]
     try:
         return subprocess.Popen(
             argv,
@@ -34,7 +42,7 @@ def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) 
             stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,
             cwd=folder / "work",
             env=dict(environment),
-            preexec_fn=_in_child(killed_when_orphaned=options.killed_when_orphaned),  # noqa: PLW1509 - see there
+            process_group=0,  # Ctrl-C in a terminal is for this process, which stops its session in order
         )
     except OSError as error:
         raise SetupError(f"Spark's Java does not start: {error.strerror}", where=argv[0]) from error
@@ -95,15 +103,3 @@ def class_path(given: str) -> str:
             entries[entry] = None
     ordered = ":".join(entries)
     return ordered if len(ordered.encode()) < LONGEST_ARGUMENT else given
-
-
-def _in_child(*, killed_when_orphaned: bool) -> Callable[[], None]:
-    """Between fork and exec: system calls only, so that other threads do not matter."""
-    libc = ctypes.CDLL(None) if killed_when_orphaned and sys.platform == "linux" else None
-
-    def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for this process, which stops its session in order
-        if libc is not None:
-            libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-    return prepare

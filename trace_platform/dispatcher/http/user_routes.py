@@ -40,19 +40,15 @@ from trace_platform.doors import json_response
 from trace_platform.errors import DatabaseUnavailable, Forbidden, InvalidRequest, Unauthenticated
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.identity import User, find_user
+from trace_platform.user_calls import CALLS, ROLES, USER, Call, named
 from trace_platform.user_contracts import (
-    CALLS,
-    ROLES,
-    USER,
     ActivateAnswer,
-    Call,
     DeployAnswer,
     DeployRequest,
     InvalidateAnswer,
     InvalidateRequest,
     TriggerAnswer,
     TriggerRequest,
-    named,
 )
 
 
@@ -178,17 +174,14 @@ async def _activate(asked: Asked) -> ActivateAnswer:
 async def _trigger(asked: Asked) -> TriggerAnswer:
     wish: TriggerRequest = asked.body
     request_id = wish.request_id or uuid4()
-    done = await trigger(
-        asked.control,
-        asked.org,
-        asked.path["dag"],
-        asked.path["job"],
-        cursor=wish.cursor,
-        partition=wish.partition,
-        start=wish.start,
-        end=wish.end,
-        request_id=request_id,
-    )
+    dag, job = asked.path["dag"], asked.path["job"]
+    scope = {"cursor": wish.cursor, "partition": wish.partition, "start": wish.start, "end": wish.end}
+    try:
+        done = await trigger(asked.control, asked.org, dag, job, **scope, request_id=request_id)  # type: ignore[arg-type]
+    except InvalidRequest as wrong:
+        # A task's events call it otherwise; here the field is `partition`.
+        where = "/partition" if wrong.where == "/partition_key" else wrong.where
+        raise InvalidRequest(wrong.message, where=where, hint=wrong.hint) from None
     return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids), created=done.created)
 
 

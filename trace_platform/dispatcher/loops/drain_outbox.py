@@ -1,4 +1,4 @@
-"""Step 3 of one event: what the outbox owes is done. Routing is one statement; wake-ups are take, act, mark.
+"""Step 3 of one event: what the outbox owes is done. Routing is one statement; the rest is take, act, mark.
 
 Next: `route_event.py`, then the queue.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 import structlog
 
 from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.route_event import BATCH, HOLD, WakeUp, route
+from trace_platform.dispatcher.route_event import BATCH, HOLD, route
+from trace_platform.dispatcher.run_in_process import run_in_process
 from trace_platform.domain.task import Backoff, retry_delay
 from trace_platform.errors import Unavailable
 from trace_platform.ports import Outgoing
@@ -22,6 +25,18 @@ from trace_platform.store.queries import queries
 log = structlog.get_logger()
 
 BACKOFF = Backoff(1, 300)
+IN_PROCESS = "dispatcher"
+BUFFER_QUEUE = "buffer"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A row of the outbox in our hands, and how it is kept: a message on a queue, or a task run here."""
+
+    id: int
+    queue: str | None = None
+    message: bytes = b""
+    task_id: UUID | None = None
 
 
 class Drain:
@@ -29,43 +44,55 @@ class Drain:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._slots_wanted = True
 
     async def once(self) -> int:
         events = await route(self._control, "route_event")
         invalidations = await route(self._control, "route_invalidation")
-        await self._publish([*events.wake_ups, *invalidations.wake_ups])
+        await self._keep([wake_up(one.promise, one.payload) for one in (*events.wake_ups, *invalidations.wake_ups)])
         woken = await self._control.pool.fetchval(queries("route")["wake_waiting"])
         taken = await self._take()
-        await self._publish(taken)
+        await self._keep(taken)
         return events.handled + invalidations.handled + int(woken) + len(taken)
 
     async def next_due(self) -> float | None:
         found: float | None = await self._control.pool.fetchval(queries("outbox")["next_due"])
         return found
 
-    async def _take(self) -> list[WakeUp]:
-        rows = await self._control.pool.fetch(queries("outbox")["take_promises"], BATCH, self._control.replica, HOLD)
-        return [WakeUp(row["id"], row["payload"]) for row in rows]
+    async def _take(self) -> list[Promise]:
+        sql = queries("outbox")
+        rows = await self._control.pool.fetch(sql["take_promises"], BATCH, self._control.replica, HOLD)
+        promises = [wake_up(row["id"], row["payload"]) for row in rows if row["kind"] == "enqueue_task"]
+        batches = {
+            UUID(json.loads(row["payload"])["publish_id"]): row["id"] for row in rows if row["kind"] == "publish_buffer"
+        }
+        if batches:
+            found = await self._control.pool.fetch(sql["buffer_messages"], list(batches))
+            promises += [Promise(batches[row["id"]], BUFFER_QUEUE, row["message"].encode()) for row in found]
+        return promises
 
-    async def _publish(self, wake_ups: Sequence[WakeUp]) -> None:
-        """Act without a transaction, then mark. Published twice is harmless: a claim is only given once."""
-        by_queue: dict[str, list[tuple[int, Outgoing]]] = defaultdict(list)
-        for one in wake_ups:
-            told = json.loads(one.payload)
-            body = json.dumps({"task_id": told["task_id"]}).encode()
-            by_queue[queue_of(told["runtime"])].append((one.promise, Outgoing(body)))
-        for queue, messages in by_queue.items():
-            promises = [promise for promise, _ in messages]
-            try:
-                await self._control.queue.publish(queue, [message for _, message in messages])
-            except Unavailable as away:
-                await self._put_off(promises, away.message)
-            else:
-                await self._control.pool.execute(queries("outbox")["keep_promises"], promises, self._control.replica)
+    async def _keep(self, promises: Sequence[Promise]) -> None:
+        """Act without a transaction, then mark. Kept twice is harmless: a claim is only given once."""
+        by_queue: dict[str, list[Promise]] = defaultdict(list)
+        for one in promises:
+            if one.queue is not None:
+                by_queue[one.queue].append(one)
+        for queue, some in by_queue.items():
+            await self._try(some, self._control.queue.publish(queue, [Outgoing(one.message) for one in some]))
+        here = [one for one in promises if one.task_id is not None]
+        if here:
+            await self._try(here, run_in_process(self._control, [one.task_id for one in here if one.task_id]))
+
+    async def _try(self, promises: Sequence[Promise], act: Awaitable[object]) -> None:
+        ids = [one.id for one in promises]
+        try:
+            await act
+        except Unavailable as away:
+            await self._put_off(ids, away.message)
+        else:
+            await self._control.pool.execute(queries("outbox")["keep_promises"], ids, self._control.replica)
 
     async def _put_off(self, promises: Sequence[int], error: str) -> None:
-        """The queue is away: again soon, for as long as it takes; nothing is wrong with the promise."""
+        """What they need is away: again soon, for as long as it takes; nothing is wrong with the promise."""
         delay = timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
         await self._control.pool.execute(
             queries("outbox")["put_off_promises"],
@@ -75,6 +102,14 @@ class Drain:
             [error] * len(promises),
             [False] * len(promises),
         )
+
+
+def wake_up(promise: int, payload: str) -> Promise:
+    """A task of the Dispatcher's own runtime is run here; any other is woken on its runtime's queue."""
+    told = json.loads(payload)
+    if told["runtime"] == IN_PROCESS:
+        return Promise(promise, task_id=UUID(told["task_id"]))
+    return Promise(promise, queue_of(told["runtime"]), json.dumps({"task_id": told["task_id"]}).encode())
 
 
 def queue_of(runtime: str) -> str:

@@ -65,7 +65,9 @@ WITH asked AS (
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored WHERE disposition = 'Route'
 ), remembered AS (
     INSERT INTO operator_state (org_id, job_id, state)
-    SELECT org_id, job_id, state FROM ended WHERE state IS NOT NULL
+    -- Of several tasks of one job in this batch, the last word counts: a row cannot be written twice in one statement.
+    SELECT DISTINCT ON (org_id, job_id) org_id, job_id, state FROM ended WHERE state IS NOT NULL
+     ORDER BY org_id, job_id, id DESC
     ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
 ), risen AS (
     INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)

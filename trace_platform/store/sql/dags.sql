@@ -120,7 +120,7 @@ UPDATE datasets d
 UPDATE datasets
    SET name = $3, visibility = CASE WHEN $4::text[] = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
        read_roles = $4::text[], updated_at = now()
- WHERE org_id = $1 AND id = $2;
+ WHERE org_id = $1 AND id = $2 AND (name, read_roles) IS DISTINCT FROM ($3, $4::text[]);
 
 -- name: set_storage
 -- The kind of storage of each dataset, as the version that is active now has it.

@@ -66,7 +66,10 @@ WITH ended AS (
     UPDATE tasks
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
            error_message = NULL, cancel_reason = $3
-     WHERE id = $1 AND org_id = $2 AND status IN ('Queued', 'Running', 'Failed')
+     WHERE id = $1 AND org_id = $2
+       AND (status IN ('Queued', 'Running')
+            -- What has reported its last failure is over; what was only not heard of may still come back.
+            OR (status = 'Failed' AND (next_retry_at IS NOT NULL OR completion_hash IS NULL)))
     RETURNING id, attempt, lease_token
 ), history AS (
     UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL

@@ -72,3 +72,13 @@ SELECT id, kind::text, status::text, attempts, payload::text, last_error, create
 UPDATE outbox SET status = 'Pending', available_at = now(), attempts = 0, processed_at = NULL
  WHERE org_id = $1 AND status = 'Failed' AND ($2::bigint[] IS NULL OR id = ANY ($2::bigint[]))
 RETURNING id;
+
+-- name: buffer_messages
+-- What goes onto the Buffer Queue for each accepted publish: a pointer, never rows.
+SELECT id, jsonb_build_object(
+           'kind', 'buffer_batch', 'publish_id', id, 'org_id', org_id, 'dataset_uuid', dataset_uuid,
+           'dataset_version', dataset_version, 'batch_uri', batch_uri, 'content_type', content_type,
+           'record_count', record_count, 'batch_size_bytes', batch_size_bytes,
+           'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))::text AS message
+  FROM buffer_publishes
+ WHERE id = ANY ($1::uuid[]);

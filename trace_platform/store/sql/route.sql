@@ -9,7 +9,15 @@ WITH due AS (
      LIMIT $1
        FOR UPDATE SKIP LOCKED
 ), told AS (
-    SELECT e.* FROM due JOIN events e ON e.id = due.event_id
+    -- The generation may have left since the event was accepted: then it is kept for the record only.
+    SELECT e.*, served.dataset_version IS NOT NULL AS is_served
+      FROM due
+      JOIN events e ON e.id = due.event_id
+      JOIN datasets d ON d.id = e.dataset_uuid
+      LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+      LEFT JOIN dag_version_datasets served
+             ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
+            AND served.dataset_version = e.dataset_version
 ), wanted AS (
     SELECT DISTINCT ON (e.id, j.id)
            e.id AS event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value, e.partition_key,
@@ -29,6 +37,7 @@ WITH due AS (
       FROM told e
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live
       JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
+     WHERE e.is_served
 ), made AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
                        input_versions, woken_at)
@@ -50,7 +59,12 @@ WITH due AS (
      WHERE m.woken_at IS NOT NULL
     RETURNING id, payload
 ), marked AS (
-    UPDATE events e SET routed_at = now() FROM due WHERE e.id = due.event_id AND e.disposition = 'Route'
+    UPDATE events e
+       SET routed_at = CASE WHEN told.is_served THEN now() END,
+           disposition = CASE WHEN told.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
+           audit_reason = CASE WHEN NOT told.is_served THEN 'the generation left before the event was routed' END
+      FROM told
+     WHERE e.id = told.id AND e.disposition = 'Route'
 ), done AS (
     UPDATE outbox o
        SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,

@@ -54,8 +54,10 @@ SELECT t.id
   JOIN tasks t ON t.job_id = j.id AND t.org_id = d.org_id
  WHERE d.org_id = $1 AND d.id = $2
    AND ($3 = ANY (t.partitions)
-        OR int8range((t.input_versions ->> 'start')::bigint, (t.input_versions ->> 'end')::bigint, '[]')
-           @> int8range($4, $5))
+        -- Without both ends int8range would be all numbers, and cover everything.
+        OR ($4::bigint IS NOT NULL AND t.input_versions ? 'start'
+            AND int8range((t.input_versions ->> 'start')::bigint, (t.input_versions ->> 'end')::bigint, '[]')
+                @> int8range($4, $5)))
  ORDER BY t.id DESC
  LIMIT 1;
 
@@ -71,7 +73,8 @@ SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, coa
   JOIN datasets d ON d.id = i.dataset_uuid
   JOIN events e ON e.dataset_uuid = i.dataset_uuid AND e.org_id = wanted.org_id
   LEFT JOIN held_events h ON h.job_id = j.id AND h.event_id = e.id
-  LEFT JOIN pauses p ON p.job_id = j.id AND p.until IS NULL AND h.event_id IS NOT NULL
+  LEFT JOIN LATERAL (SELECT * FROM pauses
+                      WHERE job_id = j.id AND until IS NULL AND h.event_id IS NOT NULL ORDER BY since LIMIT 1) p ON true
   LEFT JOIN jobs cause ON cause.id = p.cause_job_id
   LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
              UNION ALL SELECT * FROM outbox WHERE status = 'Processing'

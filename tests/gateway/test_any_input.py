@@ -1,0 +1,101 @@
+"""Whatever is sent to the user API by its own description, or against it: no answer is a fault of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+
+from tests.gateway.system import DAG, System, system
+from trace_platform.client import DispatcherClient
+from trace_platform.doors import Door, open_doors
+from trace_platform.gateway.process import public_door
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.settings import TlsSettings
+
+T = TypeVar("T")
+KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "task": str(uuid4())}
+"""So that half of the calls are about something that is there."""
+NOT_POSSIBLE = (Unsatisfiable,)
+"""A call without parameters cannot be sent wrongly."""
+EXAMPLES = 10
+"""For each route; a short look each time, as the seed differs."""
+
+
+class Loop:
+    """A loop of its own thread: the generated calls come from this one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[tuple[str, str, str]]:
+    """Address, CA and an admin's token of a Gateway with a DAG behind it."""
+    loop, stack = Loop(), AsyncExitStack()
+
+    async def opened() -> tuple[str, str, str]:
+        trace: System = await stack.enter_async_context(system(state_db, queue_db, tmp_path))
+        done = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
+        await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json={"dag_version_id": done["dag_version_id"]})
+        files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
+        door = Door("gateway", "127.0.0.1", 0, public_door(DispatcherClient(trace.inside), trace.identity))
+        doors = open_doors([door], TlsSettings(ca=files.ca, cert=files.cert, key=files.key))
+        return (await stack.enter_async_context(doors))["gateway"], str(files.ca), trace.token("acme|admin")
+
+    try:
+        yield loop.do(opened())
+    finally:
+        loop.do(stack.aclose())
+        loop.close()
+
+
+def test_no_input_makes_the_user_api_fail(at: tuple[str, str, str]) -> None:
+    url, ca, token = at
+    headers = {"authorization": f"Bearer {token}"}
+    schema: Any = schemathesis.openapi.from_url(f"{url}/v1/openapi.json", verify=ca)
+    operations = {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
+
+    @given(data=st.data())
+    @settings(
+        max_examples=EXAMPLES * len(operations),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def never_fails(data: st.DataObject) -> None:
+        operation = operations[data.draw(st.sampled_from(sorted(operations)))]
+        mode = data.draw(st.sampled_from(GenerationMode))
+        try:
+            case = data.draw(operation.as_strategy(generation_mode=mode))
+        except NOT_POSSIBLE:
+            reject()
+        if data.draw(st.booleans()):
+            case.path_parameters = {name: KNOWN[name] for name in case.path_parameters or {}}
+        answer = case.call(base_url=url, headers=headers, verify=ca)
+        assert answer.status_code < 500, (case, answer.text)
+
+    never_fails()

@@ -1,0 +1,188 @@
+"""What people ask of Trace: every call of the user API with who may make it, what is sent and what is answered.
+
+One table, `CALLS`, read by three: the Dispatcher answers it at `/internal/v1`, the Gateway shows it to the world at
+`/v1`, and the command line calls it. A call is checked and decided by the Dispatcher alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trace_platform.contracts import Message
+from trace_platform.errors import NotFound
+from trace_platform.user_contracts import (
+    ActivateAnswer,
+    ActivateRequest,
+    CancelAnswer,
+    CancelRequest,
+    DagDetail,
+    DagList,
+    DatasetDetail,
+    DatasetList,
+    DeployAnswer,
+    DeployRequest,
+    Explanation,
+    InvalidateAnswer,
+    InvalidateRequest,
+    OutboxList,
+    OutboxQuery,
+    OutboxRetryAnswer,
+    OutboxRetryRequest,
+    RetryAnswer,
+    TaskDetail,
+    TaskList,
+    TasksQuery,
+    TriggerAnswer,
+    TriggerRequest,
+    VersionList,
+    WhyQuery,
+)
+
+USER = "x-trace-user"
+"""The header in which the Gateway names the user, by the subject of the token it verified."""
+
+Role = Literal["reader", "writer", "admin"]
+ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
+"""Rising: each may what those before it may."""
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    method: Literal["GET", "POST", "PUT"]
+    path: str
+    """Below `/v1` at the Gateway, and below `/internal/v1` at the Dispatcher."""
+    role: Role
+    """The least role that may make it."""
+    summary: str
+    answer: type[Message]
+    query: type[Message] | None = None
+    body: type[Message] | None = None
+    optional_body: bool = False
+    takes_yaml: bool = False
+    """The body may also be the YAML itself, under any content type but JSON."""
+
+
+CALLS: Mapping[str, Call] = {
+    call.name: call
+    for call in (
+        Call("list_dags", "GET", "/dags", "reader", "Every DAG, and which version of it is active", DagList),
+        Call("show_dag", "GET", "/dags/{dag}", "reader", "A DAG: versions, jobs, YAML", DagDetail),
+        Call("list_versions", "GET", "/dags/{dag}/versions", "reader", "Its versions, the newest first", VersionList),
+        Call(
+            "deploy",
+            "POST",
+            "/dags/{dag}/versions",
+            "writer",
+            "Deploy a version; the same meaning again is the same version",
+            DeployAnswer,
+            body=DeployRequest,
+            takes_yaml=True,
+        ),
+        Call(
+            "activate",
+            "PUT",
+            "/dags/{dag}/active",
+            "writer",
+            "Make a deployed version the active one",
+            ActivateAnswer,
+            body=ActivateRequest,
+        ),
+        Call(
+            "trigger",
+            "POST",
+            "/dags/{dag}/jobs/{job}/trigger",
+            "writer",
+            "Start a manual source: a cursor, one partition, or a range",
+            TriggerAnswer,
+            body=TriggerRequest,
+            optional_body=True,
+        ),
+        Call("list_tasks", "GET", "/tasks", "reader", "Tasks, the newest first", TaskList, query=TasksQuery),
+        Call(
+            "show_task",
+            "GET",
+            "/tasks/{task}",
+            "reader",
+            "A task: its cause, attempts, what it read and what it committed",
+            TaskDetail,
+        ),
+        Call("retry_task", "POST", "/tasks/{task}/retry", "writer", "One more attempt of a failed task", RetryAnswer),
+        Call(
+            "cancel_task",
+            "POST",
+            "/tasks/{task}/cancel",
+            "writer",
+            "End a task that has not ended",
+            CancelAnswer,
+            body=CancelRequest,
+        ),
+        Call("list_datasets", "GET", "/datasets", "reader", "Every dataset and its last commit", DatasetList),
+        Call(
+            "show_dataset",
+            "GET",
+            "/datasets/{dataset}",
+            "reader",
+            "A dataset by name or uuid: generations, ranges in force, last commits",
+            DatasetDetail,
+        ),
+        Call(
+            "invalidate",
+            "POST",
+            "/datasets/{dataset}/invalidate",
+            "admin",
+            "Say that a range no longer holds: its readers do it again",
+            InvalidateAnswer,
+            body=InvalidateRequest,
+        ),
+        Call(
+            "list_outbox",
+            "GET",
+            "/outbox",
+            "admin",
+            "Promises that are owed or were given up, the newest first",
+            OutboxList,
+            query=OutboxQuery,
+        ),
+        Call(
+            "retry_outbox",
+            "POST",
+            "/outbox/retry",
+            "admin",
+            "Try promises again that were given up",
+            OutboxRetryAnswer,
+            body=OutboxRetryRequest,
+            optional_body=True,
+        ),
+        Call(
+            "why",
+            "GET",
+            "/why",
+            "reader",
+            "Why a task or a partition is as it is: event, rule, task, attempts, commit",
+            Explanation,
+            query=WhyQuery,
+        ),
+    )
+}
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,127}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
+    "dag": (_NAME,),
+    "job": (_NAME,),
+    "task": (_UUID,),
+    "dataset": (_NAME, _UUID),
+}
+"""What can stand in a path. Anything else names nothing, and is never carried further."""
+
+
+def named(path: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a path, or NotFound if one of them cannot be the name of anything."""
+    for part, value in path.items():
+        if not any(pattern.fullmatch(value) for pattern in PARTS[part]):
+            raise NotFound(f"there is no {part} {value[:80]!r}", where=f"{part} in the path")
+    return dict(path)
