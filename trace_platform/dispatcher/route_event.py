@@ -17,7 +17,7 @@ from trace_platform.domain.task import Backoff, retry_delay
 from trace_platform.store.queries import queries
 
 BATCH = 500
-HOLD = timedelta(seconds=30)
+HOLD = timedelta(seconds=10)
 """How long a replica may take to publish what it routed, before another does it again."""
 TRIES = 8
 BACKOFF = Backoff(1, 60)

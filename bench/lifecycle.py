@@ -1,0 +1,77 @@
+"""No-op tasks from event to completion: routed, woken, claimed and completed over HTTP with TLS and tokens.
+
+One Dispatcher, one process of workers, one Postgres, all on this machine. The share is of what pgbench gets in the same
+run for a bare claim and completion of the same rows: no events, no HTTP, no tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import tempfile
+import time
+
+import uvloop
+
+from bench.noop_worker import deploy, emit, hand_to_workers, trigger, working
+from bench.report import report
+from bench.rig import Rig, rig
+from trace_platform.lite.postgres import binaries
+
+DAG = """
+name: bench
+defaults: {runtime: dispatcher}
+jobs:
+  - {name: ask, operator: noop, source: {kind: manual}}
+  - {name: work, operator: noop, inputs: [{from: {job: ask}}]}
+"""
+
+BARE = """
+INSERT INTO bare (id) VALUES (gen_random_uuid()) RETURNING id \\gset
+UPDATE bare SET status = 'Running', lease = gen_random_uuid(), expires = now() + interval '2 min'
+ WHERE id = ':id' AND status = 'Queued';
+UPDATE bare SET status = 'Completed', expires = NULL, done = now() WHERE id = ':id' AND status = 'Running';
+"""
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=2000, help="tasks")
+    parser.add_argument("--concurrency", type=int, default=48, help="tasks in hand at once")
+    options = parser.parse_args()
+    async with rig() as system:
+        await deploy(system, "bench", DAG)
+        await hand_to_workers(system, "work")
+        rate = await tasks_per_second(system, options.size, options.concurrency)
+        bare = await asyncio.to_thread(pairs_per_second, system)
+    settings = {"tasks": options.size, "concurrency": options.concurrency}
+    report("lifecycle", rate, "tasks/s", share=round(rate / bare, 3), bare_pairs_per_s=round(bare), settings=settings)
+
+
+async def tasks_per_second(system: Rig, size: int, concurrency: int) -> float:
+    async with working(system, lambda _: [], concurrency) as worker:
+        await emit(system, "ask", 100)  # warms connections, plans and caches on both sides
+        await worker.wait_for(100)
+        await emit(system, "ask", size - 1, first=1000)
+        began = time.perf_counter()
+        await trigger(system, "ask", cursor=10**9)  # an event that comes by the door, and rings for the others
+        await worker.wait_for(100 + size)
+        return size / (time.perf_counter() - began)
+
+
+def pairs_per_second(system: Rig) -> float:
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(BARE)
+        script.flush()
+        psql = [str(binaries() / "psql"), system.state]
+        columns = "id uuid PRIMARY KEY, status text DEFAULT 'Queued', lease uuid, expires timestamptz, done timestamptz"
+        table = f"CREATE TABLE bare ({columns})"
+        subprocess.run([*psql, "-qc", table], check=True)
+        argv = [str(binaries() / "pgbench"), "-n", "-c", "8", "-j", "2", "-T", "5", "-f", script.name, system.state]
+        said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    return next(float(line.split("=")[1].split()[0]) for line in said.splitlines() if line.startswith("tps"))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

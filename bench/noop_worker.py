@@ -1,0 +1,158 @@
+"""A worker that does nothing but be one: receives wake-ups, claims, completes, acknowledges; as fast as it can."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from bench.rig import WORKER_TOKEN, Rig
+from trace_platform.contracts import Claimed, NotClaimed
+from trace_platform.user_calls import USER
+
+QUEUE = "tasks-ecs_platform"
+ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
+
+
+class NoopWorker:
+    """`events(claimed)` says which events the completion carries; `claimed_at` and `done` are for the figures."""
+
+    def __init__(self, rig: Rig, http: aiohttp.ClientSession, events: Callable[[Claimed], list[Any]]) -> None:
+        self._rig = rig
+        self._http = http
+        self._events = events
+        self._todo: asyncio.Queue[Any] = asyncio.Queue()
+        self._receipts: list[Any] = []
+        self.done = 0
+        self.claims: dict[str, float] = {}
+        self.completions: dict[str, float] = {}
+        self.progress = asyncio.Event()
+
+    async def wait_for(self, done: int, seconds: float = 300) -> None:
+        async with asyncio.timeout(seconds):
+            while self.done < done:
+                await self.progress.wait()
+                self.progress.clear()
+
+    async def receive(self) -> None:
+        while True:
+            for delivery in await self._rig.receive(100, 5.0):
+                self._todo.put_nowait(delivery)
+
+    async def acknowledge(self) -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            if self._receipts:
+                batch, self._receipts = self._receipts, []
+                await self._rig.queue.ack(QUEUE, batch)
+
+    async def work(self) -> None:
+        headers = {"x-trace-worker-token": WORKER_TOKEN}
+        while True:
+            delivery = await self._todo.get()
+            task_id = msgspec.json.decode(delivery.body)["task_id"]
+            body = msgspec.json.encode({"task_id": task_id, "worker_id": "bench"})
+            async with self._http.post(
+                f"{self._rig.internal_door}/internal/task-claim", data=body, headers=headers
+            ) as got:
+                answer = ANSWER.decode(await got.read())
+            if isinstance(answer, Claimed):
+                self.claims[task_id] = time.perf_counter()
+                await self._complete(answer)
+            self._receipts.append(delivery.receipt)
+
+    async def _complete(self, claimed: Claimed) -> None:
+        body = {
+            "task_id": claimed.task.task_id,
+            "attempt": claimed.attempt,
+            "lease_token": claimed.lease_token,
+            "status": "Completed",
+            "events": self._events(claimed),
+        }
+        headers = {"x-trace-task-capability": claimed.capability_token}
+        url = f"{self._rig.task_door}/v1/task/complete"
+        async with self._http.post(url, data=msgspec.json.encode(body), headers=headers) as got:
+            said = await got.read()
+            assert got.status == 200, said
+        self.completions[str(claimed.task.task_id)] = time.perf_counter()
+        self.done += 1
+        self.progress.set()
+
+
+@asynccontextmanager
+async def working(rig: Rig, events: Callable[[Claimed], list[Any]], concurrency: int) -> AsyncIterator[NoopWorker]:
+    connector = aiohttp.TCPConnector(ssl=rig.tls, limit=concurrency)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        worker = NoopWorker(rig, http, events)
+        tasks = [asyncio.create_task(worker.receive()), asyncio.create_task(worker.acknowledge())]
+        tasks += [asyncio.create_task(worker.work()) for _ in range(concurrency)]
+        try:
+            yield worker
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ask(rig: Rig, method: str, path: str, body: Any) -> Any:
+    """A call of the user API, as the Gateway makes it."""
+    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: "local|admin", "content-type": "application/json"}
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rig.tls)) as http,
+        http.request(
+            method, f"{rig.internal_door}/internal/v1{path}", data=msgspec.json.encode(body), headers=headers
+        ) as got,
+    ):
+        answer = msgspec.json.decode(await got.read())
+        assert got.status < 300, answer
+        return answer
+
+
+async def deploy(rig: Rig, name: str, yaml: str) -> None:
+    version = await ask(rig, "POST", f"/dags/{name}/versions", {"yaml": yaml})
+    await ask(rig, "PUT", f"/dags/{name}/active", {"dag_version_id": version["dag_version_id"]})
+
+
+async def hand_to_workers(rig: Rig, *jobs: str) -> None:
+    """Their tasks go to the queue instead of running in the Dispatcher: what is measured is the way to a worker."""
+    await rig.pool.execute("UPDATE jobs SET runtime = 'ecs_platform' WHERE name = ANY ($1::text[])", list(jobs))
+
+
+async def dataset_of(rig: Rig, job: str) -> tuple[Any, Any]:
+    """The job's output and its generation."""
+    row = await rig.pool.fetchrow(
+        "SELECT d.id, s.dataset_version FROM datasets d JOIN dag_version_datasets s ON s.dataset_uuid = d.id"
+        " WHERE d.producer_job_name = $1",
+        job,
+    )
+    assert row is not None
+    return row["id"], row["dataset_version"]
+
+
+async def trigger(rig: Rig, job: str, **scope: int) -> None:
+    await ask(rig, "POST", f"/dags/bench/jobs/{job}/trigger", scope)
+
+
+async def emit(rig: Rig, job: str, count: int, first: int = 1) -> None:
+    """That many cursor events of a source, stored and owed as a trigger stores them, in one statement."""
+    dataset, version = await dataset_of(rig, job)
+    await rig.pool.execute(
+        "WITH told AS ("
+        " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
+        " cursor_value)"
+        " SELECT $1, 'manual', 'cursor', gen_random_uuid(), $2, $3, 'cursor:' || n, n"
+        " FROM generate_series($5::int, $5::int + $4::int - 1) n"
+        " RETURNING id, org_id)"
+        " INSERT INTO outbox (org_id, kind, payload)"
+        " SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM told",
+        rig.org_id,
+        dataset,
+        version,
+        count,
+        first,
+    )
