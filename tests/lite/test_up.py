@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +45,10 @@ class System:
         self._env.pop("JAVA_HOME", None)
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self) -> dict[str, Any]:
+    def start(self, stdout: int = subprocess.PIPE) -> dict[str, Any]:
         argv = [*TRACE, "up", "--home", str(self.home), "--port-base", "0", "--ready-file", str(self.ready_file)]
         self.process = subprocess.Popen(
-            [*argv, *self._options], env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*argv, *self._options], env=self._env, stdout=stdout, stderr=subprocess.STDOUT, text=True
         )
         wait_until(lambda: self.ready_file.exists() or self.process is None or self.process.poll() is not None)
         assert self.ready_file.exists(), self.output()
@@ -285,6 +291,33 @@ def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -
     said = system._said
     ends = [said.index(f"{name:<15} stopped") for name in ("gateway", "dispatcher", "postgres-state")]
     assert ends == sorted(ends)
+
+
+def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
+    """A real pseudo-terminal, wide enough for a person."""
+    terminal, screen = pty.openpty()
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 180, 0, 0))
+    system = System(folder, "--without", LIGHT, env={"TERM": "xterm-256color"})
+    shown: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(terminal, shown))
+    reader.start()
+    system.start(stdout=screen)
+    os.close(screen)
+    assert system.process is not None
+    system.process.send_signal(signal.SIGINT)
+    assert system.process.wait(60) == 0
+    reader.join()
+    os.close(terminal)
+    told = b"".join(shown).decode()
+    for word in ("listens", "postgres-state", "dispatcher", "gateway", "Ctrl-C stops everything", "nothing is left"):
+        assert word in told
+    assert "\x1b[" in told  # it was drawn, not only printed
+
+
+def read_all(terminal: int, shown: list[bytes]) -> None:
+    with suppress(OSError):  # the other side is closed
+        while chunk := os.read(terminal, 65536):
+            shown.append(chunk)
 
 
 def test_when_up_is_killed_nothing_survives_and_the_data_is_still_there(folder: Path) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from trace_platform.errors import TraceError
 
-out = Console(highlight=False, soft_wrap=True)
+# A pipe has no width: what is cut off at 80 columns there is lost to whoever reads it.
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -77,10 +77,6 @@ def kind_of(scope: Scope) -> str:
 def transposed(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     """Rows as columns, for `unnest`; none of them if there are no rows."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
-
-
-def scope_columns(body: Mapping[str, Any]) -> Scope:
-    return read_scope(**{name: body.get(name) for name in ("cursor", "partition_key", "start", "end")})
 
 
 def _told(body: EventBody, where: str, claims: Claims) -> Told:

@@ -1,0 +1,112 @@
+"""Doors: TLS that renews itself, refusals in one shape, ports that are taken said before anything is served."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trace_platform.doors import STATUS_OF, Door, door_app, open_doors
+from trace_platform.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.settings import TlsSettings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def tls_in(folder: Path, now: datetime | None = None) -> TlsSettings:
+    files = ensure_certificates(folder, now or datetime.now(UTC))
+    return TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+
+
+async def ready() -> None:
+    return None
+
+
+def refusing(refusal: TraceError) -> Route:
+    async def refuse(_: Request) -> Response:
+        raise refusal
+
+    return Route("/refuse", refuse)
+
+
+async def certificate_of(address: str, ca: Path) -> bytes:
+    url = httpx.URL(address)
+    context = ssl.create_default_context(cafile=ca)
+    _, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
+    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return shown
+
+
+async def test_a_running_door_shows_a_renewed_certificate_to_the_next_caller(tmp_path: Path) -> None:
+    tls = tls_in(tmp_path, datetime.now(UTC) - timedelta(days=61))  # 29 days are left: due
+    assert tls.ca is not None
+    async with open_doors([Door("d", "127.0.0.1", 0, door_app([], ready))], tls, look_every=0.02) as addresses:
+        before = await certificate_of(addresses["d"], tls.ca)
+        tls_in(tmp_path)
+        async with asyncio.timeout(30):
+            while await certificate_of(addresses["d"], tls.ca) == before:  # noqa: ASYNC110 - the door looks by itself
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("refusal", [NotFound("no"), Conflict("no"), DatabaseUnavailable("no"), SettingsError("no")])
+async def test_a_refusal_is_an_answer_in_one_shape(tmp_path: Path, refusal: TraceError) -> None:
+    tls = tls_in(tmp_path)
+    context = ssl.create_default_context(cafile=tls.ca)
+    door = Door("d", "127.0.0.1", 0, door_app([refusing(refusal)], ready))
+    async with open_doors([door], tls) as addresses, httpx.AsyncClient(verify=context) as http:
+        answer = await http.get(addresses["d"] + "/refuse")
+        nowhere = await http.get(addresses["d"] + "/nowhere")
+    assert answer.status_code == next(status for kind, status in STATUS_OF if isinstance(refusal, kind))
+    assert answer.json() == {"error": refusal.as_dict()}
+    assert (nowhere.status_code, nowhere.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_door_that_is_not_ready_says_so_and_stays_alive(tmp_path: Path) -> None:
+    async def away() -> None:
+        raise DatabaseUnavailable("Postgres does not answer")
+
+    tls = tls_in(tmp_path)
+    context = ssl.create_default_context(cafile=tls.ca)
+    door = Door("d", "127.0.0.1", 0, door_app([], away))
+    async with open_doors([door], tls) as addresses, httpx.AsyncClient(verify=context) as http:
+        assert (await http.get(addresses["d"] + "/healthz")).status_code == 200
+        answer = await http.get(addresses["d"] + "/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["retryable"] is True
+
+
+async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        door = Door("task", "127.0.0.1", port, door_app([], ready))
+        with pytest.raises(SetupError, match=f"the task door cannot listen on 127.0.0.1:{port}"):
+            async with open_doors([door], tls_in(tmp_path)):
+                pass
+
+
+@pytest.mark.parametrize("missing", ["cert", "key"])
+async def test_a_door_without_a_certificate_does_not_open(tmp_path: Path, missing: str) -> None:
+    tls = tls_in(tmp_path).model_copy(update={missing: None})
+    with pytest.raises(SettingsError, match=f"tls.{missing}"):
+        async with open_doors([], tls):
+            pass
+    broken = tls_in(tmp_path).model_copy(update={missing: tmp_path / "nowhere"})
+    with pytest.raises(SetupError, match="cannot be used"):
+        async with open_doors([], broken):
+            pass
