@@ -11,12 +11,38 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from trace_platform.errors import DoorUnavailable, NotFound, SettingsError
+from trace_platform.contracts import (
+    Claimed,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    NotClaimed,
+)
+from trace_platform.errors import (
+    Conflict,
+    DoorUnavailable,
+    Forbidden,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    Refused,
+    SettingsError,
+    TraceError,
+    Unauthenticated,
+)
 from trace_platform.settings import Settings
 from trace_platform.tls import client_context
 from trace_platform.user_calls import USER
 
 WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
+CAPABILITY_HEADER = "X-Trace-Task-Capability"
+CLAIM_ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
+REFUSALS: dict[str, type[TraceError]] = {
+    kind.code: kind for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost)
+}
+"""What a caller branches on; any other refusal is a Refused."""
 
 
 class UserAnswer(msgspec.Struct, frozen=True):
@@ -38,6 +64,13 @@ class DispatcherClient:
     async def user(self, external_id: str) -> UserAnswer:
         answer = await self._get("/internal/user", external_id=external_id)
         return msgspec.json.decode(answer.content, type=UserAnswer)
+
+    async def claim(self, task_id: UUID, worker_id: str) -> Claimed | NotClaimed:
+        body = msgspec.json.encode(ClaimRequest(task_id=task_id, worker_id=worker_id))
+        answer: Claimed | NotClaimed = CLAIM_ANSWER.decode(
+            (await _post(self._http, "/internal/task-claim", body, {})).content
+        )
+        return answer
 
     async def ask(
         self, method: str, path: str, user: str, *, query: str = "", body: bytes = b"", content_type: str | None = None
@@ -62,6 +95,31 @@ class DispatcherClient:
         return answer
 
 
+class TaskClient:
+    """The calls of a task about itself, with its capability token."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
+        answer = await _post(self._http, "/v1/task/heartbeat", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
+        return msgspec.json.decode(answer.content, type=HeartbeatAnswer)
+
+    async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
+        answer = await _post(self._http, "/v1/task/complete", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
+        return msgspec.json.decode(answer.content, type=CompleteAnswer)
+
+
+@asynccontextmanager
+async def task_client(settings: Settings) -> AsyncIterator[TaskClient]:
+    url = settings.endpoints.dispatcher_task
+    if url is None:
+        missing = "endpoints.dispatcher_task"
+        raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
+    async with httpx.AsyncClient(base_url=url, verify=client_context(settings.tls.ca), timeout=30) as http:
+        yield TaskClient(http)
+
+
 @asynccontextmanager
 async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClient]:
     url, token = settings.endpoints.dispatcher_internal, settings.identity.worker_token
@@ -73,6 +131,27 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
         base_url=url, headers=headers, verify=client_context(settings.tls.ca), timeout=10
     ) as http:
         yield DispatcherClient(http)
+
+
+async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
+    """The answer, or the refusal that the door said, as the error it is."""
+    try:
+        answer = await http.post(path, content=body, headers=headers)
+    except httpx.HTTPError as away:
+        raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
+    if answer.is_error:
+        raise _refusal(answer)
+    return answer
+
+
+def _refusal(answer: httpx.Response) -> TraceError:
+    try:
+        said: dict[str, Any] = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        said = {}
+    kind = REFUSALS.get(said.get("code", ""), Refused if answer.is_client_error else DoorUnavailable)
+    message = said.get("message") or f"the Dispatcher answered {answer.status_code}"
+    return kind(message, where=said.get("where"), hint=said.get("hint"))
 
 
 def _message(answer: httpx.Response) -> str:

@@ -180,6 +180,15 @@ class TokenSettings(Group):
         return self
 
 
+class WorkerSettings(Group):
+    """The worker: which tasks it takes, and how many at once."""
+
+    runtime: str = _setting("ecs_platform", "The runtime whose wake-ups it waits for.", pattern=r"^[a-z][a-z0-9_]*$")
+    concurrency: int = _setting(
+        8, "Tasks in hand at once; Spark shares its cores among them.", unit="count", ge=1, le=512
+    )
+
+
 class SparkSettings(Group):
     """Where rows move."""
 
@@ -249,6 +258,7 @@ class Settings(BaseSettings):
     identity: IdentitySettings = IdentitySettings()
     client: ClientSettings = ClientSettings()
     tokens: TokenSettings = TokenSettings()
+    worker: WorkerSettings = WorkerSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()

@@ -21,14 +21,14 @@ from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.operators import noop, range_aggregator, range_splitter
-from trace_platform.dispatcher.operators.outcome import Outcome, State
-from trace_platform.dispatcher.operators.registry import IN_PROCESS, InProcess
 from trace_platform.dispatcher.route_event import route
 from trace_platform.dispatcher.run_in_process import Ran, run_in_process
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.ranges import Range, inclusive, merge, tiles
 from trace_platform.errors import InvalidRequest
+from trace_platform.operators import noop, range_aggregator, range_splitter
+from trace_platform.operators.outcome import Outcome, State
+from trace_platform.operators.registry import IN_PROCESS, InProcess
 
 GENERATION = uuid4()
 OUTPUTS = [

@@ -53,16 +53,16 @@ def _verb(name: str) -> Callable[..., None]:
 def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
     """The process's main function, with the ports that its settings choose."""
     main: Callable[..., Awaitable[None]] = import_module(f"trace_platform.{name}.process").main
-    if name != "dispatcher":
-        return main
 
     async def with_ports(process: Process) -> None:
         from trace_platform.wiring import make_signer, open_queue
 
         async with open_queue(process.settings) as queue:
-            await main(process, queue, make_signer(process.settings))
+            await (
+                main(process, queue, make_signer(process.settings)) if name == "dispatcher" else main(process, queue)
+            )
 
-    return with_ports
+    return with_ports if name in {"dispatcher", "worker"} else main
 
 
 VERBS = {name: _verb(name) for name in ABOUT}

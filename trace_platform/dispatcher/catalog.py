@@ -8,9 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from trace_platform.dispatcher.operators.registry import IN_PROCESS, RUNTIME
 from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset, RuntimeSpec
 from trace_platform.domain.dag_graph import reach
+from trace_platform.operators.registry import IN_PROCESS, RUNTIME
 from trace_platform.store.queries import queries
 
 RUNTIMES: Mapping[str, RuntimeSpec] = {

@@ -23,8 +23,8 @@ from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, Tas
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.operators.registry import IN_PROCESS
 from trace_platform.errors import BadInput, Refused, Unavailable
+from trace_platform.operators.registry import IN_PROCESS
 from trace_platform.store.queries import queries
 
 log = structlog.get_logger()

@@ -37,7 +37,7 @@ jobs:
   - {name: ask, operator: noop, source: {kind: manual}}
   - {name: cut, operator: range_splitter, config: {chunk: 50}, inputs: [{from: {job: ask}}]}
   - {name: join, operator: range_aggregator, config: {size: 1000}, inputs: [{from: {job: cut}}]}
-  - {name: note, operator: noop, inputs: [{from: {job: join}}]}
+  - {name: note, operator: noop, runtime: ecs_platform, inputs: [{from: {job: join}}]}
 publish: {asked: {job: ask}, pieces: {job: cut}, joined: {job: join}}
 """
 
@@ -125,7 +125,8 @@ def _run(system: Running, heading: Say, line: Say) -> None:
     while (counts := _counts(system)) != {"cut": 1, "join": PIECES, "note": RANGES}:
         _expect(time.monotonic() - began < 60, f"all is done once; so far {dict(counts)}")  # noqa: PLR2004 - a minute
         time.sleep(0.2)
-    line(f"done, nothing lost and nothing twice: {counts['join']} pieces joined, {counts['note']} full ranges noted")
+    line(f"done, nothing lost and nothing twice: {counts['join']} pieces joined in the Dispatcher,")
+    line(f"  {counts['note']} full ranges noted by the worker: queue, claim, lease, token, completion")
 
 
 def _counts(system: Running) -> dict[str, int]:
@@ -151,7 +152,7 @@ def _explain(system: Running, heading: Say, line: Say) -> None:
     heading(f"trace why {task['id']}")
     for step in system.trace("why", task["id"])["steps"]:
         line(f"{step['kind']:<8} {step['sentence']}")
-    heading("Spark, warm, in the worker; what runs on it comes next")
+    heading("The worker, which noted the ranges, holds a warm Spark session")
     line(system.process("worker")["status"])
 
 

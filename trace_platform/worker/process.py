@@ -1,14 +1,20 @@
-"""`trace worker`: one warm Spark session and the queue, ready for wake-ups. Claiming and running tasks come next."""
+"""`trace worker`: one warm Spark session, and the wrapper that claims tasks and runs them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from trace_platform.client import dispatcher_client
+from trace_platform.client import dispatcher_client, task_client
+from trace_platform.contracts import TaskPayload
+from trace_platform.errors import InvalidRequest
+from trace_platform.operators.outcome import Outcome
+from trace_platform.operators.registry import IN_PROCESS
+from trace_platform.ports import Queue
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import Settings
 from trace_platform.spark.class_archive import archive_for
@@ -16,24 +22,40 @@ from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.session import start_session, stop_session, warm
 from trace_platform.store.db import answers, open_pool, required
+from trace_platform.worker.wrapper import Wrapper
 
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
 
 
-async def main(process: Process) -> None:
+async def main(process: Process, queue: Queue) -> None:
     settings = process.settings
     async with (
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
-        open_pool(required(settings.queue.dsn, "queue.dsn"), name="worker", max_size=2) as queue,
         dispatcher_client(settings) as dispatcher,
+        task_client(settings) as tasks,
         _spark(process, settings) as says,
     ):
+        wrapper = Wrapper(
+            queue=queue,
+            queue_name=f"tasks-{settings.worker.runtime}",
+            dispatcher=dispatcher,
+            tasks=tasks,
+            run=run_operator,
+            worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
+            concurrency=settings.worker.concurrency,
+        )
         await until_answers(process, "data Postgres", lambda: answers(data))
-        await until_answers(process, "the queue", lambda: answers(queue))
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         process.ready(says)
-        await process.stop.wait()
+        await wrapper.work(process.stop)
+
+
+def run_operator(task: TaskPayload) -> Outcome:
+    operator = IN_PROCESS.get(task.operator)
+    if operator is None:
+        raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
+    return operator.run(task, task.state)
 
 
 @asynccontextmanager

@@ -1,4 +1,7 @@
-"""The operators that run in the Dispatcher itself: by name, what they accept and what to call."""
+"""The operators that need no rows, only the task and their own state: by name, what they accept and what to call.
+
+They run in the Dispatcher itself (`runtime: dispatcher`); `noop` runs on workers as well.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.operators import noop, range_aggregator, range_splitter
-from trace_platform.dispatcher.operators.outcome import Outcome, State
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.operators import noop, range_aggregator, range_splitter
+from trace_platform.operators.outcome import Outcome, State
 
 RUNTIME = "dispatcher"
+WORKERS = "ecs_platform"
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ IN_PROCESS: Mapping[str, InProcess] = {
     "noop": InProcess(
         OperatorSpec(
             checked_by(noop.Config),
-            frozenset({RUNTIME}),
+            frozenset({RUNTIME, WORKERS}),
             source_kinds=frozenset({SourceKind.MANUAL}),
             outputs=Count(1, None),
             storages=(Storage.PARQUET,),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.operators.outcome import Outcome, Settings, State, retract, scope_of, tell
 from trace_platform.domain.event import RangeScope
+from trace_platform.operators.outcome import Outcome, Settings, State, retract, scope_of, tell
 
 
 class Config(Settings):

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pydantic import Field
 
 from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.operators.outcome import (
+from trace_platform.domain.event import CursorScope, RangeScope, Scope
+from trace_platform.domain.ranges import MAX_END, Range, intersect, merge, subtract
+from trace_platform.errors import InvalidRequest
+from trace_platform.operators.outcome import (
     Outcome,
     Settings,
     State,
@@ -22,9 +25,6 @@ from trace_platform.dispatcher.operators.outcome import (
     scope_of,
     tell,
 )
-from trace_platform.domain.event import CursorScope, RangeScope, Scope
-from trace_platform.domain.ranges import MAX_END, Range, intersect, merge, subtract
-from trace_platform.errors import InvalidRequest
 
 HINT = "a larger size, or a start nearer to where the data begins"
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pydantic import Field
 
 from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.operators.outcome import (
+from trace_platform.domain.event import RangeScope
+from trace_platform.domain.ranges import MAX_END, split_aligned
+from trace_platform.errors import InvalidRequest
+from trace_platform.operators.outcome import (
     Outcome,
     Settings,
     State,
@@ -15,9 +18,6 @@ from trace_platform.dispatcher.operators.outcome import (
     scope_of,
     tell,
 )
-from trace_platform.domain.event import RangeScope
-from trace_platform.domain.ranges import MAX_END, split_aligned
-from trace_platform.errors import InvalidRequest
 
 
 class Config(Settings):

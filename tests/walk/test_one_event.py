@@ -1,0 +1,188 @@
+"""One event through every process, in the order of docs/task_lifecycle.md: the first test to read.
+
+A trigger is accepted, routed, woken, claimed by a real worker loop over real TLS, completed, routed again, and ends in
+a task that the Dispatcher runs itself. Real Postgres, real queue, real tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.dispatcher.support import Org, an_org, control_for
+from trace_platform.capability.verifier import Verifier
+from trace_platform.client import DispatcherClient, TaskClient
+from trace_platform.contracts import TaskPayload
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.process import dispatching
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.operators.outcome import Outcome
+from trace_platform.settings import TlsSettings, load_settings
+from trace_platform.store.identity import hash_token
+from trace_platform.store.signing_keys import published
+from trace_platform.worker.process import run_operator
+from trace_platform.worker.wrapper import Run, Wrapper
+
+pytestmark = pytest.mark.anyio
+
+DAG = """
+name: walk
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: work, operator: noop, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
+  - {name: after, operator: noop, runtime: dispatcher, inputs: [{from: {job: work}}]}
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass(frozen=True)
+class Walk:
+    control: Control
+    org: Org
+    dispatcher: DispatcherClient
+    tasks: TaskClient
+
+    def worker(self, name: str, run: Run = run_operator) -> Wrapper:
+        return Wrapper(self.control.queue, "tasks-ecs_platform", self.dispatcher, self.tasks, run, name, 4)
+
+    async def statuses(self, job: str) -> list[str]:
+        rows = await self.control.pool.fetch(
+            "SELECT t.status::text FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 ORDER BY t.id", job
+        )
+        return [row["status"] for row in rows]
+
+    async def until(self, job: str, statuses: list[str]) -> None:
+        async with asyncio.timeout(60):
+            while await self.statuses(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
+    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
+    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+    settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
+    async with control_for(state_db, queue_db, tmp_path) as bare:
+        verifier = Verifier(lambda: published(bare.pool), settings.tokens)
+        control = replace(bare, minted=verifier.remember)
+        org = await an_org(control.pool)
+        token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
+        await control.pool.execute(token, hash_token("the worker token"))
+        deployed = await deploy_dag(control, org.id, org.user, DAG)
+        await activate_dag(control, org.id, "walk", deployed.dag_version_id)
+        context = ssl.create_default_context(cafile=files.ca)
+        headers = {"X-Trace-Worker-Token": "the worker token"}
+        async with (
+            dispatching(control, verifier, settings) as doors,
+            httpx.AsyncClient(base_url=doors["dispatcher_internal"], headers=headers, verify=context) as internal,
+            httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
+        ):
+            yield Walk(control, org, DispatcherClient(internal), TaskClient(task))
+
+
+@asynccontextmanager
+async def working(wrapper: Wrapper) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(wrapper.work(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
+    async with working(walk.worker("one")), working(walk.worker("two")):
+        request = uuid4()
+        for _ in range(3):  # asked three times, triggered once
+            await trigger(walk.control, walk.org.id, "walk", "ask", start=0, end=99, request_id=request)
+        await walk.until("work", ["Completed"])
+        await walk.until("after", ["Completed"])
+    story = await walk.control.pool.fetch(
+        "SELECT d.producer_job_name AS job, e.scope, e.routed_at IS NOT NULL AS routed"
+        " FROM events e JOIN datasets d ON d.id = e.dataset_uuid ORDER BY e.created_at"
+    )
+    assert [tuple(row) for row in story] == [(job, "partition:0-99", True) for job in ("ask", "work", "after")]
+    attempts = await walk.control.pool.fetch("SELECT outcome::text FROM task_attempts")
+    assert [row["outcome"] for row in attempts] == ["Completed", "Completed"]
+    owed = "SELECT count(*) FROM outbox WHERE status <> 'Done'"
+    assert await walk.control.pool.fetchval(owed) == 0
+    assert (await walk.control.queue.depth("tasks-ecs_platform")).in_flight == 0
+
+
+async def test_many_events_and_two_workers_make_each_task_run_once(walk: Walk) -> None:
+    ran: list[str] = []
+    lock = threading.Lock()
+
+    def noted(task: TaskPayload) -> Outcome:
+        with lock:
+            ran.append(str(task.scope.cursor))
+        return run_operator(task)
+
+    async with working(walk.worker("one", noted)), working(walk.worker("two", noted)):
+        for cursor in range(30):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+        await walk.until("after", ["Completed"] * 30)
+    assert sorted(ran, key=int) == [str(cursor) for cursor in range(30)]
+
+
+async def test_an_operator_that_fails_is_a_failed_task_with_its_words_and_the_worker_goes_on(walk: Walk) -> None:
+    def breaks(task: TaskPayload) -> Outcome:
+        if task.scope.cursor == 0:
+            raise RuntimeError("the disk is made of cheese")
+        return run_operator(task)
+
+    async with working(walk.worker("one", breaks)):
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=0, request_id=uuid4())
+        await walk.until("work", ["Failed"])
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Failed", "Completed"])
+    error = await walk.control.pool.fetchval("SELECT error_message FROM tasks WHERE status = 'Failed'")
+    assert "the disk is made of cheese" in error
+
+
+async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts(walk: Walk) -> None:
+    held, go = threading.Event(), threading.Event()
+
+    def slow(task: TaskPayload) -> Outcome:
+        held.set()
+        go.wait(60)
+        return run_operator(task)
+
+    async with working(walk.worker("slow", slow)):
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=7, request_id=uuid4())
+        await asyncio.to_thread(held.wait, 60)
+        pool = walk.control.pool
+        await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+        await walk.until("work", ["Failed"])
+        await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
+        async with working(walk.worker("quick")):
+            await walk.until("work", ["Completed"])
+            go.set()
+    rows = await pool.fetch(
+        "SELECT attempt, worker_id, outcome::text FROM task_attempts WHERE worker_id <> '' ORDER BY 1, 3"
+    )
+    assert [
+        (row["attempt"], row["worker_id"], row["outcome"]) for row in rows if row["worker_id"] in {"slow", "quick"}
+    ] == [
+        (1, "slow", "LeaseExpired"),
+        (2, "quick", "Completed"),
+    ]
+    assert await pool.fetchval("SELECT count(*) FROM events WHERE scope = 'cursor:7'") == 3
