@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from trace_platform.errors import (
     BadInput,
     Conflict,
+    DatabaseUnavailable,
     Forbidden,
     LeaseLost,
     NotFound,
@@ -86,9 +87,12 @@ def refusal_response(refusal: TraceError) -> Response:
     return json_response({"error": refusal.as_dict()}, status)
 
 
-def door_app(routes: Sequence[Route], ready: Callable[[], Awaitable[None]]) -> Starlette:
-    """A door with its health and its way of refusing."""
-    return Starlette(routes=[*health_routes(ready), *routes], exception_handlers=HANDLERS)
+def door_app(
+    routes: Sequence[Route], ready: Callable[[], Awaitable[None]], outages: Sequence[type[Exception]] = ()
+) -> Starlette:
+    """A door with its health and its way of refusing. `outages`: what is raised when something behind it is away."""
+    handlers = HANDLERS | dict.fromkeys(outages, on_outage)
+    return Starlette(routes=[*health_routes(ready), *routes], exception_handlers=handlers)
 
 
 def health_routes(ready: Callable[[], Awaitable[None]]) -> list[Route]:
@@ -119,6 +123,11 @@ async def on_no_route(request: Request, wrong: Exception) -> Response:
     status = wrong.status_code if isinstance(wrong, HTTPException) else 500
     refusal = NotFound(f"there is no {request.method} {request.url.path} at this door", where=request.url.path)
     return json_response({"error": refusal.as_dict()}, status)
+
+
+async def on_outage(request: Request, away: Exception) -> Response:
+    """It may work later: the caller is told so, and not what broke."""
+    return await on_refusal(request, DatabaseUnavailable(f"Postgres does not answer: {type(away).__name__}"))
 
 
 HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}

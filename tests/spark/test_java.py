@@ -115,7 +115,9 @@ def test_a_choice_alone_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["plain", "with space", 'it\'s "quoted" $HOME `id` \\ back', "new\nline", "ümläut *?"])
 def test_the_wrapper_drops_one_argument_and_passes_all_others_untouched(tmp_path: Path, name: str) -> None:
     runtime = tmp_path / name
-    echo = f"#!{sys.executable}\nimport sys, os\nos.write(1, chr(0).join(sys.argv[1:]).encode())\nsys.exit(7)\n"
+    # Not a `#!` line: the Python that runs this may lie in a folder with a space.
+    code = "import sys, os; os.write(1, chr(0).join(sys.argv[1:]).encode()); sys.exit(7)"
+    echo = f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n'
     script(runtime, echo)
     home = java_module._wrap(runtime, tmp_path / "cache for $it's")
     given = [

@@ -7,44 +7,21 @@ a task that the Dispatcher runs itself. Real Postgres, real queue, real tokens.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-import httpx
 import pytest
 
-from tests.dispatcher.support import Org, an_org, control_for
-from trace_platform.capability.verifier import Verifier
-from trace_platform.client import DispatcherClient, TaskClient
+from tests.walk.walking import Walk, walking, working
 from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.process import dispatching
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.operators.outcome import Outcome
-from trace_platform.settings import TlsSettings, load_settings
-from trace_platform.store.identity import hash_token
-from trace_platform.store.signing_keys import published
 from trace_platform.worker.process import run_operator
-from trace_platform.worker.wrapper import Run, Wrapper
 
 pytestmark = pytest.mark.anyio
-
-DAG = """
-name: walk
-jobs:
-  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
-  - {name: work, operator: noop, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
-  - {name: after, operator: noop, runtime: dispatcher, inputs: [{from: {job: work}}]}
-"""
 
 
 @pytest.fixture
@@ -52,60 +29,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@dataclass(frozen=True)
-class Walk:
-    control: Control
-    org: Org
-    dispatcher: DispatcherClient
-    tasks: TaskClient
-
-    def worker(self, name: str, run: Run = run_operator) -> Wrapper:
-        return Wrapper(self.control.queue, "tasks-ecs_platform", self.dispatcher, self.tasks, run, name, 4)
-
-    async def statuses(self, job: str) -> list[str]:
-        rows = await self.control.pool.fetch(
-            "SELECT t.status::text FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 ORDER BY t.id", job
-        )
-        return [row["status"] for row in rows]
-
-    async def until(self, job: str, statuses: list[str]) -> None:
-        async with asyncio.timeout(60):
-            while await self.statuses(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
-                await asyncio.sleep(0.02)
-
-
 @pytest.fixture
 async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
-    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
-    async with control_for(state_db, queue_db, tmp_path) as bare:
-        verifier = Verifier(lambda: published(bare.pool), settings.tokens)
-        control = replace(bare, minted=verifier.remember)
-        org = await an_org(control.pool)
-        token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
-        await control.pool.execute(token, hash_token("the worker token"))
-        deployed = await deploy_dag(control, org.id, org.user, DAG)
-        await activate_dag(control, org.id, "walk", deployed.dag_version_id)
-        context = ssl.create_default_context(cafile=files.ca)
-        headers = {"X-Trace-Worker-Token": "the worker token"}
-        async with (
-            dispatching(control, verifier, settings) as doors,
-            httpx.AsyncClient(base_url=doors["dispatcher_internal"], headers=headers, verify=context) as internal,
-            httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
-        ):
-            yield Walk(control, org, DispatcherClient(internal), TaskClient(task))
-
-
-@asynccontextmanager
-async def working(wrapper: Wrapper) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(wrapper.work(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
+    async with walking(state_db, queue_db, tmp_path) as made:
+        yield made
 
 
 async def test_an_event_goes_through_every_process_once(walk: Walk) -> None:
@@ -166,7 +93,8 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
         go.wait(60)
         return run_operator(task)
 
-    async with working(walk.worker("slow", slow)):
+    # One hand only: it must not take the second attempt as well.
+    async with working(replace(walk.worker("slow", slow), concurrency=1)):
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=7, request_id=uuid4())
         await asyncio.to_thread(held.wait, 60)
         pool = walk.control.pool

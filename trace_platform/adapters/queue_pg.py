@@ -56,6 +56,7 @@ FRONT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OUTAGE: Final = (
     OSError,  # TimeoutError is one
     asyncpg.InterfaceError,  # the connection closed between two uses
+    asyncpg.InternalClientError,  # it was cut in the middle of a question
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,

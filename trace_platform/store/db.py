@@ -18,6 +18,7 @@ OUTAGES = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what it says of a connection that was cut in the middle of a question
 )
 """What asyncpg raises when the server is away rather than the statement wrong."""
 

@@ -79,12 +79,19 @@ class Wrapper:
         return found[0] if found else None
 
     async def _handle(self, delivery: Delivery) -> None:
-        wake_up = msgspec.json.decode(delivery.body, type=Wakeup)
-        with structlog.contextvars.bound_contextvars(task=str(wake_up.task_id)):
-            claimed = await self._patiently(lambda: self.dispatcher.claim(wake_up.task_id, self.worker_id))
-            if isinstance(claimed, Claimed):
-                await self._run_claimed(claimed, delivery)
-            await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
+        """What goes wrong with one wake-up is said, and ends nothing else: it comes again, or becomes a dead letter."""
+        try:
+            wake_up = msgspec.json.decode(delivery.body, type=Wakeup)
+            with structlog.contextvars.bound_contextvars(task=str(wake_up.task_id)):
+                await self._follow(wake_up, delivery)
+        except Exception:
+            log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
+
+    async def _follow(self, wake_up: Wakeup, delivery: Delivery) -> None:
+        claimed = await self._patiently(lambda: self.dispatcher.claim(wake_up.task_id, self.worker_id))
+        if isinstance(claimed, Claimed):
+            await self._run_claimed(claimed, delivery)
+        await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
         keeper = LeaseKeeper(claimed, self.tasks, self.queue, delivery, self.queue_name)

@@ -18,7 +18,7 @@ from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
-from trace_platform.store.db import answers
+from trace_platform.store.db import OUTAGES, answers
 from trace_platform.store.identity import find_user
 from trace_platform.store.signing_keys import published
 
@@ -52,7 +52,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *user_routes(control),
     ]
-    return door_app(routes, lambda: answers(control.pool))
+    return door_app(routes, lambda: answers(control.pool), OUTAGES)
 
 
 def _parameter(request: Request, name: str) -> str:

@@ -20,7 +20,7 @@ from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.publish_buffer import publish_buffer
 from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.doors import door_app, json_response
-from trace_platform.store.db import answers
+from trace_platform.store.db import OUTAGES, answers
 
 
 def task_door(control: Control, verifier: Verifier) -> Starlette:
@@ -52,4 +52,4 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/events", events, methods=["POST"]),
         Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
     ]
-    return door_app(routes, lambda: answers(control.pool))
+    return door_app(routes, lambda: answers(control.pool), OUTAGES)

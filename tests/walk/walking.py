@@ -1,0 +1,113 @@
+"""What a walk needs: a Dispatcher as it really runs, workers as they really run, on databases of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+
+from tests.dispatcher.support import Org, an_org, control_for
+from trace_platform.capability.verifier import Verifier
+from trace_platform.client import DispatcherClient, TaskClient
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.process import dispatching
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.settings import TlsSettings, load_settings
+from trace_platform.store.db import OUTAGES
+from trace_platform.store.identity import hash_token
+from trace_platform.store.signing_keys import published
+from trace_platform.worker.process import run_operator
+from trace_platform.worker.wrapper import Run, Wrapper
+
+DAG = """
+name: walk
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: work, operator: noop, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
+  - {name: after, operator: noop, runtime: dispatcher, inputs: [{from: {job: work}}]}
+"""
+
+
+@dataclass(frozen=True)
+class Walk:
+    control: Control
+    org: Org
+    dispatcher: DispatcherClient
+    tasks: TaskClient
+
+    def worker(self, name: str, run: Run = run_operator) -> Wrapper:
+        return Wrapper(self.control.queue, "tasks-ecs_platform", self.dispatcher, self.tasks, run, name, 4)
+
+    async def statuses(self, job: str) -> list[str]:
+        rows = await self.control.pool.fetch(
+            "SELECT t.status::text FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 ORDER BY t.id", job
+        )
+        return [row["status"] for row in rows]
+
+    async def until(self, job: str, statuses: list[str]) -> None:
+        """The database may be away while we wait: that is what some of the tests are about."""
+        async with asyncio.timeout(90):
+            while await self._statuses_now(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
+                await asyncio.sleep(0.02)
+
+    async def _statuses_now(self, job: str) -> list[str] | None:
+        try:
+            return await self.statuses(job)
+        except OUTAGES:
+            return None
+
+
+@asynccontextmanager
+async def walking(
+    state_db: str, queue_db: str, tmp_path: Path, *, replica: str = "one", deploys: bool = True
+) -> AsyncIterator[Walk]:
+    """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing."""
+    files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
+    tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
+    settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
+    async with control_for(state_db, queue_db, tmp_path, replica=replica) as bare:
+        verifier = Verifier(lambda: published(bare.pool), settings.tokens)
+        control = replace(bare, minted=verifier.remember)
+        org = await _deployed(control) if deploys else await _found(control)
+        context = ssl.create_default_context(cafile=files.ca)
+        headers = {"X-Trace-Worker-Token": "the worker token"}
+        async with (
+            dispatching(control, verifier, settings) as doors,
+            httpx.AsyncClient(base_url=doors["dispatcher_internal"], headers=headers, verify=context) as internal,
+            httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
+        ):
+            yield Walk(control, org, DispatcherClient(internal), TaskClient(task))
+
+
+@asynccontextmanager
+async def working(wrapper: Wrapper) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(wrapper.work(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+async def _deployed(control: Control) -> Org:
+    org = await an_org(control.pool)
+    token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
+    await control.pool.execute(token, hash_token("the worker token"))
+    deployed = await deploy_dag(control, org.id, org.user, DAG)
+    await activate_dag(control, org.id, "walk", deployed.dag_version_id)
+    return org
+
+
+async def _found(control: Control) -> Org:
+    row = await control.pool.fetchrow("SELECT o.id, u.id AS user FROM orgs o JOIN users u ON u.org_id = o.id")
+    assert row is not None
+    return Org(row["id"], row["user"])
