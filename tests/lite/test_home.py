@@ -12,6 +12,7 @@ import pytest
 
 from trace_platform.errors import HomeInUse, SetupError
 from trace_platform.lite.home import Home, ensure_issuer_key, ensure_worker_token, held, holder, public_pem
+from trace_platform.lite.up import _socket_folder
 
 
 @pytest.fixture
@@ -64,3 +65,16 @@ def test_a_home_that_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match="cannot be made"):
         Home(tmp_path / "file" / "home").make()
+
+
+def test_a_note_that_names_anything_but_our_own_folder_removes_nothing(home: Home, tmp_path: Path) -> None:
+    """The note says which socket folder a killed `trace up` left; a damaged one must not cost anybody a file."""
+    treasure = tmp_path / "treasure"
+    treasure.mkdir()
+    (home.lock.parent / "sockets").write_text(str(treasure))
+    folder = _socket_folder(home)
+    assert treasure.exists()
+    assert folder.name.startswith("trace-")
+    left = _socket_folder(home)
+    assert not folder.exists()
+    left.rmdir()

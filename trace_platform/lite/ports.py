@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 
 from trace_platform.errors import SetupError
 
 LOOPBACK = "127.0.0.1"
+FREE = range(20_000, 32_000)
+"""Where free ports are looked for: below those that the kernel takes for outgoing connections."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ def choose_ports(base: int) -> Ports:
 
 
 def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as listener:
+    with _take_any() as listener:
         port: int = listener.getsockname()[1]
     return port
 
@@ -47,7 +50,17 @@ def wanted_ports(base: int) -> list[int]:
     return [base + index for index, _ in enumerate(fields(Ports))] if base else []
 
 
+def _take_any() -> socket.socket:
+    """Not one that the kernel would give (port 0): it may give the same to an outgoing connection before we listen."""
+    for port in random.SystemRandom().sample(FREE, 200):
+        with suppress(OSError):
+            return socket.create_server((LOOPBACK, port))
+    raise SetupError("no free port was found", where=f"{LOOPBACK}:{FREE.start}-{FREE.stop - 1}")
+
+
 def _take(port: int, name: str) -> socket.socket:
+    if not port:
+        return _take_any()
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as wrong:

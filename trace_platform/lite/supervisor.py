@@ -15,7 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -202,24 +203,17 @@ class _Kept:
         self._see("starting", status="", since=time.time())
         try:
             launch = await asyncio.to_thread(self.child.launch)
-            self._heard = _Heard()
-            channel = self._listen()
+            with self._listening():
+                return await self._spawned(launch)
         except (SetupError, OSError) as wrong:
             self._failures += 1
-            return str(wrong)
-        try:
-            process = self._spawn(launch)
-        except OSError as wrong:
-            self._failures += 1
             return f"cannot be started: {wrong}"
-        finally:
-            channel_path = self._channel_path()
+
+    async def _spawned(self, launch: Launch) -> str:
+        process = self._spawn(launch)
         try:
             return await self._watch(process)
         finally:
-            asyncio.get_running_loop().remove_reader(channel)
-            channel.close()
-            channel_path.unlink(missing_ok=True)
             end_sessions({process.pid})  # what it left behind, before another is started
             self._supervisor.dismiss(process.pid)
 
@@ -292,6 +286,18 @@ class _Kept:
         self._see("ready", status=self._heard.status)
         if not self.first_ready.done():
             self.first_ready.set_result(None)
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """What it says from now on is heard."""
+        self._heard = _Heard()
+        channel = self._listen()
+        try:
+            yield
+        finally:
+            asyncio.get_running_loop().remove_reader(channel)
+            channel.close()
+            self._channel_path().unlink(missing_ok=True)
 
     def _listen(self) -> socket.socket:
         path = self._channel_path()

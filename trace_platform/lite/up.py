@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pydantic import SecretStr
 
-from trace_platform.errors import SettingsError
+from trace_platform.errors import SettingsError, SetupError
 from trace_platform.lite import postgres
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.home import (
@@ -106,6 +106,8 @@ class _Up:
         self._forget_ready()  # a killed `trace up` may have left one
         ports = choose_ports(settings.up.port_base)
         tls = ensure_certificates(home.tls, datetime.now(UTC))
+        for note in tls.notes:
+            self._watcher.said(note)
         token, key = ensure_worker_token(home), ensure_issuer_key(home)
         shutil.rmtree(home.work, ignore_errors=True)
         home.work.mkdir(mode=0o700)
@@ -142,7 +144,14 @@ class _Up:
         """Days from now a certificate nears its end: renew it in time; the doors look at the file themselves."""
         while True:
             await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
-            await asyncio.to_thread(ensure_certificates, self._home.tls, datetime.now(UTC))
+            await asyncio.to_thread(self._certificates)
+
+    def _certificates(self) -> None:
+        """What cannot be renewed now is tried again in an hour, long before the old one ends."""
+        try:
+            ensure_certificates(self._home.tls, datetime.now(UTC))
+        except SetupError as wrong:
+            self._watcher.said(wrong.message)
 
     def _changed(self, seen: Seen) -> None:
         del seen
@@ -189,7 +198,9 @@ def _socket_folder(home: Home) -> Path:
     """A new one each time; the one that a killed `trace up` left is removed."""
     note = home.lock.parent / "sockets"
     if note.exists():
-        shutil.rmtree(note.read_text().strip(), ignore_errors=True)
+        left = Path(note.read_text().strip())
+        if left.name.startswith("trace-") and left.parent == Path(tempfile.gettempdir()):  # ours, and nothing else
+            shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="trace-"))
     folder.chmod(0o711)
     write_private(note, str(folder))
