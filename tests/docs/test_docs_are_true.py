@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import PROCESSES
+from trace_platform.operators.registry import IN_PROCESS
 from trace_platform.query.process import query_door
 from trace_platform.settings import IdentitySettings, TokenSettings, leaves
 
@@ -68,6 +70,17 @@ def test_every_process_has_a_row_in_the_security_page() -> None:
     page = (DOCS / "security.md").read_text()
     for name in PROCESSES:
         assert f"| `trace {name}` |" in page
+
+
+def test_every_operator_and_each_of_its_settings_is_documented() -> None:
+    page = (DOCS / "operators.md").read_text()
+    for name, operator in IN_PROCESS.items():
+        section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        config = import_module(f"trace_platform.operators.{name}").Config
+        assert operator.spec.runtimes
+        for field in config.model_fields:
+            assert f"| `{field}` |" in section, f"{name}.{field}"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
