@@ -317,6 +317,31 @@ async def test_a_promise_that_cannot_be_kept_is_given_up_with_a_reason_and_block
     assert "uuid" in put_off
 
 
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("enqueue_task", {"task_id": str(uuid4())}),
+        ("enqueue_task", {"task_id": 7, "runtime": "dispatcher"}),
+        ("publish_buffer", {"publish_id": "not a uuid"}),
+        ("publish_buffer", {"publish_id": str(uuid4())}),
+    ],
+)
+async def test_a_taken_promise_that_nobody_can_read_is_given_up_and_the_others_are_kept(
+    control: Control, kind: str, payload: dict[str, object]
+) -> None:
+    chain = await deploy_chain(control)
+    task = await a_task(control, chain)
+    owe = "INSERT INTO outbox (org_id, kind, payload) VALUES ($1, $2::text::outbox_kind, $3)"
+    await control.pool.execute(owe, chain.org.id, kind, payload)
+    await control.pool.execute(owe, chain.org.id, "enqueue_task", {"task_id": str(task), "runtime": "ecs_platform"})
+    await drained(control)
+    (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
+    assert str(task).encode() in delivery.body
+    rows = await control.pool.fetch("SELECT status::text, last_error FROM outbox ORDER BY id")
+    assert [row["status"] for row in rows] == ["Failed", "Done"]
+    assert "cannot be read" in rows[0]["last_error"]
+
+
 async def test_what_a_dead_replica_had_taken_is_taken_again(control: Control) -> None:
     chain = await deploy_chain(control)
     task = await a_task(control, chain)

@@ -50,25 +50,33 @@ class Drain:
         invalidations = await route(self._control, "route_invalidation")
         await self._keep([wake_up(one.promise, one.payload) for one in (*events.wake_ups, *invalidations.wake_ups)])
         woken = await self._control.pool.fetchval(queries("route")["wake_waiting"])
-        taken = await self._take()
+        taken, given_up = await self._take()
         await self._keep(taken)
-        return events.handled + invalidations.handled + int(woken) + len(taken)
+        return events.handled + invalidations.handled + int(woken) + len(taken) + given_up
 
     async def next_due(self) -> float | None:
         found: float | None = await self._control.pool.fetchval(queries("outbox")["next_due"])
         return found
 
-    async def _take(self) -> list[Promise]:
+    async def _take(self) -> tuple[list[Promise], int]:
+        """What can be kept, and how many were given up: one that nobody can read must not hold up the others."""
         sql = queries("outbox")
         rows = await self._control.pool.fetch(sql["take_promises"], BATCH, self._control.replica, HOLD)
-        promises = [wake_up(row["id"], row["payload"]) for row in rows if row["kind"] == "enqueue_task"]
-        batches = {
-            UUID(json.loads(row["payload"])["publish_id"]): row["id"] for row in rows if row["kind"] == "publish_buffer"
-        }
-        if batches:
-            found = await self._control.pool.fetch(sql["buffer_messages"], list(batches))
-            promises += [Promise(batches[row["id"]], BUFFER_QUEUE, row["message"].encode()) for row in found]
-        return promises
+        promises, batches, bad = list[Promise](), dict[UUID, int](), list[int]()
+        for row in rows:
+            try:
+                if row["kind"] == "enqueue_task":
+                    promises.append(wake_up(row["id"], row["payload"]))
+                else:
+                    batches[UUID(json.loads(row["payload"])["publish_id"])] = row["id"]
+            except (ValueError, KeyError, TypeError, AttributeError):
+                bad.append(row["id"])
+        for row in await self._control.pool.fetch(sql["buffer_messages"], list(batches)) if batches else []:
+            promises.append(Promise(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
+        bad += batches.values()  # those whose publish is not there
+        if bad:
+            await self._put_off(bad, "what it promises cannot be read, or is not there", final=True)
+        return promises, len(bad)
 
     async def _keep(self, promises: Sequence[Promise]) -> None:
         """Act without a transaction, then mark. Kept twice is harmless: a claim is only given once."""
@@ -91,8 +99,8 @@ class Drain:
         else:
             await self._control.pool.execute(queries("outbox")["keep_promises"], ids, self._control.replica)
 
-    async def _put_off(self, promises: Sequence[int], error: str) -> None:
-        """What they need is away: again soon, for as long as it takes; nothing is wrong with the promise."""
+    async def _put_off(self, promises: Sequence[int], error: str, *, final: bool = False) -> None:
+        """What they need is away: again soon, for as long as it takes. Or, `final`: given up, for people."""
         delay = timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
         await self._control.pool.execute(
             queries("outbox")["put_off_promises"],
@@ -100,7 +108,7 @@ class Drain:
             self._control.replica,
             [delay] * len(promises),
             [error] * len(promises),
-            [False] * len(promises),
+            [final] * len(promises),
         )
 
 
