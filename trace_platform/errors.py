@@ -10,10 +10,12 @@
     |   +-- Forbidden           a good identity without the right
     |   +-- NotFound            no such thing for this caller
     |   +-- Conflict            it contradicts what is already so
+    |   |   +-- ObjectExists    a name in the object store is taken
     |   +-- LeaseLost           the attempt is no longer the current one
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
     |   +-- DoorUnavailable     another Trace process does not answer
+    |   +-- ObjectsUnavailable  the object store does not answer
     +-- SetupError              this machine cannot run Trace as it is
         +-- HomeInUse           another `trace up` holds the home folder
         +-- JavaMissing         no Java 17+ anywhere
@@ -115,6 +117,10 @@ class Conflict(Refused):
     code = "conflict"
 
 
+class ObjectExists(Conflict):
+    code = "object_exists"
+
+
 class LeaseLost(Refused):
     code = "lease_lost"
 
@@ -130,6 +136,10 @@ class DatabaseUnavailable(Unavailable):
 
 class DoorUnavailable(Unavailable):
     code = "door_unavailable"
+
+
+class ObjectsUnavailable(Unavailable):
+    code = "objects_unavailable"
 
 
 class SetupError(TraceError):

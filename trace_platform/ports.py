@@ -6,11 +6,12 @@ behind a port.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NewType, Protocol
 
+from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import InvalidRequest
 
 MessageId = NewType("MessageId", str)
@@ -213,4 +214,54 @@ class Signer(Protocol):
 
     async def sign(self, payload: bytes) -> str:
         """The token of this payload. Unavailable while there is no plan, or it names a key that is not held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing shows it."""
+
+    name: ObjectName
+    size: int
+    modified_at: datetime
+
+
+class ObjectStore(Protocol):
+    """Files under `s3://bucket/key` names, wherever they lie.
+
+    The promise:
+
+    - A `put` that returned is durable, and whole: nobody ever sees a part of an object. One that raised may have
+      happened or not.
+    - With `replace=False` it never touches an object that is there; it raises ObjectExists. Of two at once, one wins.
+    - What was put is read back by the next `get`, `head` and `objects`, from any process.
+    - Calls block: they are made from the threads of tasks and inside Spark's Python workers. A store can be pickled.
+    - An object that is not there is NotFound; a store that is away is ObjectsUnavailable, and worth a retry.
+
+    How S3 keeps it: `put` is PutObject (or a multipart upload), `replace=False` its If-None-Match; S3 is strongly
+    consistent. How a disk keeps it: a temporary file, fsync, rename (or link), fsync of the folder.
+    """
+
+    def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
+        """Write an object."""
+        ...
+
+    def get(self, name: ObjectName) -> bytes:
+        """Read all of an object."""
+        ...
+
+    def head(self, name: ObjectName) -> StoredObject | None:
+        """Look at one without reading it; None if it is not there."""
+        ...
+
+    def objects(self, folder: Folder) -> Iterator[StoredObject]:
+        """All objects below a folder, at any depth, in no order."""
+        ...
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        """Remove objects; those that are not there are removed already."""
+        ...
+
+    def for_spark(self, name: ObjectName) -> str | None:
+        """How Spark itself can open it (`file:///...`, `s3a://...`); None where only `get` can."""
         ...
