@@ -16,6 +16,10 @@ from trace_platform.contracts import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    EventsAnswer,
+    EventsRequest,
+    FilesAnswer,
+    FilesRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
     NotClaimed,
@@ -104,6 +108,14 @@ class TaskClient:
     async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         answer = await _post(self._http, "/v1/task/heartbeat", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
         return msgspec.json.decode(answer.content, type=HeartbeatAnswer)
+
+    async def events(self, token: str, request: EventsRequest) -> EventsAnswer:
+        answer = await _post(self._http, "/v1/task/events", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
+        return msgspec.json.decode(answer.content, type=EventsAnswer)
+
+    async def files(self, token: str, request: FilesRequest) -> FilesAnswer:
+        answer = await _post(self._http, "/v1/task/files", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
+        return msgspec.json.decode(answer.content, type=FilesAnswer)
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
         answer = await _post(self._http, "/v1/task/complete", msgspec.json.encode(request), {CAPABILITY_HEADER: token})

@@ -55,6 +55,8 @@ class InputRef(Message, frozen=True):
     dataset_version: UUID
     commit: int | None = None
     name: str | None = None
+    alias: str = ""
+    """How the DAG calls it."""
     storage_location: str | None = None
     where: Mapping[str, Any] | None = None
     trigger: bool = False
@@ -66,6 +68,8 @@ class OutputRef(Message, frozen=True):
     dataset_uuid: UUID
     dataset_version: UUID
     storage_location: str
+    name: str | None = None
+    """The published one."""
 
 
 class ScopeRef(Message, frozen=True):
@@ -141,6 +145,33 @@ class EventsRequest(Fenced, frozen=True):
 class EventsAnswer(Message, frozen=True):
     accepted: int
     """How many of them were new."""
+
+
+class FilesRequest(Fenced, frozen=True):
+    """Which files hold a dataset that the task reads, as of its pinned commit, or one that it writes, as of now."""
+
+    dataset_uuid: UUID
+    start: Number | None = None
+    end: Number | None = None
+    """Only partitions that touch this range; both or neither."""
+
+
+class PartitionFiles(Message, frozen=True):
+    partition_key: str
+    location: str
+    files: list[Mapping[str, Any]]
+    commit: int
+    start: int | None = None
+    end: int | None = None
+    row_count: int | None = None
+
+
+class FilesAnswer(Message, frozen=True):
+    dataset_version: UUID
+    commit: int
+    columns: list[Mapping[str, Any]] | None = None
+    """Name and type of each; None before the first commit."""
+    partitions: list[PartitionFiles] = []
 
 
 class OutputBody(Message, frozen=True):

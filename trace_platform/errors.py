@@ -16,6 +16,7 @@
     |   +-- DatabaseUnavailable
     |   +-- DoorUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
+    +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
     +-- SetupError              this machine cannot run Trace as it is
         +-- HomeInUse           another `trace up` holds the home folder
         +-- JavaMissing         no Java 17+ anywhere
@@ -37,7 +38,7 @@ class TraceError(Exception):
     """The root: catch it to say a refusal to a person, or to turn it into a wire error."""
 
     code: ClassVar[str] = "trace_error"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -140,6 +141,16 @@ class DoorUnavailable(Unavailable):
 
 class ObjectsUnavailable(Unavailable):
     code = "objects_unavailable"
+
+
+class WorkFailed(TraceError):
+    code = "work_failed"
+
+    def __init__(
+        self, message: str, *, where: str | None = None, hint: str | None = None, retryable: bool = False
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.retryable = retryable
 
 
 class SetupError(TraceError):

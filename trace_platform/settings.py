@@ -62,6 +62,12 @@ class QueueSettings(Group):
     dsn: SecretStr | None = _dsn("A queue database of yours in place of the embedded one.")
 
 
+class ObjectSettings(Group):
+    """Where files lie: the Parquet files of datasets, and what else is too large for a message."""
+
+    folder: Path | None = _setting(None, "The folder of the disk store; unset: objects in the home.", unit="folder")
+
+
 class PostgresSettings(Group):
     """The embedded servers."""
 
@@ -249,6 +255,7 @@ class Settings(BaseSettings):
     state: StateSettings = StateSettings()
     data: DataSettings = DataSettings()
     queue: QueueSettings = QueueSettings()
+    objects: ObjectSettings = ObjectSettings()
     postgres: PostgresSettings = PostgresSettings()
     tls: TlsSettings = TlsSettings()
     dispatcher: DispatcherSettings = DispatcherSettings()
@@ -262,6 +269,10 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()
+
+    @property
+    def object_folder(self) -> Path:
+        return (self.objects.folder or self.home / "objects").expanduser().absolute()
 
     @property
     def task_key_folder(self) -> Path:

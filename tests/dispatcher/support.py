@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 from pydantic import BaseModel, ConfigDict
 
+from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.adapters.signer_pem import PemSigner
 from trace_platform.dispatcher.activate_dag import activate_dag
@@ -43,7 +44,7 @@ async def control_for(
         async with open_pool(state_dsn, name=f"test {replica}", max_size=pool_size) as pool:
             signer, tokens = PemSigner(folder / "keys"), TokenSettings()
             await keep_keys(pool, signer, tokens)
-            yield Control(pool, queue, signer, tokens, JobCache(pool), replica)
+            yield Control(pool, queue, signer, tokens, JobCache(pool), DiskObjects(folder / "objects"), replica)
     finally:
         await queue.close()
 

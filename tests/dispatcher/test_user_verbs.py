@@ -45,7 +45,6 @@ def output(chain: Chain, job: str, start: int, end: int) -> OutputBody:
         dataset_version=chain.versions[job],
         start=start,
         end=end,
-        location="s3://trace/x/",
         row_count=end - start + 1,
     )
 

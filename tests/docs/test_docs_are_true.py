@@ -24,7 +24,7 @@ from trace_platform.settings import IdentitySettings, TokenSettings, leaves
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 NOTHING: Any = None  # the routes of a door are known before what stands behind it
-HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, "docs")
+HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, NOTHING, "docs")
 
 DOORS = {
     "Gateway": public_door(DispatcherClient(NOTHING), IdentitySettings()),

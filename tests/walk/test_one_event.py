@@ -19,7 +19,7 @@ from tests.walk.walking import Walk, walking, working
 from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.operators.outcome import Outcome
-from trace_platform.worker.process import run_operator
+from trace_platform.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def test_many_events_and_two_workers_make_each_task_run_once(walk: Walk) -
     def noted(task: TaskPayload) -> Outcome:
         with lock:
             ran.append(str(task.scope.cursor))
-        return run_operator(task)
+        return run_pure(task)
 
     async with working(walk.worker("one", noted)), working(walk.worker("two", noted)):
         for cursor in range(30):
@@ -74,7 +74,7 @@ async def test_an_operator_that_fails_is_a_failed_task_with_its_words_and_the_wo
     def breaks(task: TaskPayload) -> Outcome:
         if task.scope.cursor == 0:
             raise RuntimeError("the disk is made of cheese")
-        return run_operator(task)
+        return run_pure(task)
 
     async with working(walk.worker("one", breaks)):
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=0, request_id=uuid4())
@@ -91,7 +91,7 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
     def slow(task: TaskPayload) -> Outcome:
         held.set()
         go.wait(60)
-        return run_operator(task)
+        return run_pure(task)
 
     # One hand only: it must not take the second attempt as well.
     async with working(replace(walk.worker("slow", slow), concurrency=1)):

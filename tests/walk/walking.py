@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,17 +15,20 @@ import httpx
 from tests.dispatcher.support import Org, an_org, control_for
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import DispatcherClient, TaskClient
+from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.process import dispatching
 from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.operators.context import Resources
+from trace_platform.operators.outcome import Outcome
 from trace_platform.settings import TlsSettings, load_settings
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.identity import hash_token
 from trace_platform.store.signing_keys import published
-from trace_platform.worker.process import run_operator
-from trace_platform.worker.wrapper import Run, Wrapper
+from trace_platform.worker.run_task import Runner, run_pure
+from trace_platform.worker.wrapper import Wrapper
 
 DAG = """
 name: walk
@@ -43,8 +46,9 @@ class Walk:
     dispatcher: DispatcherClient
     tasks: TaskClient
 
-    def worker(self, name: str, run: Run = run_operator) -> Wrapper:
-        return Wrapper(self.control.queue, "tasks-ecs_platform", self.dispatcher, self.tasks, run, name, 4)
+    def worker(self, name: str, run: Callable[[TaskPayload], Outcome] = run_pure) -> Wrapper:
+        runner = Runner(self.control.objects, Resources(), pure=run)
+        return Wrapper(self.control.queue, "tasks-ecs_platform", self.dispatcher, self.tasks, runner, name, 4)
 
     async def statuses(self, job: str) -> list[str]:
         rows = await self.control.pool.fetch(

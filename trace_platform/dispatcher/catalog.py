@@ -10,12 +10,13 @@ import asyncpg
 
 from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset, RuntimeSpec
 from trace_platform.domain.dag_graph import reach
-from trace_platform.operators.registry import IN_PROCESS, RUNTIME
+from trace_platform.operators.registry import specs
+from trace_platform.operators.runtimes import IN_DISPATCHER, ON_WORKERS
 from trace_platform.store.queries import queries
 
 RUNTIMES: Mapping[str, RuntimeSpec] = {
-    RUNTIME: RuntimeSpec(),
-    "ecs_platform": RuntimeSpec(),
+    IN_DISPATCHER: RuntimeSpec(),
+    ON_WORKERS: RuntimeSpec(),
     "lambda": RuntimeSpec(untrusted=True),
     "ecs_udf": RuntimeSpec(untrusted=True),
 }
@@ -41,7 +42,7 @@ async def catalog(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy, org_id:
 
 
 def operators() -> Mapping[str, OperatorSpec]:
-    return {**{name: one.spec for name, one in IN_PROCESS.items()}, **_elsewhere}
+    return {**specs(), **_elsewhere}
 
 
 def register(name: str, spec: OperatorSpec) -> None:

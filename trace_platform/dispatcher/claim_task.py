@@ -64,6 +64,7 @@ def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayloa
                 dataset_uuid=one.dataset_uuid,
                 dataset_version=one.dataset_version,
                 storage_location=one.storage_location,
+                name=one.name,
             )
             for one in job.outputs
         ],

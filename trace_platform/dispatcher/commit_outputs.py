@@ -1,11 +1,15 @@
 """The commits of one completion: for each dataset it wrote a number, its partitions in force, the former ones ended.
 
-Runs inside the completion's transaction. The number's row lock puts the commits of a dataset in order.
+Runs inside the completion's transaction. A lock puts the commits of a dataset in order.
+
+What an attempt wrote can be old news: another, claimed later and so from newer inputs, has committed the same
+partition meanwhile. Then there is nothing to commit, and the work is done all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID, uuid5
 
 import asyncpg
@@ -13,17 +17,28 @@ import msgspec
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import CompleteRequest, OutputBody, PublishedBody
+from trace_platform.dispatcher.replaced import still_news
 from trace_platform.dispatcher.told import require_writable
+from trace_platform.dispatcher.verify_outputs import Schema
 from trace_platform.domain.event import RangeScope, partition_key, read_scope
 from trace_platform.domain.ranges import inclusive
 from trace_platform.errors import Conflict, InvalidRequest
+from trace_platform.markers import ColumnEntry, in_words
 from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
 
 
-async def commit_outputs(connection: Connection, job: Job, request: CompleteRequest, claims: Claims) -> dict[UUID, int]:
+async def commit_outputs(
+    connection: Connection,
+    job: Job,
+    request: CompleteRequest,
+    claims: Claims,
+    *,
+    schemas: Mapping[UUID, Schema],
+    started_at: datetime,
+) -> dict[UUID, int]:
     """The commit number of each dataset that the completion touched. Datasets in a fixed order: no deadlocks."""
     for index, output in enumerate(request.outputs):
         require_writable(output.dataset_uuid, output.dataset_version, f"/outputs/{index}", claims)
@@ -33,17 +48,22 @@ async def commit_outputs(connection: Connection, job: Job, request: CompleteRequ
     commits = {}
     for dataset in sorted({output.dataset_uuid for output in request.outputs}):
         outputs = [output for output in request.outputs if output.dataset_uuid == dataset]
-        commits[dataset] = await _commit_dataset(connection, outputs, claims)
+        await connection.execute(queries("complete")["lock_commits"], str(dataset))
+        news = await still_news(connection, outputs, started_at)
+        if news:
+            commits[dataset] = await _commit_dataset(connection, news, claims, schemas.get(dataset))
     for index, published in enumerate(request.datasets_published):
         await _publish(connection, job, published, f"/datasets_published/{index}")
     return commits
 
 
-async def _commit_dataset(connection: Connection, outputs: Sequence[OutputBody], claims: Claims) -> int:
+async def _commit_dataset(
+    connection: Connection, outputs: Sequence[OutputBody], claims: Claims, schema: Schema | None
+) -> int:
     sql = queries("complete")
     first = outputs[0]
     number: int = await connection.fetchval(sql["next_commit"], first.dataset_uuid, claims.org_id)
-    schema_hash = await _agreed_schema(connection, outputs, claims)
+    schema_hash = await _agreed_schema(connection, outputs, claims, schema)
     await connection.execute(
         sql["insert_commit"],
         first.dataset_uuid,
@@ -86,21 +106,32 @@ async def _set_partition(connection: Connection, output: OutputBody, number: int
     )
 
 
-async def _agreed_schema(connection: Connection, outputs: Sequence[OutputBody], claims: Claims) -> str | None:
+async def _agreed_schema(
+    connection: Connection, outputs: Sequence[OutputBody], claims: Claims, schema: Schema | None
+) -> str | None:
     """The first commit of a generation sets its schema; another schema later is refused with both."""
-    given = {one.schema_hash for one in outputs if one.schema_hash}
+    given = {one.schema_hash for one in outputs if one.schema_hash} | ({schema.hash} if schema else set())
     if not given:
         return None
     sql, first = queries("complete"), outputs[0]
-    await connection.execute(sql["set_schema_hash"], first.dataset_version, min(given))
+    columns = msgspec.to_builtins(schema.columns) if schema else None
+    await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
     row = await connection.fetchrow(sql["generation_of"], claims.org_id, first.dataset_uuid, first.dataset_version)
     if row is None or given != {row["schema_hash"]}:
         raise Conflict(
-            f"the schema changed within a generation: it has {row and row['schema_hash']}, this output {sorted(given)}",
+            f"the schema changed within a generation: it has ({_said(row)}), this output has"
+            f" ({in_words(schema.columns) if schema else ', '.join(sorted(given))})",
             where="/outputs",
             hint="a changed schema is a changed job: deploy it, and a new generation is built",
         )
     return min(given)
+
+
+def _said(row: asyncpg.Record | None) -> str:
+    """The generation's schema, in words where it is known so well."""
+    if row is None or row["columns"] is None:
+        return str(row and row["schema_hash"])
+    return in_words(msgspec.json.decode(row["columns"], type=list[ColumnEntry]))
 
 
 async def _publish(connection: Connection, job: Job, published: PublishedBody, where: str) -> None:

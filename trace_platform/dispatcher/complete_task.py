@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -23,6 +24,7 @@ from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.commit_outputs import commit_outputs
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.told import Told, read_events, transposed
+from trace_platform.dispatcher.verify_outputs import Schema, verify_outputs
 from trace_platform.domain.task import Backoff, retry_delay
 from trace_platform.errors import Conflict, InvalidRequest, LeaseLost
 from trace_platform.store.queries import queries
@@ -84,6 +86,7 @@ async def complete_task(
     control: Control, request: CompleteRequest, claims: Claims, told: Sequence[Told], body: bytes
 ) -> CompleteAnswer:
     """One completion in a transaction of its own."""
+    schemas = await verify_outputs(control.objects, request.outputs, claims)
     async with control.pool.acquire() as connection, connection.transaction():
         sql = queries("complete")["lock_fenced"]
         row = await connection.fetchrow(sql, request.task_id, request.attempt, request.lease_token)
@@ -92,7 +95,7 @@ async def complete_task(
         if not row["open"]:
             return _answered_before(row["status"], row["completion_hash"], row["completion_answer"], request, body)
         if request.status == "Completed":
-            return await _Success(control, connection, row, request, claims).commit(told, body)
+            return await _Success(control, connection, row, request, claims, schemas).commit(told, body)
         return await _fail_or_cancel(control, connection, row, request, body)
 
 
@@ -105,12 +108,15 @@ class _Success:
     row: asyncpg.Record
     request: CompleteRequest
     claims: Claims
+    schemas: Mapping[UUID, Schema]
 
     async def commit(self, told: Sequence[Told], body: bytes) -> CompleteAnswer:
         connection, row, request = self.connection, self.row, self.request
         spans = read_invalidations(request.invalidations, self.claims)
         job = await self.control.jobs.get(row["job_id"])
-        commits = await commit_outputs(connection, job, request, self.claims)
+        commits = await commit_outputs(
+            connection, job, request, self.claims, schemas=self.schemas, started_at=row["started_at"]
+        )
         await store_events(connection, self.claims, told, commits)
         await store_invalidations(connection, self.claims, request.invalidations, spans, None)
         await self._remember()

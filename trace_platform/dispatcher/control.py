@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from trace_platform.capability.claims import Claims
-from trace_platform.ports import Queue, Signer
+from trace_platform.ports import ObjectStore, Queue, Signer
 from trace_platform.settings import TokenSettings
 from trace_platform.store.jobs import JobCache
 
@@ -39,6 +39,7 @@ class Control:
     signer: Signer
     tokens: TokenSettings
     jobs: JobCache
+    objects: ObjectStore
     replica: str
     """Who we are among the replicas: what we have taken from the outbox carries this name."""
     minted: Callable[[str, Claims], None] = lambda *_: None

@@ -141,7 +141,8 @@ class _Writing:
             *_columns(job, read, written, bundle),
         )
         wheres = [None if each.where is None else as_json(each.where) for each in job.inputs]
-        await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres)
+        names, triggers = [each.name for each in job.inputs], [each.trigger for each in job.inputs]
+        await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers)
 
     async def _bundle(self, job: Job) -> UUID | None:
         if job.udf is None:

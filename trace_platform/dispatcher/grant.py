@@ -10,6 +10,7 @@ from trace_platform.capability.claims import GrantedDataset, S3Prefixes, mint, n
 from trace_platform.contracts import InputRef
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from trace_platform.markers import attempt_folder
 from trace_platform.store.jobs import Job
 
 
@@ -31,9 +32,8 @@ async def token_for(control: Control, job: Job, task_id: UUID, attempt: int, inp
 
 
 def attempt_prefixes(job: Job, task_id: UUID, attempt: int) -> list[str]:
-    """Where this attempt may write: a folder of its own below each output. A loser leaves garbage, never data."""
     return [
-        f"{output.storage_location}attempts/{task_id}/{attempt}/"
+        str(attempt_folder(output.storage_location, task_id, attempt))
         for output in job.outputs
         if output.storage_location.startswith("s3://")
     ]

@@ -19,7 +19,7 @@ from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
 from trace_platform.doors import Door, open_doors
-from trace_platform.ports import Queue, Signer
+from trace_platform.ports import ObjectStore, Queue, Signer
 from trace_platform.process import Process
 from trace_platform.settings import Settings
 from trace_platform.store.db import open_pool, required
@@ -28,14 +28,14 @@ from trace_platform.store.migrate import check
 from trace_platform.store.signing_keys import published
 
 
-async def main(process: Process, queue: Queue, signer: Signer) -> None:
+async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectStore) -> None:
     settings = process.settings
     dsn = required(settings.state.dsn, "state.dsn")
     await asyncio.to_thread(check, dsn, "state")
     async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
         verifier = Verifier(lambda: published(pool), settings.tokens)
-        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), replica, verifier.remember)
+        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, verifier.remember)
         async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()

@@ -36,6 +36,9 @@ def _check_activation(draft: JobDraft, problems: Problems) -> None:
         if "inputs" not in draft.given:
             hint = "add `inputs`, or `source` if nothing is upstream"
             problems.add((*draft.path, "inputs"), "missing_inputs", "a reactive job needs inputs", hint)
+        if draft.inputs and not any(each.trigger for each in draft.inputs):
+            hint = "leave `trigger: false` out of the input whose updates are to be followed"
+            problems.add((*draft.path, "inputs"), "no_trigger", "no input makes tasks: the job would never run", hint)
         _not_for(draft, ("source", "bootstrap"), "a reactive job", problems)
 
 

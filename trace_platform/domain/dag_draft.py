@@ -26,6 +26,7 @@ class InputDraft:
     source: Reference
     name: str | None
     where: Filter | None
+    trigger: bool = True
 
 
 @dataclass(frozen=True, slots=True)

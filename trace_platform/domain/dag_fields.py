@@ -42,7 +42,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "source": ("kind", "schedule", "secret", "replay_window"),
         "bootstrap": ("reset_outputs",),
-        "inputs": ("from", "where", "name"),
+        "inputs": ("from", "where", "name", "trigger"),
         "from": ("job", "output", "dataset"),
         "outputs": ("name", "storage"),
         "scaling": ("max_concurrency",),

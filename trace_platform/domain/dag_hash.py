@@ -87,7 +87,9 @@ def _wire(each: Input) -> dict[str, Any]:
             upstream = ["dataset", name]
         case _:
             assert_never(each.upstream)
-    return {"name": each.name, "from": upstream, "where": None if each.where is None else as_json(each.where)}
+    where = None if each.where is None else as_json(each.where)
+    # Said only where it is not the default, so that hashes of before stay what they were.
+    return {"name": each.name, "from": upstream, "where": where} | ({} if each.trigger else {"trigger": False})
 
 
 def _sha256(text: str) -> str:

@@ -83,6 +83,8 @@ class Input:
     name: str
     upstream: JobOutput | ForeignDataset
     where: Filter | None = None
+    trigger: bool = True
+    """Whether its updates make tasks; without, it is only read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,8 @@ def _input(node: Node, path: Path, problems: Problems) -> InputDraft:
         return InputDraft(path, Reference(path), None, None)
     form = Form("inputs", entries, path, problems)
     form.require("from", "{job: ..., output: ...} or {dataset: ...}")
-    return InputDraft(path, _from(form), form.text("name", NAME, None), _where(form))
+    name = form.text("name", NAME, None)
+    return InputDraft(path, _from(form), name, _where(form), form.flag("trigger", default=True))
 
 
 def _from(form: Form) -> Reference:

@@ -122,7 +122,7 @@ class _Wiring:
             if upstream is None:
                 continue
             if self._note_edge(draft, upstream, each):
-                inputs.append(Input(each.name or self._name_of(upstream), upstream, each.where))
+                inputs.append(Input(each.name or self._name_of(upstream), upstream, each.where, each.trigger))
                 self._check_name(inputs, each)
         return tuple(inputs)
 

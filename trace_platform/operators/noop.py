@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from trace_platform.contracts import TaskPayload
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.dag_model import SourceKind, Storage
 from trace_platform.domain.event import RangeScope
 from trace_platform.operators.outcome import Outcome, Settings, State, retract, scope_of, tell
+from trace_platform.operators.runtimes import IN_DISPATCHER, ON_WORKERS
 
 
 class Config(Settings):
     pass
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({IN_DISPATCHER, ON_WORKERS}),
+    source_kinds=frozenset({SourceKind.MANUAL}),
+    outputs=Count(1, None),
+    storages=(Storage.PARQUET,),
+)
 
 
 def run(task: TaskPayload, state: State | None) -> Outcome:  # noqa: ARG001 - it remembers nothing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class Outcome:
     state: State | None = None
     """What to remember with the completion; None: nothing changes."""
     invalidations: tuple[InvalidationBody, ...] = ()
+    after_commit: Callable[[], None] | None = None
+    """On workers: called when the completion was accepted. It may never be: whoever dies first, it is forgotten."""
 
 
 class Settings(BaseModel):

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pydantic import Field
 
 from trace_platform.contracts import TaskPayload
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.event import CursorScope, RangeScope, Scope
 from trace_platform.domain.ranges import MAX_END, Range, intersect, merge, subtract
 from trace_platform.errors import InvalidRequest
@@ -25,6 +27,7 @@ from trace_platform.operators.outcome import (
     scope_of,
     tell,
 )
+from trace_platform.operators.runtimes import IN_DISPATCHER
 
 HINT = "a larger size, or a start nearer to where the data begins"
 
@@ -34,6 +37,15 @@ class Config(Settings):
     """Ranges begin and end at its multiples."""
     start: int = Field(default=0, ge=0, le=MAX_END)
     """The first number that there is: a cursor stands for everything from here on."""
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({IN_DISPATCHER}),
+    inputs=Count(1, 1),
+    outputs=Count(1, None),
+    storages=(Storage.PARQUET,),
+)
 
 
 def run(task: TaskPayload, state: State | None) -> Outcome:

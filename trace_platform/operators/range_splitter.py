@@ -5,6 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from trace_platform.contracts import TaskPayload
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.event import RangeScope
 from trace_platform.domain.ranges import MAX_END, split_aligned
 from trace_platform.errors import InvalidRequest
@@ -18,11 +20,21 @@ from trace_platform.operators.outcome import (
     scope_of,
     tell,
 )
+from trace_platform.operators.runtimes import IN_DISPATCHER
 
 
 class Config(Settings):
     chunk: int = Field(ge=1, le=MAX_END)
     """Partitions begin and end at its multiples, so that requests for different ranges share them."""
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({IN_DISPATCHER}),
+    inputs=Count(1, 1),
+    outputs=Count(1, None),
+    storages=(Storage.PARQUET,),
+)
 
 
 def run(task: TaskPayload, state: State | None) -> Outcome:  # noqa: ARG001 - it remembers nothing

@@ -1,21 +1,24 @@
-"""The operators that need no rows, only the task and their own state: by name, what they accept and what to call.
+"""Every operator, found by its file: a module here that has a `SPEC` and a `run` is the operator of its name.
 
-They run in the Dispatcher itself (`runtime: dispatcher`); `noop` runs on workers as well.
+Two kinds. One that runs in the Dispatcher is a pure function of the task and its state; workers can run it too if its
+SPEC says so. One for workers alone gets a `TaskContext`. The Dispatcher loads all of them to check their configuration
+at deploy, so a module imports Spark, Arrow and the like inside its functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
 
+import trace_platform.operators as package
 from trace_platform.contracts import TaskPayload
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
-from trace_platform.domain.dag_model import SourceKind, Storage
-from trace_platform.operators import noop, range_aggregator, range_splitter
+from trace_platform.domain.catalog import OperatorSpec
 from trace_platform.operators.outcome import Outcome, State
-
-RUNTIME = "dispatcher"
-WORKERS = "ecs_platform"
+from trace_platform.operators.runtimes import IN_DISPATCHER
 
 
 @dataclass(frozen=True)
@@ -25,35 +28,35 @@ class InProcess:
     """Pure: the same payload and state give the same outcome."""
 
 
+@dataclass(frozen=True)
+class OnWorkers:
+    spec: OperatorSpec
+    config: type[Any]
+    run: Callable[[Any], Outcome | None]
+    """Called with a `TaskContext`."""
+
+
+def _modules() -> Iterator[tuple[str, ModuleType]]:
+    for found in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{found.name}")
+        if hasattr(module, "SPEC"):
+            yield found.name, module
+
+
+def _is_pure(module: ModuleType) -> bool:
+    return IN_DISPATCHER in module.SPEC.runtimes
+
+
+_FOUND = dict(_modules())
+
 IN_PROCESS: Mapping[str, InProcess] = {
-    "noop": InProcess(
-        OperatorSpec(
-            checked_by(noop.Config),
-            frozenset({RUNTIME, WORKERS}),
-            source_kinds=frozenset({SourceKind.MANUAL}),
-            outputs=Count(1, None),
-            storages=(Storage.PARQUET,),
-        ),
-        noop.run,
-    ),
-    "range_splitter": InProcess(
-        OperatorSpec(
-            checked_by(range_splitter.Config),
-            frozenset({RUNTIME}),
-            inputs=Count(1, 1),
-            outputs=Count(1, None),
-            storages=(Storage.PARQUET,),
-        ),
-        range_splitter.run,
-    ),
-    "range_aggregator": InProcess(
-        OperatorSpec(
-            checked_by(range_aggregator.Config),
-            frozenset({RUNTIME}),
-            inputs=Count(1, 1),
-            outputs=Count(1, None),
-            storages=(Storage.PARQUET,),
-        ),
-        range_aggregator.run,
-    ),
+    name: InProcess(module.SPEC, module.run) for name, module in _FOUND.items() if _is_pure(module)
 }
+ON_WORKERS: Mapping[str, OnWorkers] = {
+    name: OnWorkers(module.SPEC, module.Config, module.run) for name, module in _FOUND.items() if not _is_pure(module)
+}
+
+
+def specs() -> Mapping[str, OperatorSpec]:
+    pure = {name: one.spec for name, one in IN_PROCESS.items()}
+    return pure | {name: one.spec for name, one in ON_WORKERS.items()}

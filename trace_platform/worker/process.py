@@ -8,13 +8,11 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from trace_platform.client import dispatcher_client, task_client
-from trace_platform.contracts import TaskPayload
-from trace_platform.errors import InvalidRequest
-from trace_platform.operators.outcome import Outcome
-from trace_platform.operators.registry import IN_PROCESS
-from trace_platform.ports import Queue
+from trace_platform.operators.context import Resources
+from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import Settings
 from trace_platform.spark.class_archive import archive_for
@@ -22,26 +20,30 @@ from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.session import start_session, stop_session, warm
 from trace_platform.store.db import answers, open_pool, required
+from trace_platform.worker.run_task import Runner
 from trace_platform.worker.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
 
 
-async def main(process: Process, queue: Queue) -> None:
+async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
     async with (
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
         dispatcher_client(settings) as dispatcher,
         task_client(settings) as tasks,
-        _spark(process, settings) as says,
+        _spark(process, settings) as (spark, says),
     ):
         wrapper = Wrapper(
             queue=queue,
             queue_name=f"tasks-{settings.worker.runtime}",
             dispatcher=dispatcher,
             tasks=tasks,
-            run=run_operator,
+            runner=Runner(objects, resources(settings), spark),
             worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
             concurrency=settings.worker.concurrency,
         )
@@ -51,15 +53,12 @@ async def main(process: Process, queue: Queue) -> None:
         await wrapper.work(process.stop)
 
 
-def run_operator(task: TaskPayload) -> Outcome:
-    operator = IN_PROCESS.get(task.operator)
-    if operator is None:
-        raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
-    return operator.run(task, task.state)
+def resources(settings: Settings) -> Resources:
+    return Resources(data_dsn=required(settings.data.dsn, "data.dsn"))
 
 
 @asynccontextmanager
-async def _spark(process: Process, settings: Settings) -> AsyncIterator[str]:
+async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[SparkSession, str]]:
     """A warm session; says what it is."""
     process.status("starts Spark")
     cache = settings.home / "cache"
@@ -79,7 +78,8 @@ async def _spark(process: Process, settings: Settings) -> AsyncIterator[str]:
         report = await asyncio.to_thread(warm, session)
         where = settings.spark.remote or settings.spark.master
         runs_on = f", Java {java.version} ({java.origin})" if java else ""
-        yield f"Spark {session.version} on {where}{runs_on}, warm: {report.rows:,} rows in {report.seconds:.1f} s"
+        warmed = f"warm: {report.rows:,} rows in {report.seconds:.1f} s"
+        yield session, f"Spark {session.version} on {where}{runs_on}, {warmed}"
     finally:
         if archive:
             archive.cancel()

@@ -8,32 +8,28 @@ queued again, and this wake-up finds it not to be claimed.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import structlog
 
 from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload, Wakeup
-from trace_platform.errors import BadInput, LeaseLost, Refused, Unavailable
-from trace_platform.operators.outcome import Outcome
+from trace_platform.contracts import Claimed, CompleteRequest, Wakeup
+from trace_platform.errors import BadInput, Conflict, LeaseLost, Refused, TraceError, Unavailable
 from trace_platform.ports import Delivery, Queue
-from trace_platform.worker.lease_keeper import VISIBILITY, LeaseKeeper
+from trace_platform.worker.door import Door
+from trace_platform.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
+from trace_platform.worker.run_task import Finished, Runner
 
 log = structlog.get_logger()
 
 WAIT = timedelta(seconds=20)
 AFTER_OUTAGE_SECONDS = 1.0
-MAX_ERROR_CHARS = 10_000
 
 T = TypeVar("T")
-
-Run = Callable[[TaskPayload], Outcome]
-"""What runs a task, in a thread of its own: the registry of operators."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Wrapper:
     queue_name: str
     dispatcher: DispatcherClient
     tasks: TaskClient
-    run: Run
+    runner: Runner
     worker_id: str
     concurrency: int
 
@@ -94,32 +90,39 @@ class Wrapper:
         await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
-        keeper = LeaseKeeper(claimed, self.tasks, self.queue, delivery, self.queue_name)
+        door = Door(claimed, self.tasks)
+        keeper = LeaseKeeper(claimed, door, self.tasks, Held(self.queue, self.queue_name, delivery))
         lease = asyncio.create_task(keeper.run())
-        work = asyncio.create_task(asyncio.to_thread(_outcome, self.run, claimed))
+        work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
         try:
             await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 log.warning("lease lost", because=lease.result())
+                await asyncio.to_thread(self.runner.cancel, claimed)
+                await work  # its slot is free when it has ended, and not before
                 return
-            await self._report(keeper, work.result(), lease)
+            await self._report(door, work.result(), lease)
         finally:
             lease.cancel()
-            work.cancel()
+            door.lost.set()
 
-    async def _report(self, keeper: LeaseKeeper, request: CompleteRequest, lease: asyncio.Task[str]) -> None:
+    async def _report(self, door: Door, finished: Finished, lease: asyncio.Task[str]) -> None:
         """Again and again until it is heard, or the lease is lost: then it no longer matters."""
         while not lease.done():
             try:
-                answer = await self.tasks.complete(keeper.token, request)
+                answer = await self.tasks.complete(door.token, finished.request)
             except Unavailable as away:
                 log.warning("completion not heard", because=away.message)
                 await asyncio.sleep(AFTER_OUTAGE_SECONDS)
             except (LeaseLost, Refused, BadInput) as refusal:
                 log.warning("completion refused", **refusal.as_dict())
-                return
+                if isinstance(refusal, LeaseLost) or finished.request.status == "Failed":
+                    return
+                finished = Finished(_failed(finished.request, refusal))
             else:
                 log.info("completed", status=answer.status)
+                if finished.after_commit is not None and answer.status == "Completed":
+                    await asyncio.to_thread(finished.after_commit)
                 return
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -131,23 +134,13 @@ class Wrapper:
                 await asyncio.sleep(AFTER_OUTAGE_SECONDS)
 
 
-def _outcome(run: Run, claimed: Claimed) -> CompleteRequest:
-    """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker."""
-    fence: dict[str, Any] = {
-        "task_id": claimed.task.task_id,
-        "attempt": claimed.attempt,
-        "lease_token": claimed.lease_token,
-    }
-    try:
-        outcome = run(claimed.task)
-    except BadInput as wrong:
-        return CompleteRequest(**fence, status="Failed", error_message=wrong.message, retryable=False)
-    except Exception:  # noqa: BLE001 - whatever an operator does, the task says it
-        return CompleteRequest(**fence, status="Failed", error_message=traceback.format_exc()[-MAX_ERROR_CHARS:])
+def _failed(request: CompleteRequest, refusal: TraceError) -> CompleteRequest:
+    """What was refused is said, so that people see it and, if that may help, the task is tried again."""
     return CompleteRequest(
-        **fence,
-        status="Completed",
-        events=list(outcome.events),
-        invalidations=list(outcome.invalidations),
-        state=outcome.state,
+        task_id=request.task_id,
+        attempt=request.attempt,
+        lease_token=request.lease_token,
+        status="Failed",
+        error_message=f"the completion was refused: {refusal.message}",
+        retryable=isinstance(refusal, Conflict),
     )

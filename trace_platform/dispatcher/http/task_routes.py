@@ -11,12 +11,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trace_platform.capability.verifier import Verifier
-from trace_platform.contracts import BufferPublishRequest, CompleteRequest, EventsRequest, HeartbeatRequest
+from trace_platform.contracts import (
+    BufferPublishRequest,
+    CompleteRequest,
+    EventsRequest,
+    FilesRequest,
+    HeartbeatRequest,
+)
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.auth import require_capability
 from trace_platform.dispatcher.http.body import read
+from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.publish_buffer import publish_buffer
 from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.doors import door_app, json_response
@@ -46,10 +53,16 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         claims = await require_capability(request, verifier, body)
         return json_response(await publish_buffer(control, body, claims))
 
+    async def files(request: Request) -> Response:
+        body = await read(request, FilesRequest)
+        claims = await require_capability(request, verifier, body)
+        return json_response(await list_files(control, body, claims))
+
     routes = [
         Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
         Route("/v1/task/complete", completion, methods=["POST"]),
         Route("/v1/task/events", events, methods=["POST"]),
         Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
+        Route("/v1/task/files", files, methods=["POST"]),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)

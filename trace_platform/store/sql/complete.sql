@@ -119,13 +119,27 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: generation_of
 -- The generation by its id and dataset, in this organisation; nothing else is a target of an output.
-SELECT id, schema_hash, config_hash, storage_location
+SELECT id, schema_hash, columns::text, config_hash, storage_location
   FROM dataset_versions
  WHERE org_id = $1 AND dataset_uuid = $2 AND id = $3 AND generation IS NULL;
 
--- name: set_schema_hash
+-- name: set_schema
 -- The first commit of a generation says its schema; later ones must agree.
-UPDATE dataset_versions SET schema_hash = $2 WHERE id = $1 AND schema_hash IS NULL;
+UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 AND schema_hash IS NULL;
+
+-- name: lock_commits
+-- One commit of a dataset at a time, from the look at what is in force to the end of the transaction.
+SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
+
+-- name: in_force
+-- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force.
+SELECT DISTINCT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, a.started_at > $5 AS newer
+  FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS n (key, start, stop)
+  JOIN partition_versions p
+    ON p.dataset_version = $1 AND p.valid_to IS NULL
+   AND (p.partition_key = n.key OR (n.start IS NOT NULL AND p.block_range && int8range(n.start, n.stop)))
+  JOIN commits c ON c.dataset_uuid = p.dataset_uuid AND c.number = p.valid_from
+  JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt;
 
 -- name: end_partitions
 -- Partitions in force that the new one replaces: the same key, or an overlapping range. Returns their ranges.

@@ -54,9 +54,10 @@ VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::js
 
 -- name: insert_inputs
 -- The edges of a job; they become live when the version is activated.
-INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid, where_tree)
-SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree
-  FROM unnest($3::uuid[], $4::jsonb[]) WITH ORDINALITY AS e (dataset_uuid, where_tree, n);
+INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid, where_tree, name, triggers)
+SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree, e.name, e.triggers
+  FROM unnest($3::uuid[], $4::jsonb[], $5::text[], $6::boolean[])
+      WITH ORDINALITY AS e (dataset_uuid, where_tree, name, triggers, n);
 
 -- name: bundle_by_hash
 -- The uploaded bundle with this content.

@@ -35,7 +35,7 @@ WITH due AS (
                       AND (p.partition_key = e.partition_key OR p.block_range && e.block_range)))
                    THEN ':commit:' || e.commit_number ELSE '' END AS dedupe_key
       FROM told e
-      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live
+      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
      WHERE e.is_served
 ), made AS (
@@ -94,7 +94,7 @@ WITH due AS (
            lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
            v.follows_commit, j.id AS job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
       FROM told v
-      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live
+      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
 ), made AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, partitions,

@@ -1,0 +1,241 @@
+"""Files count when their marker says so and they lie there; partitions are replaced whole, and never by older news."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.support import control_for
+from trace_platform.capability.claims import Claims
+from trace_platform.contracts import Claimed, FilesRequest, OutputBody
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.list_files import list_files
+from trace_platform.domain.objects import Folder
+from trace_platform.errors import Conflict, Forbidden, InvalidRequest
+from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
+
+pytestmark = pytest.mark.anyio
+
+COLUMNS = [ColumnEntry(name="block_number", type="int64")]
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+def folder_of(task: Claimed) -> Folder:
+    return attempt_folder(task.task.outputs[0].storage_location, task.task.task_id, task.attempt)
+
+
+def staged(
+    control: Control, chain: Chain, task: Claimed, *spans: tuple[int, int], columns: Sequence[ColumnEntry] = COLUMNS
+) -> list[OutputBody]:
+    """Files of the job `first`, one for each range, and their marker; what the worker then says of them."""
+    folder, entries = folder_of(task), []
+    for start, end in spans:
+        body = f"rows of {start} to {end}".encode()
+        entry = FileEntry(
+            name=f"first_{start}_{end}.parquet",
+            rows=end - start + 1,
+            bytes=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+        )
+        control.objects.put(folder.object(entry.name), body)
+        entries.append(entry)
+    control.objects.put(marker_in(folder), encode_marker(_marker(chain, task, entries, columns)))
+    return [
+        OutputBody(
+            dataset_uuid=chain.datasets["first"],
+            dataset_version=chain.versions["first"],
+            location=str(folder),
+            start=start,
+            end=end,
+            row_count=entry.rows,
+            bytes=entry.bytes,
+            files=[msgspec.to_builtins(entry)],
+        )
+        for entry, (start, end) in zip(entries, spans, strict=True)
+    ]
+
+
+def _marker(chain: Chain, task: Claimed, files: list[FileEntry], columns: Sequence[ColumnEntry]) -> Marker:
+    return Marker(
+        task_id=task.task.task_id,
+        attempt=task.attempt,
+        dataset_uuid=chain.datasets["first"],
+        dataset_version=chain.versions["first"],
+        files=files,
+        columns=list(columns),
+    )
+
+
+async def begun(control: Control, chain: Chain) -> tuple[Claimed, Claims]:
+    return await claimed(control, await a_task(control, chain))
+
+
+async def finish(control: Control, task: Claimed, claims: Claims, outputs: list[OutputBody]) -> None:
+    await Completer(control)(completion(task, outputs=outputs), claims)
+
+
+async def in_force(control: Control) -> list[tuple[str, int]]:
+    rows = await control.pool.fetch(
+        "SELECT partition_key, valid_from FROM partition_versions WHERE valid_to IS NULL ORDER BY block_range"
+    )
+    return [(row["partition_key"], row["valid_from"]) for row in rows]
+
+
+async def test_files_with_their_marker_are_committed_and_listed(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    await finish(control, task, claims, staged(control, chain, task, (0, 99), (100, 199)))
+    reader, reads = await begun(control, chain)
+    asked = FilesRequest(
+        task_id=reader.task.task_id,
+        attempt=reader.attempt,
+        lease_token=reader.lease_token,
+        dataset_uuid=chain.datasets["first"],
+        start=150,
+        end=160,
+    )
+    found = await list_files(control, asked, reads)
+    assert found.commit == 1
+    assert found.columns == [{"name": "block_number", "type": "int64"}]
+    (partition,) = found.partitions
+    assert (partition.start, partition.end, partition.row_count) == (100, 199, 100)
+    assert partition.files[0]["name"] == "first_100_199.parquet"
+    assert partition.location == str(folder_of(task))
+
+
+async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_later(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    outputs = staged(control, chain, task, (0, 99))
+    await Completer(control)(completion(task, outputs=outputs, events=[chain.event("first", start=0, end=99)]), claims)
+    await drained(control)
+    (second,) = await tasks_of(control, chain, "second")
+    reader, reads = await claimed(control, second)
+    again, theirs = await begun(control, chain)
+    await finish(control, again, theirs, staged(control, chain, again, (0, 99)))
+    asked = FilesRequest(
+        task_id=reader.task.task_id,
+        attempt=reader.attempt,
+        lease_token=reader.lease_token,
+        dataset_uuid=chain.datasets["first"],
+    )
+    found = await list_files(control, asked, reads)
+    assert [(one.commit, one.location) for one in found.partitions] == [(1, str(folder_of(task)))]
+    with pytest.raises(Forbidden):
+        await list_files(control, msgspec.structs.replace(asked, dataset_uuid=chain.org.id), reads)
+
+
+Spoil = Callable[[Control, Claimed, list[OutputBody]], list[OutputBody]]
+
+
+def _changed(**values: Any) -> Spoil:
+    return lambda _control, _task, outputs: [msgspec.structs.replace(outputs[0], **values)]
+
+
+def _without_marker(control: Control, task: Claimed, outputs: list[OutputBody]) -> list[OutputBody]:
+    control.objects.delete([marker_in(folder_of(task))])
+    return outputs
+
+
+def _without_file(control: Control, task: Claimed, outputs: list[OutputBody]) -> list[OutputBody]:
+    control.objects.delete([folder_of(task).object("first_0_99.parquet")])
+    return outputs
+
+
+def _shortened(control: Control, task: Claimed, outputs: list[OutputBody]) -> list[OutputBody]:
+    control.objects.put(folder_of(task).object("first_0_99.parquet"), b"ro", replace=True)
+    return outputs
+
+
+def _of_another(control: Control, task: Claimed, outputs: list[OutputBody]) -> list[OutputBody]:
+    marker = msgspec.json.decode(control.objects.get(marker_in(folder_of(task))))
+    control.objects.put(marker_in(folder_of(task)), msgspec.json.encode(marker | {"attempt": 2}), replace=True)
+    return outputs
+
+
+def _unreadable(control: Control, task: Claimed, outputs: list[OutputBody]) -> list[OutputBody]:
+    control.objects.put(marker_in(folder_of(task)), b"{", replace=True)
+    return outputs
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (_changed(location="s3://trace/somewhere/else/"), Forbidden),
+        (_changed(row_count=7), Conflict),
+        (_changed(bytes=7), Conflict),
+        (_changed(files=[{"name": "first_0_99.parquet", "rows": 1, "bytes": 13, "sha256": "x"}]), Conflict),
+        (_changed(files=[{"name": "other.parquet"}]), InvalidRequest),
+        (_without_marker, Conflict),
+        (_without_file, Conflict),
+        (_shortened, Conflict),
+        (_of_another, Conflict),
+        (_unreadable, InvalidRequest),
+    ],
+)
+async def test_files_that_are_not_as_the_marker_says_are_never_committed(
+    control: Control, spoil: Spoil, error: type[Exception]
+) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    outputs = spoil(control, task, staged(control, chain, task, (0, 99)))
+    with pytest.raises(error):
+        await finish(control, task, claims, outputs)
+    assert await in_force(control) == []
+    assert await control.pool.fetchval("SELECT count(*) FROM commits") == 0
+
+
+async def test_a_changed_schema_is_refused_with_both_schemas(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    await finish(control, task, claims, staged(control, chain, task, (0, 99)))
+    task, claims = await begun(control, chain)
+    wider = [*COLUMNS, ColumnEntry(name="hash", type="binary")]
+    with pytest.raises(Conflict, match=r"\(block_number int64\).*\(block_number int64, hash binary\)"):
+        await finish(control, task, claims, staged(control, chain, task, (100, 199), columns=wider))
+    assert await in_force(control) == [("0-99", 1)]
+
+
+async def test_a_partition_is_replaced_whole_or_not_at_all(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    await finish(control, task, claims, staged(control, chain, task, (0, 99), (100, 199)))
+    task, claims = await begun(control, chain)
+    with pytest.raises(Conflict, match="0-49 would be lost"):
+        await finish(control, task, claims, staged(control, chain, task, (50, 99)))
+    task, claims = await begun(control, chain)
+    await finish(control, task, claims, staged(control, chain, task, (0, 49), (50, 99)))
+    assert await in_force(control) == [("0-49", 2), ("50-99", 2), ("100-199", 1)]
+
+
+async def test_an_attempt_claimed_earlier_never_replaces_what_a_later_one_committed(control: Control) -> None:
+    chain = await deploy_chain(control)
+    early, early_claims = await begun(control, chain)
+    late, late_claims = await begun(control, chain)
+    await finish(control, late, late_claims, staged(control, chain, late, (0, 99)))
+    await finish(control, early, early_claims, staged(control, chain, early, (0, 99), (100, 199)))
+    assert await in_force(control) == [("0-99", 1), ("100-199", 2)]
+    statuses = await control.pool.fetch("SELECT DISTINCT status::text FROM tasks")
+    assert [row["status"] for row in statuses] == ["Completed"]
+
+
+async def test_old_news_that_is_new_in_part_is_refused_and_can_be_tried_again(control: Control) -> None:
+    chain = await deploy_chain(control)
+    early, early_claims = await begun(control, chain)
+    late, late_claims = await begun(control, chain)
+    await finish(control, late, late_claims, staged(control, chain, late, (0, 49)))
+    with pytest.raises(Conflict, match="a later attempt wrote it"):
+        await finish(control, early, early_claims, staged(control, chain, early, (0, 99)))
+    assert await in_force(control) == [("0-49", 1)]

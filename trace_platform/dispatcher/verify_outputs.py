@@ -1,0 +1,96 @@
+"""Before files count: the attempt's marker is read, and what it lists must lie there, and be what the worker says.
+
+Runs before the completion's transaction: the object store is asked without a lock being held. Nothing can change in
+between, as nobody else may write into an attempt's folder and its files are never replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from trace_platform.capability.claims import Claims
+from trace_platform.contracts import OutputBody
+from trace_platform.domain.objects import SCHEME, Folder
+from trace_platform.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from trace_platform.markers import ColumnEntry, FileEntry, Marker, decode_marker, marker_in
+from trace_platform.ports import ObjectStore
+
+
+@dataclass(frozen=True)
+class Schema:
+    hash: str
+    columns: Sequence[ColumnEntry]
+
+
+async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], claims: Claims) -> Mapping[UUID, Schema]:
+    """The schema of each dataset that was written as files; raises if one of them must not count."""
+    schemas: dict[UUID, Schema] = {}
+    markers: dict[Folder, Marker] = {}
+    for index, output in enumerate(outputs):
+        if not (output.location or "").startswith(SCHEME):
+            continue
+        where = f"/outputs/{index}"
+        folder = _own_folder(output, where, claims)
+        if folder not in markers:
+            markers[folder] = await asyncio.to_thread(_read, objects, folder, where)
+        _compare(output, markers[folder], where, claims)
+        schemas[output.dataset_uuid] = Schema(markers[folder].schema_hash, markers[folder].columns)
+    return schemas
+
+
+def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder:
+    if output.location not in claims.s3.write:
+        raise Forbidden(
+            "the token does not let this attempt write there",
+            where=f"{where}/location",
+            hint="write into the attempt's own folder: attempts/{task_id}/{attempt}/ below the output's location",
+        )
+    return Folder.parse(output.location)
+
+
+def _read(objects: ObjectStore, folder: Folder, where: str) -> Marker:
+    """The marker, if every file that it lists lies beside it in full."""
+    try:
+        marker = decode_marker(objects.get(marker_in(folder)))
+    except NotFound:
+        raise Conflict(
+            "the attempt's folder has no marker: what was written there is not complete",
+            where=f"{where}/location",
+            hint=f"write {marker_in(folder)} last",
+        ) from None
+    sizes = {stored.name: stored.size for stored in objects.objects(folder)}
+    for file in marker.files:
+        there = sizes.get(folder.object(file.name))
+        if there != file.bytes:
+            found = "is not there" if there is None else f"has {there} bytes, not {file.bytes}"
+            raise Conflict(f"{file.name} {found}", where=f"{where}/files")
+    return marker
+
+
+def _compare(output: OutputBody, marker: Marker, where: str, claims: Claims) -> None:
+    maker = (marker.task_id, marker.attempt, marker.dataset_uuid, marker.dataset_version)
+    if maker != (claims.task_id, claims.attempt, output.dataset_uuid, output.dataset_version):
+        raise Conflict("the marker was written by another attempt, or for another dataset", where=f"{where}/location")
+    listed = {file.name: file for file in marker.files}
+    told = [_file(file, f"{where}/files/{n}") for n, file in enumerate(output.files)]
+    for n, file in enumerate(told):
+        if listed.get(file.name) != file:
+            raise Conflict(f"the marker does not list {file.name} like that", where=f"{where}/files/{n}")
+    for name, said, counted in (
+        ("row_count", output.row_count, sum(file.rows for file in told)),
+        ("bytes", output.bytes, sum(file.bytes for file in told)),
+    ):
+        if said is not None and said != counted:
+            raise Conflict(f"the files hold {counted}, not {said}", where=f"{where}/{name}")
+
+
+def _file(told: Mapping[str, object], where: str) -> FileEntry:
+    try:
+        return msgspec.convert(dict(told), FileEntry)
+    except msgspec.ValidationError as wrong:
+        raise InvalidRequest(f"a file has name, rows, bytes and sha256: {wrong}", where=where) from None

@@ -1,0 +1,77 @@
+"""The marker of an attempt's output: `_SUCCESS`, the last object that is written, listing all the others.
+
+It lies in the attempt's folder beside its files. Who wrote them makes it (`spark/parquet_writer.py`), the Dispatcher
+compares it with what lies there before it commits (`dispatcher/verify_outputs.py`). Files without it are garbage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from trace_platform.contracts import Message, Number, Text
+from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.errors import InvalidRequest
+
+MARKER: Final = "_SUCCESS"
+
+
+class FileEntry(Message, frozen=True):
+    name: Text
+    """Within the attempt's folder."""
+    rows: Number
+    bytes: Number
+    sha256: Text
+
+
+class ColumnEntry(Message, frozen=True):
+    name: Text
+    type: Text
+    """As Arrow writes it."""
+
+
+class Marker(Message, frozen=True):
+    task_id: UUID
+    attempt: int
+    dataset_uuid: UUID
+    dataset_version: UUID
+    files: list[FileEntry]
+    columns: list[ColumnEntry]
+
+    @property
+    def schema_hash(self) -> str:
+        return hash_of_schema(self.columns)
+
+
+def attempt_folder(storage_location: str, task_id: UUID, attempt: int) -> Folder:
+    """Where an attempt may write: a folder of its own below the generation. A loser leaves garbage, never data."""
+    return Folder.parse(storage_location).folder("attempts", str(task_id), str(attempt))
+
+
+def marker_in(folder: Folder) -> ObjectName:
+    return folder.object(MARKER)
+
+
+def hash_of_schema(columns: Iterable[ColumnEntry]) -> str:
+    """Names and types; neither the order of columns nor whether a value may be missing makes another schema."""
+    told = sorted((column.name, column.type) for column in columns)
+    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+
+
+def in_words(columns: Iterable[ColumnEntry]) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in sorted(columns, key=lambda one: one.name))
+
+
+def encode_marker(marker: Marker) -> bytes:
+    return msgspec.json.encode(marker)
+
+
+def decode_marker(body: bytes) -> Marker:
+    try:
+        return msgspec.json.decode(body, type=Marker)
+    except msgspec.DecodeError as wrong:
+        raise InvalidRequest(f"the marker cannot be read: {wrong}", where="/outputs") from None

@@ -1,0 +1,146 @@
+"""What an operator is given: its task, what it reads and writes, and a way to say how far it is.
+
+It knows nothing of leases, retries or queues. What it reads is pinned to a commit and narrowed to the task's part; what
+it writes is staged in the attempt's own folder and counts when the Dispatcher has accepted the completion.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from uuid import UUID
+
+from trace_platform.contracts import (
+    EventBody,
+    FilesAnswer,
+    InvalidationBody,
+    TaskPayload,
+)
+from trace_platform.domain.event import LabelScope, RangeScope, Scope
+from trace_platform.domain.ranges import Range, subtract
+from trace_platform.errors import InvalidRequest
+from trace_platform.operators.inputs import Input
+from trace_platform.operators.outcome import say, scope_of
+from trace_platform.operators.outputs import Output
+from trace_platform.ports import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+C = TypeVar("C")
+
+WHOLE = "all"
+"""The one partition of an output that is always written whole."""
+
+
+class TaskDoor(Protocol):
+    """A task's own calls to the Dispatcher, made from the thread in which its operator runs."""
+
+    lost: threading.Event
+    """Set when the lease is gone or the task canceled: stop at once, nothing counts any more."""
+    asked_to_stop: threading.Event
+    """Set when a source is to end in good order: pause, deactivation, shutdown."""
+
+    def files(self, dataset: UUID, span: Range | None) -> FilesAnswer:
+        """The files of a dataset that the task reads or writes."""
+        ...
+
+    def tell(
+        self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
+    ) -> None:
+        """Events before the end, for sources. Returns when they are stored; waits out an outage."""
+        ...
+
+    def report(self, progress: Mapping[str, Any]) -> None:
+        """How far the task is; shown to people, soon."""
+        ...
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a trusted operator may use besides its datasets. Never printed: it holds secrets."""
+
+    data_dsn: str = field(repr=False, default="")
+    rpc_pools: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    secrets: Mapping[str, str] = field(repr=False, default_factory=dict)
+    folder: Path | None = None
+    """Files that operators may read: the folder named in the settings."""
+
+
+@dataclass(frozen=True)
+class TaskContext(Generic[C]):
+    task: TaskPayload
+    org_id: UUID
+    config: C
+    spark: SparkSession
+    objects: ObjectStore
+    door: TaskDoor
+    resources: Resources
+
+    @cached_property
+    def scope(self) -> Scope:
+        return scope_of(self.task)
+
+    @cached_property
+    def inputs(self) -> Sequence[Input]:
+        """In the order of the DAG."""
+        span = self.scope.span if isinstance(self.scope, RangeScope) else None
+        return [Input(ref, self.spark, self.objects, self.door, span) for ref in self.task.inputs]
+
+    @cached_property
+    def outputs(self) -> Sequence[Output]:
+        return [
+            Output(ref, self.task.task_id, self.task.attempt, self.objects, self.task.job.name)
+            for ref in self.task.outputs
+        ]
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """What earlier tasks of this job remembered."""
+        return self.task.state or {}
+
+    @property
+    def trigger(self) -> Input | None:
+        """The input whose update made the task."""
+        return next((one for one in self.inputs if one.ref.trigger), None)
+
+    def input(self, name: str) -> Input:
+        for one in self.inputs:
+            if one.name == name:
+                return one
+        raise InvalidRequest(f"there is no input {name!r}", where="/config")
+
+    def progress(self, done: int, total: int | None = None, message: str = "") -> None:
+        self.door.report({"done": done, "total": total, "message": message})
+
+    def ranges(self, output: Output) -> tuple[Range, ...]:
+        """The partitions that this task has to write: its own range, or, if that was written before, those it touches.
+
+        A range that was invalidated seldom begins and ends where partitions do. They are replaced whole: rows beside
+        the invalidated ones are made again as they were.
+        """
+        if not isinstance(self.scope, RangeScope):
+            raise InvalidRequest(f"a range is needed, and this is {say(self.scope)}", where="/scope")
+        asked = self.scope.span
+        if self.task.invalidation_id is None:
+            return (asked,)
+        there = [
+            Range(one.start, one.end + 1)
+            for one in self.door.files(output.ref.dataset_uuid, asked).partitions
+            if one.start is not None and one.end is not None
+        ]
+        return tuple(sorted({*there, *subtract([asked], there)}))
+
+    def partition(self) -> Range | str:
+        """What to name the partition that the task writes as it was told: the range, the label, or all of it."""
+        match self.scope:
+            case RangeScope(span):
+                return span
+            case LabelScope(label):
+                return label
+            case _:
+                return WHOLE

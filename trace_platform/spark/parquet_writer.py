@@ -1,0 +1,173 @@
+"""Rows become Parquet files with names of our choice, written inside Spark's Python workers; only reports come back.
+
+One Spark partition is one file. A file is put whole and never replaced: when Spark runs a partition again, the second
+file gets a name of its own, and only the one whose report came back is listed in the marker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.ranges import Range, format_file_part
+from trace_platform.errors import ObjectExists, TraceError, WorkFailed
+from trace_platform.markers import ColumnEntry, FileEntry
+from trace_platform.ports import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SUFFIX: Final = ".parquet"
+COMPRESSION: Final = "zstd"
+_REPORT: Final = "part int, name string, rows long, bytes long, sha256 string, columns string, meta string"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file goes; travels to the executors."""
+
+    objects: ObjectStore
+    folder: Folder
+
+
+@dataclass(frozen=True)
+class Written:
+    part: int
+    """Which of the things asked for: the number of the range, or of the Spark partition."""
+    file: FileEntry
+    columns: tuple[ColumnEntry, ...]
+    meta: str = ""
+
+
+Tables = Mapping[str, "pa.Table"]
+Fetch = Callable[[Range], tuple[Tables, str]]
+"""Called inside an executor, so it must be picklable: the tables of a range by name, and a word about it."""
+
+
+def write_frame(frame: DataFrame, place: Place, stem: str, *, files: int = 1) -> list[Written]:
+    """The rows as `files` files, `{stem}.parquet` if it is one. There is at least one file, though it have no rows."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext as SparkTask
+
+        running = SparkTask.get()
+        part = running.partitionId() if running else 0
+        name = stem if files == 1 else f"{stem}_part{part}"
+        yield _report([_write_batches(place, name, schema, batches, part)])
+
+    narrowed = frame.coalesce(files) if files == 1 else frame.repartition(files)
+    return [_written(row) for row in narrowed.mapInArrow(write, _REPORT).collect()] or [
+        _write_batches(place, stem, schema, (), 0)
+    ]
+
+
+def write_ranges(
+    spark: SparkSession, fetch: Fetch, ranges: Sequence[Range], places: Mapping[str, Place], stems: Mapping[str, str]
+) -> list[tuple[str, Written]]:
+    """Each range fetched and written in a Spark task of its own: one file for each of its tables."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield _fetch_and_write(fetch, ranges[number], number, places, stems)
+
+    asked = spark.range(len(ranges), numPartitions=len(ranges)) if ranges else None
+    rows = asked.mapInArrow(write, _REPORT).collect() if asked is not None else []
+    return [_told(row) for row in rows]
+
+
+def _fetch_and_write(
+    fetch: Fetch, span: Range, number: int, places: Mapping[str, Place], stems: Mapping[str, str]
+) -> pa.RecordBatch:
+    """A refusal is reported like a file: Spark would try three times more, and wrap it in pages of its own words."""
+    try:
+        tables, meta = fetch(span)
+    except TraceError as refusal:
+        nothing = Written(number, FileEntry(name="-", rows=0, bytes=0, sha256="-"), ())
+        return _report([nothing], [json.dumps({"error": refusal.as_dict()})])
+    part = format_file_part(span)
+    written = {
+        table: _write_table(place, f"{stems[table]}_{part}", tables[table], number) for table, place in places.items()
+    }
+    return _report(list(written.values()), [json.dumps({"table": table, "meta": meta}) for table in written])
+
+
+def _told(row: Any) -> tuple[str, Written]:
+    said = json.loads(row["meta"])
+    if "error" in said:
+        error = said["error"]
+        raise WorkFailed(error["message"], where=error["where"], hint=error["hint"], retryable=error["retryable"])
+    return said["table"], _written(row, said["meta"])
+
+
+def write_table(place: Place, stem: str, table: pa.Table) -> Written:
+    """Rows that are in this process already."""
+    return _write_table(place, stem, table, 0)
+
+
+def _write_table(place: Place, stem: str, table: pa.Table, part: int) -> Written:
+    return _write_batches(place, stem, table.schema, table.to_batches(), part)
+
+
+def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], part: int) -> Written:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink, rows = pa.BufferOutputStream(), 0
+    with pq.ParquetWriter(sink, schema, compression=COMPRESSION) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    body = memoryview(sink.getvalue())
+    entry = FileEntry(name=_put(place, stem, body), rows=rows, bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+    return Written(part, entry, tuple(columns_of(schema)))
+
+
+def _put(place: Place, stem: str, body: memoryview) -> str:
+    name = f"{stem}{SUFFIX}"
+    try:
+        place.objects.put(place.folder.object(name), body)
+    except ObjectExists:  # Spark has run this part before, and lost it: that file is nobody's now
+        name = f"{stem}_again_{uuid4().hex[:8]}{SUFFIX}"
+        place.objects.put(place.folder.object(name), body)
+    return name
+
+
+def columns_of(schema: pa.Schema) -> Iterator[ColumnEntry]:
+    """Names, and types as Spark spells them: what a reader asks for."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    for field in schema:
+        yield ColumnEntry(name=field.name, type=from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString())
+
+
+def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {
+        "part": [one.part for one in written],
+        "name": [one.file.name for one in written],
+        "rows": [one.file.rows for one in written],
+        "bytes": [one.file.bytes for one in written],
+        "sha256": [one.file.sha256 for one in written],
+        "columns": [json.dumps([[column.name, column.type] for column in one.columns]) for one in written],
+        "meta": list(metas or ["" for _ in written]),
+    }
+    types = [pa.int32(), pa.string(), pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _written(row: Any, meta: str = "") -> Written:
+    entry = FileEntry(name=row["name"], rows=row["rows"], bytes=row["bytes"], sha256=row["sha256"])
+    columns = tuple(ColumnEntry(name=name, type=kind) for name, kind in json.loads(row["columns"]))
+    return Written(row["part"], entry, columns, meta)

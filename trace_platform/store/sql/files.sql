@@ -1,0 +1,16 @@
+-- name: partitions_at
+-- The partitions of a generation as of a commit, those that touch a range if one is given, in their order.
+SELECT p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
+       upper(p.block_range) - 1 AS "end", p.row_count
+  FROM partition_versions p
+ WHERE p.dataset_version = $1
+   AND p.commits @> $2::bigint
+   AND ($3::bigint IS NULL OR p.block_range && int8range($3, $4))
+ ORDER BY lower(p.block_range), p.partition_key;
+
+-- name: generation_head
+-- The schema of a generation, and how many commits its dataset has.
+SELECT v.columns::text, h.last_commit
+  FROM dataset_versions v
+  LEFT JOIN dataset_heads h ON h.dataset_uuid = v.dataset_uuid
+ WHERE v.id = $1;

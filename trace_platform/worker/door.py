@@ -1,0 +1,68 @@
+"""A task's calls to the Dispatcher, for the thread in which its operator runs. Outages are waited out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from uuid import UUID
+
+import structlog
+
+from trace_platform.client import TaskClient
+from trace_platform.contracts import Claimed, EventBody, EventsRequest, FilesAnswer, FilesRequest, InvalidationBody
+from trace_platform.domain.ranges import Range
+from trace_platform.errors import LeaseLost, Unavailable
+
+log = structlog.get_logger()
+
+AFTER_OUTAGE_SECONDS = 1.0
+T = TypeVar("T")
+
+
+class Door:
+    """Made in the event loop, used from the operator's thread. `token` is kept fresh by the lease keeper."""
+
+    def __init__(self, claimed: Claimed, tasks: TaskClient) -> None:
+        self.token = claimed.capability_token
+        self.lost = threading.Event()
+        self.asked_to_stop = threading.Event()
+        self.progress: Mapping[str, Any] | None = None
+        self.progressed = asyncio.Event()
+        self._claimed = claimed
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+
+    def files(self, dataset: UUID, span: Range | None) -> FilesAnswer:
+        start, end = span.edges if span else (None, None)
+        request = FilesRequest(**self._fence, dataset_uuid=dataset, start=start, end=end)
+        return self._ask(lambda: self._tasks.files(self.token, request))
+
+    def tell(
+        self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
+    ) -> None:
+        del state  # kept with the completion
+        request = EventsRequest(**self._fence, events=list(events), invalidations=list(invalidations))
+        self._ask(lambda: self._tasks.events(self.token, request))
+
+    def report(self, progress: Mapping[str, Any]) -> None:
+        self.progress = progress
+        self._loop.call_soon_threadsafe(self.progressed.set)
+
+    @property
+    def _fence(self) -> dict[str, Any]:
+        claimed = self._claimed
+        return {"task_id": claimed.task.task_id, "attempt": claimed.attempt, "lease_token": claimed.lease_token}
+
+    def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Again and again until it is heard, or the lease is lost."""
+        while not self.lost.is_set():
+            asked: Future[T] = asyncio.run_coroutine_threadsafe(call(), self._loop)
+            try:
+                return asked.result()
+            except Unavailable as away:
+                log.warning("waits", because=away.message)
+                self.lost.wait(AFTER_OUTAGE_SECONDS)
+        raise LeaseLost("the lease was lost", where="/lease_token")

@@ -1,0 +1,123 @@
+"""Step 8 of one event: the operator runs in a thread of its own, in the process's one Spark session.
+
+Whatever it does ends as a completion: its outputs with their marker and their events, or its error.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pydantic import BaseModel
+
+from trace_platform.capability.claims import decode
+from trace_platform.capability.jws import take_apart
+from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
+from trace_platform.errors import InvalidRequest, TraceError
+from trace_platform.operators.context import Resources, TaskContext, TaskDoor
+from trace_platform.operators.outcome import Outcome
+from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
+from trace_platform.ports import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+MAX_ERROR_CHARS = 10_000
+
+
+@dataclass(frozen=True)
+class Finished:
+    request: CompleteRequest
+    after_commit: Callable[[], None] | None = None
+
+
+def run_pure(task: TaskPayload) -> Outcome:
+    """An operator without rows."""
+    return IN_PROCESS[task.operator].run(task, task.state)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs tasks. `spark` is None where only operators without rows are wanted."""
+
+    objects: ObjectStore
+    resources: Resources
+    spark: SparkSession | None = None
+    pure: Callable[[TaskPayload], Outcome] = run_pure
+
+    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+        """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker."""
+        fence: dict[str, Any] = {
+            "task_id": claimed.task.task_id,
+            "attempt": claimed.attempt,
+            "lease_token": claimed.lease_token,
+        }
+        try:
+            with self._tagged(claimed):
+                return self._outcome(claimed, door, fence)
+        except TraceError as wrong:
+            log.warning("task failed", **wrong.as_dict())
+            said = (f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
+            return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=wrong.retryable))
+        except Exception:
+            log.exception("task failed")
+            said = traceback.format_exc()[-MAX_ERROR_CHARS:]
+            return Finished(CompleteRequest(**fence, status="Failed", error_message=said))
+
+    def cancel(self, claimed: Claimed) -> None:
+        """End its Spark jobs at once."""
+        if self.spark is not None:
+            self.spark.interruptTag(tag_of(claimed))
+
+    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
+        task = claimed.task
+        if task.operator in IN_PROCESS:
+            return Finished(_completed(fence, self.pure(task)))
+        context = self._context(claimed, door)
+        outcome = ON_WORKERS[task.operator].run(context) or Outcome()
+        outputs = [body for output in context.outputs for body in output.finish()]
+        events = [event for output in context.outputs for event in output.events()]
+        request = _completed(fence, outcome, outputs=outputs, events=[*events, *outcome.events])
+        return Finished(request, outcome.after_commit)
+
+    def _context(self, claimed: Claimed, door: TaskDoor) -> TaskContext[Any]:
+        task = claimed.task
+        operator = ON_WORKERS.get(task.operator)
+        if operator is None or self.spark is None:
+            raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
+        config: BaseModel = operator.config.model_validate(dict(task.config))
+        org_id = decode(take_apart(claimed.capability_token).payload).org_id
+        return TaskContext(task, org_id, config, self.spark, self.objects, door, self.resources)
+
+    @contextmanager
+    def _tagged(self, claimed: Claimed) -> Iterator[None]:
+        """Everything that this thread asks of Spark carries the task's tag, by which it can be ended."""
+        if self.spark is None:
+            yield
+            return
+        self.spark.addTag(tag_of(claimed))
+        try:
+            yield
+        finally:
+            self.spark.clearTags()
+
+
+def tag_of(claimed: Claimed) -> str:
+    return f"task-{claimed.task.task_id}-{claimed.attempt}"
+
+
+def _completed(fence: dict[str, Any], outcome: Outcome, **more: Any) -> CompleteRequest:
+    values = {"events": list(outcome.events), **more}
+    return CompleteRequest(
+        **fence,
+        status="Completed",
+        invalidations=list(outcome.invalidations),
+        state=outcome.state,
+        **values,
+    )
