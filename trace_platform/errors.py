@@ -11,9 +11,11 @@
     |   +-- NotFound            no such thing for this caller
     |   +-- Conflict            it contradicts what is already so
     |   +-- LeaseLost           the attempt is no longer the current one
+    |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
     |   +-- DoorUnavailable     another Trace process does not answer
+    |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     +-- SetupError              this machine cannot run Trace as it is
         +-- HomeInUse           another `trace up` holds the home folder
         +-- JavaMissing         no Java 17+ anywhere
@@ -119,6 +121,10 @@ class LeaseLost(Refused):
     code = "lease_lost"
 
 
+class SnapshotTooOld(Refused):
+    code = "snapshot_too_old"
+
+
 class Unavailable(TraceError):
     code = "unavailable"
     retryable = True
@@ -130,6 +136,10 @@ class DatabaseUnavailable(Unavailable):
 
 class DoorUnavailable(Unavailable):
     code = "door_unavailable"
+
+
+class SnapshotMoved(Unavailable):
+    code = "snapshot_moved"
 
 
 class SetupError(TraceError):
