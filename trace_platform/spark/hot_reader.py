@@ -1,9 +1,9 @@
 """Hot rows, and hot and cold rows as one table: every block number once, from where `hot_view` says.
 
-    with held(dsn) as snapshot:
-        view = view_of(snapshot, table, start=0, stop=100, commit=7)
-        rows = read_seam(spark, dsn, view, cold)
-        ...                                          # every action on `rows` inside the block
+with held(dsn) as snapshot:
+view = view_of(snapshot, table, start=0, stop=100, commit=7)
+rows = read_seam(spark, dsn, view, cold)
+...                                          # every action on `rows` inside the block
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FEW_RUNS: Final = 50
 """Above it, runs are joined instead of written out as conditions."""
+WIDEST_DECIMAL: Final = 38
+"""Spark's; a wider one is read as text."""
 FEWEST_BLOCKS: Final = 16
 """In a partition: a task of its own costs more than reading them."""
 
@@ -142,7 +144,7 @@ def _spark_type(field: pa.Field) -> st.DataType:
     if field.type in plain:
         return plain[field.type]
     if pa.types.is_decimal(field.type):
-        fits = field.type.precision <= st.DecimalType.MAX_PRECISION
+        fits = field.type.precision <= WIDEST_DECIMAL
         return st.DecimalType(field.type.precision, field.type.scale) if fits else st.StringType()
     if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
         return st.StringType()

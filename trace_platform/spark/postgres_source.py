@@ -1,8 +1,8 @@
 """Rows of a Postgres table as a DataFrame: read by ADBC in Python workers, in parts, filtered by Postgres.
 
-Spark 4.3 does not tell a Python source which columns a query needs: ask for a narrow schema. Filters on them are pushed
-down as far as Postgres means the same. The DSN is no option (options are in plans, in the UI and in logs): the source is
-registered as a class that carries it, under a name that nobody can guess.
+Spark 4.3 does not tell a Python source which columns a query needs: ask for a narrow schema. Filters on them are
+pushed down as far as Postgres means the same. The DSN is no option (options are in plans, in the UI and in logs): the
+source is registered as a class that carries it, under a name that nobody can guess.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class PostgresReader(DataSourceReader):
         if self.column:
             where.append(ranges(self.column, piece))
         # The parts are made by postgres_sql: quoted names and typed literals.
-        return f"SELECT {selected} FROM {self.table}" + (f" WHERE {' AND '.join(where)}" if where else "")
+        return f"SELECT {selected} FROM {self.table} WHERE {' AND '.join(where or ['true'])}"  # noqa: S608
 
 
 def converted(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """SQL for the Postgres source, written from a closed set of parts: quoted names, typed literals, Spark's filters.
 
-Nothing of a user's text gets into a statement except inside a literal, in quotes, with its quotes doubled. A filter that
-cannot be said so that Postgres means exactly what Spark means is left to Spark.
+Nothing of a user's text gets into a statement except inside a literal, in quotes, with its quotes doubled. A filter
+that cannot be said so that Postgres means exactly what Spark means is left to Spark.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ def quoted(name: str) -> str:
 
 def literal(value: Any, postgres: str) -> str | None:
     """The value as a constant of this type, or None where there is none."""
-    if not isinstance(value, VALUES[postgres.partition("(")[0]]) or (
-        isinstance(value, bool) and postgres != "boolean"
-    ):
+    if not isinstance(value, VALUES[postgres.partition("(")[0]]) or (isinstance(value, bool) and postgres != "boolean"):
         return None
     text = _text(value)
     if text is None or "\0" in text:
@@ -100,7 +98,7 @@ def condition(pushed: ds.Filter, columns: Mapping[str, Column]) -> str | None:
     if isinstance(pushed, ds.Not):
         inner = condition(pushed.child, columns)
         return None if inner is None else f"NOT ({inner})"
-    attribute = getattr(pushed, "attribute", ())
+    attribute: Sequence[str] = getattr(pushed, "attribute", ())
     column = columns.get(attribute[0]) if len(attribute) == 1 else None
     if column is None:
         return None
