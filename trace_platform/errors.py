@@ -12,10 +12,12 @@
     |   +-- Conflict            it contradicts what is already so
     |   |   +-- ObjectExists    a name in the object store is taken
     |   +-- LeaseLost           the attempt is no longer the current one
+    |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
     |   +-- DoorUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
+    |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
     +-- SetupError              this machine cannot run Trace as it is
         +-- HomeInUse           another `trace up` holds the home folder
@@ -126,6 +128,10 @@ class LeaseLost(Refused):
     code = "lease_lost"
 
 
+class SnapshotTooOld(Refused):
+    code = "snapshot_too_old"
+
+
 class Unavailable(TraceError):
     code = "unavailable"
     retryable = True
@@ -151,6 +157,10 @@ class WorkFailed(TraceError):
     ) -> None:
         super().__init__(message, where=where, hint=hint)
         self.retryable = retryable
+
+
+class SnapshotMoved(Unavailable):
+    code = "snapshot_moved"
 
 
 class SetupError(TraceError):

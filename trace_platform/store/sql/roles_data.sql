@@ -2,12 +2,14 @@
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA hot, trace_meta FROM query;
 REVOKE ALL ON ALL TABLES IN SCHEMA trace_meta FROM worker;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA trace_meta FROM worker, query;
 
--- TEMPORARY: batches are staged in a temporary table before they are merged.
 GRANT CONNECT, TEMPORARY ON DATABASE data TO worker;
-GRANT USAGE, CREATE ON SCHEMA hot TO worker;
+-- Batches are staged in tables of their own before they are merged; nobody else sees them.
+GRANT USAGE, CREATE ON SCHEMA hot, staging TO worker;
 GRANT USAGE ON SCHEMA trace_meta TO worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA hot, trace_meta TO worker;
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA trace_meta TO worker;
 ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO worker;
 ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO worker;
 

@@ -1,0 +1,37 @@
+"""Small hot tables for tests, and blocks that hang together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import uuid4
+
+import pyarrow as pa
+
+from trace_platform.spark.hot_tables import HotTable
+from trace_platform.spark.hot_writer import BlockMark
+
+ROWS = pa.schema([("block_number", pa.int64()), ("position", pa.int32()), ("content", pa.int64())])
+
+
+def hot_table(schema: pa.Schema = ROWS, unique_key: tuple[str, ...] = ("block_number", "position")) -> HotTable:
+    return HotTable(uuid4(), uuid4(), uuid4(), schema, unique_key)
+
+
+def rows_of(contents: Iterable[tuple[int, int, int]]) -> pa.Table:
+    """Rows (number, position, content)."""
+    listed = [dict(zip(ROWS.names, row, strict=True)) for row in contents]
+    return pa.Table.from_pylist(listed, ROWS)
+
+
+def chain(start: int, count: int, branch: str = "a", parent: bytes | None = None) -> list[BlockMark]:
+    """Blocks of one branch; the first hangs on `parent`, or on the same branch's block before it."""
+    marks = []
+    above = block_hash(start - 1, branch) if parent is None else parent
+    for number in range(start, start + count):
+        marks.append(BlockMark(number, block_hash(number, branch), above))
+        above = marks[-1].hash
+    return marks
+
+
+def block_hash(number: int, branch: str) -> bytes:
+    return f"{branch} {number}".encode().ljust(32, b"\0")

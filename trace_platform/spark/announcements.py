@@ -1,0 +1,70 @@
+"""A follower's outbox: what it owes the Dispatcher, put in the transaction of its rows.
+
+`advance` and `announce` go with `rewrite`; after the commit each of `untold` is told, and then `told`. A kill in
+between only means telling again, which is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from trace_platform.spark.statements import statements
+
+Kind = Literal["event", "invalidation", "final"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Last block written, and last block that is final; None before the first."""
+
+    announced_to: int | None
+    finalized_to: int | None
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """Numbers `start` to before `stop`."""
+
+    id: int
+    kind: Kind
+    start: int
+    stop: int
+    cause: str
+
+
+def lock_source(connection: psycopg.Connection[Any], source: str) -> Progress:
+    """How far the source has come; until the transaction ends, nobody else moves it."""
+    row = connection.execute(statements("announce")["lock_source"], {"source": source}).fetchone()
+    return Progress(*row) if row is not None else Progress(None, None)
+
+
+def advance(connection: psycopg.Connection[Any], source: str, progress: Progress) -> None:
+    values = {"source": source, "announced_to": progress.announced_to, "finalized_to": progress.finalized_to}
+    connection.execute(statements("announce")["advance"], values)
+
+
+def announce(
+    connection: psycopg.Connection[Any], source: str, kind: Kind, *, start: int, stop: int, cause: str = ""
+) -> None:
+    values = {"source": source, "kind": kind, "start": start, "stop": stop, "cause": cause}
+    connection.execute(statements("announce")["announce"], values)
+
+
+def untold(connection: psycopg.Connection[Any], source: str, count: int = 100) -> list[Announcement]:
+    """The oldest first: an invalidation is told before what came after it."""
+    rows = connection.execute(statements("announce")["untold"], {"source": source, "count": count}).fetchall()
+    return [Announcement(*row) for row in rows]
+
+
+def told(connection: psycopg.Connection[Any], source: str, announcements: Sequence[Announcement]) -> None:
+    ids = [announcement.id for announcement in announcements]
+    connection.execute(statements("announce")["told"], {"source": source, "ids": ids})
+
+
+def forget_source(connection: psycopg.Connection[Any], source: str) -> None:
+    """The source begins anew, and owes nothing."""
+    connection.execute(statements("announce")["forget_source"], {"source": source})

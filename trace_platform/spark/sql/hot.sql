@@ -1,0 +1,132 @@
+-- The hot tables' register and their blocks. Statements that name a hot table itself are composed in Python.
+
+-- name: lock_name
+-- One at a time makes or removes a table: the lock is taken by the generation's id and ends with the transaction.
+SELECT pg_advisory_xact_lock(hashtextextended('hot ' || %(version)s, 0));
+
+-- name: registered
+-- What is known of a generation's table.
+SELECT dataset_uuid, org_id, table_name, columns::text, unique_key, number_column
+  FROM trace_meta.dataset_tables
+ WHERE dataset_version = %(version)s;
+
+-- name: register
+-- A new table enters the register.
+INSERT INTO trace_meta.dataset_tables
+    (dataset_uuid, dataset_version, org_id, table_name, columns, unique_key, number_column)
+VALUES (%(dataset)s, %(version)s, %(org)s, %(table_name)s, %(columns)s::jsonb, %(unique_key)s, %(number_column)s);
+
+-- name: widen
+-- Columns were added to a table that is registered.
+UPDATE trace_meta.dataset_tables SET columns = %(columns)s::jsonb WHERE dataset_version = %(version)s;
+
+-- name: unregister
+-- The table leaves the register, and its blocks with it.
+DELETE FROM trace_meta.dataset_tables WHERE dataset_version = %(version)s;
+
+-- name: lock_tables
+-- Writers of a table queue here, in the same order for all, so that two with several tables cannot block each other.
+SELECT dataset_version, written_to, gone_from
+  FROM trace_meta.dataset_tables
+ WHERE dataset_version = ANY(%(versions)s)
+ ORDER BY dataset_version
+   FOR NO KEY UPDATE;
+
+-- name: forget_from
+-- The marks of every block from a number on.
+DELETE FROM trace_meta.hot_blocks WHERE dataset_version = ANY(%(versions)s) AND number >= %(first)s;
+
+-- name: forget_numbers
+-- The marks of exactly these blocks.
+DELETE FROM trace_meta.hot_blocks WHERE dataset_version = ANY(%(versions)s) AND number = ANY(%(numbers)s);
+
+-- name: mark
+-- The same blocks for each of the tables, every mark with a new seq.
+INSERT INTO trace_meta.hot_blocks (dataset_version, number, hash, parent_hash)
+SELECT version, number, hash, parent_hash
+  FROM unnest(%(versions)s::uuid[]) AS version,
+       unnest(%(numbers)s::bigint[], %(hashes)s::bytea[], %(parents)s::bytea[]) AS block (number, hash, parent_hash)
+ ORDER BY version, number;
+
+-- name: torn
+-- A block near the written ones whose parent is another than the block before it: two branches in one table.
+SELECT child.dataset_version, child.number
+  FROM unnest(%(versions)s::uuid[]) AS version
+  JOIN trace_meta.hot_blocks child
+    ON child.dataset_version = version AND child.number BETWEEN %(first)s AND %(last)s + 1
+  JOIN trace_meta.hot_blocks parent
+    ON parent.dataset_version = version AND parent.number = child.number - 1
+ WHERE child.parent_hash <> parent.hash
+ ORDER BY child.number
+ LIMIT 1;
+
+-- name: set_extents
+-- How far each table was written, and what is gone.
+UPDATE trace_meta.dataset_tables t
+   SET written_to = new.written_to, gone_from = new.gone_from
+  FROM unnest(%(versions)s::uuid[], %(written_to)s::bigint[], %(gone_from)s::bigint[])
+       AS new (dataset_version, written_to, gone_from)
+ WHERE t.dataset_version = new.dataset_version
+   AND (t.written_to, t.gone_from) IS DISTINCT FROM (new.written_to, new.gone_from);
+
+-- name: mark_compacted
+-- Blocks that the compaction had read are cold from its commit on. One that a later compaction had marked, but that this
+-- commit overwrote with an older reading, is hot again.
+UPDATE trace_meta.hot_blocks
+   SET compacted_in = CASE WHEN seq <= %(up_to_seq)s THEN %(commit)s::bigint END,
+       compacted_at = CASE WHEN seq <= %(up_to_seq)s THEN now() END
+ WHERE dataset_version = %(version)s
+   AND number >= %(start)s AND number < %(stop)s
+   AND (seq <= %(up_to_seq)s AND compacted_in IS NULL
+        OR seq > %(up_to_seq)s AND compacted_in < %(commit)s)
+RETURNING compacted_in IS NOT NULL;
+
+-- name: sweep_marks
+-- Blocks compacted longer ago than the grace time stop being hot; which ones is kept, for readers of older commits.
+WITH old AS (
+    DELETE FROM trace_meta.hot_blocks
+     WHERE dataset_version = %(version)s AND compacted_at < now() - %(grace)s::interval
+    RETURNING number, compacted_in
+), kept AS (
+    INSERT INTO trace_meta.hot_swept (dataset_version, commit, numbers)
+    SELECT %(version)s, compacted_in, range_agg(int8range(number, number + 1)) FROM old GROUP BY compacted_in
+    ON CONFLICT (dataset_version, commit) DO UPDATE SET numbers = hot_swept.numbers + EXCLUDED.numbers
+)
+SELECT number FROM old ORDER BY number;
+
+-- name: extent
+-- The table as a reader finds it: what is gone.
+SELECT gone_from, written_to FROM trace_meta.dataset_tables WHERE dataset_version = %(version)s;
+
+-- name: runs
+-- Unbroken runs of blocks that are hot for a reader of this commit, and the highest seq among them.
+SELECT min(number), max(number) + 1, max(seq)
+  FROM (SELECT number, seq, number - row_number() OVER (ORDER BY number) AS run
+          FROM trace_meta.hot_blocks
+         WHERE dataset_version = %(version)s
+           AND number >= %(start)s AND number < %(stop)s
+           AND (compacted_in IS NULL OR compacted_in > %(commit)s)) AS hot
+ GROUP BY run
+ ORDER BY 1;
+
+-- name: holes
+-- Blocks that this commit's reader would need from the hot table and that were swept since: none, or it is too old.
+SELECT (range_agg(swept.numbers) * int8multirange(int8range(%(start)s, %(stop)s))
+        - coalesce((SELECT range_agg(int8range(number, number + 1))
+                      FROM trace_meta.hot_blocks
+                     WHERE dataset_version = %(version)s
+                       AND number >= %(start)s AND number < %(stop)s
+                       AND (compacted_in IS NULL OR compacted_in > %(commit)s)), '{}')
+        - coalesce((SELECT int8multirange(int8range(gone_from, written_to, '[]'))
+                      FROM trace_meta.dataset_tables
+                     WHERE dataset_version = %(version)s AND gone_from IS NOT NULL), '{}'))::text
+  FROM trace_meta.hot_swept swept
+ WHERE swept.dataset_version = %(version)s AND swept.commit > %(commit)s;
+
+-- name: chain
+-- Hashes of the latest blocks up to a number, highest first: where a follower looks for the fork.
+SELECT number, hash, parent_hash
+  FROM trace_meta.hot_blocks
+ WHERE dataset_version = %(version)s AND number <= %(last)s
+ ORDER BY number DESC
+ LIMIT %(count)s;
