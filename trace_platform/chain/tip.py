@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trace_platform.chain import wire
 from trace_platform.chain.rpc import Lane, RpcClient
 from trace_platform.chain.verify import check_header
-from trace_platform.errors import ProviderLagged, ProviderUnavailable
+from trace_platform.errors import ProviderLagged, ProviderRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ async def headers(client: RpcClient, numbers: Sequence[int]) -> list[Header]:
 
 
 async def _tagged(lane: Lane, tag: str) -> Header | None:
-    """Nodes without the tag answer null or an error of any kind; only a lie is passed on."""
+    """Chains without the tag answer null, or that there is no such thing."""
     try:
         return await _by_number(lane, tag)
-    except (ProviderLagged, ProviderUnavailable):
+    except (ProviderLagged, ProviderRefused):
         return None
 
 
