@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from typing import TypeVar
 
+from trace_platform.chain.bloom import bloom_of
 from trace_platform.chain.encode import UnknownType
 from trace_platform.chain.rpc import Call, Lane
 from trace_platform.chain.tables import Known
@@ -101,18 +104,19 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
     check_header(block, number)
     if isinstance(block, Block):
         check_transactions(block)
-    logs: list[Log] = []
-    if receipts is not None:
-        check_receipts(block, receipts)
-        logs = [log for receipt in receipts for log in receipt.logs]
-        check_logs(block, logs)
     if wants.roots(number):
         check_withdrawals_root(block)
-        if receipts is not None:
-            check_receipts_root(block, receipts)
         if isinstance(block, Block):
             check_transactions_root(block)
-    return Known(block, receipts or [], logs)
+    if receipts is None:
+        return Known(block, [], [])
+    check_receipts(block, receipts)
+    blooms = [bloom_of(receipt.logs) for receipt in receipts]
+    logs = [log for receipt in receipts for log in receipt.logs]
+    check_logs(block, logs, reduce(or_, blooms, 0))
+    if wants.roots(number):
+        check_receipts_root(block, receipts, blooms)
+    return Known(block, receipts, logs)
 
 
 async def _ask(

@@ -66,19 +66,20 @@ def check_receipts(block: Block | BlockOfHashes, receipts: Sequence[Receipt]) ->
         raise Untrue(f"{_name(block)}: the receipts do not add up to the gas used")
 
 
-def check_logs(block: Header, logs: Sequence[Log]) -> None:
-    """They are of this block, numbered without a gap, and their bloom is the header's."""
+def check_logs(block: Header, logs: Sequence[Log], bloom: int | None = None) -> None:
+    """They are of this block, numbered without a gap, and their bloom (made before, or here) is the header's."""
     for position, log in enumerate(logs):
         if log.block_hash != block.hash:
             raise OtherFork(f"{_name(block)}: its logs are of another block")
         if log.log_index != hex(position):
             raise Untrue(f"{_name(block)}: log {position} is missing or of another place")
-    if bloom_of(logs) != number(block.logs_bloom):
+    if (bloom_of(logs) if bloom is None else bloom) != number(block.logs_bloom):
         raise Untrue(f"{_name(block)}: the logs are not those that its bloom filter was made of")
 
 
-def check_receipts_root(block: Header, receipts: Sequence[Receipt]) -> None:
-    if as_data(ordered_root([encode_receipt(receipt) for receipt in receipts])) != block.receipts_root:
+def check_receipts_root(block: Header, receipts: Sequence[Receipt], blooms: Sequence[int]) -> None:
+    """`blooms`: of each receipt's logs."""
+    if as_data(ordered_root(list(map(encode_receipt, receipts, blooms)))) != block.receipts_root:
         raise Untrue(f"{_name(block)}: the receipts do not have the root that the header names")
     used = 0
     for position, receipt in enumerate(receipts):
@@ -91,7 +92,7 @@ def check_receipts_root(block: Header, receipts: Sequence[Receipt]) -> None:
 
 
 def check_transactions_root(block: Block) -> None:
-    encoded = [encode_transaction(tx) for tx in block.transactions]
+    encoded = list(map(encode_transaction, block.transactions))
     for position, (tx, body) in enumerate(zip(block.transactions, encoded, strict=True)):
         if as_data(keccak(body)) != tx.hash:
             raise Untrue(f"{_name(block)}: transaction {position} does not have the hash it claims")

@@ -91,7 +91,7 @@ def seal(seed: int, chain_id: int, number: int, branch: int, parent_hash: str) -
     receipts = _receipts(happened, number)
     block = _block(seed, number, branch, parent_hash, happened, receipts)
     block.transactions_root = as_data(ordered_root(encoded))
-    block.receipts_root = as_data(ordered_root([encode_receipt(receipt) for receipt in receipts]))
+    block.receipts_root = as_data(ordered_root([encode_receipt(receipt, int(receipt.logs_bloom, 16)) for receipt in receipts]))
     _name(block, receipts)
     return Made(block, receipts, number, branch)
 
