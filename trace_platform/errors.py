@@ -5,6 +5,7 @@
     |   +-- SettingsError       a setting is unknown, impossible or missing
     |   +-- InvalidDag          a DAG's YAML was refused; carries every problem found
     |   +-- InvalidRequest      a body, header or parameter was refused; `where` is its JSON pointer
+    |   +-- InvalidAbi          a contract's ABI that cannot be read
     +-- Refused                 well formed, but not allowed to happen
     |   +-- Unauthenticated     no identity, or one that does not hold
     |   +-- Forbidden           a good identity without the right
@@ -19,6 +20,16 @@
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
+    +-- ProviderError           a chain's node is at fault; `where` names it, never its address
+    |   +-- ProviderUnavailable no answer, or none that can be read; retryable
+    |   +-- ProviderThrottled   asked more than it allows; retryable
+    |   +-- ProviderLagged      it does not have the block, yet or any more; retryable
+    |   +-- ProviderLied        what it answered cannot be true; retryable: another may be honest
+    |   +-- ChainMoved          answers that belong to different forks; retryable: it settles
+    |   +-- ProviderRefused     it will refuse the same request again
+    |   |   +-- MethodUnknown   it does not have the method at all
+    |   |   +-- SizeRefused     it asks for less at once, and less than one block there is not
+    |   +-- WrongChain          it serves another chain than its pool says
     +-- SetupError              this machine cannot run Trace as it is
         +-- HomeInUse           another `trace up` holds the home folder
         +-- JavaMissing         no Java 17+ anywhere
@@ -100,6 +111,10 @@ class InvalidRequest(BadInput):
     code = "invalid_request"
 
 
+class InvalidAbi(BadInput):
+    code = "invalid_abi"
+
+
 class Refused(TraceError):
     code = "refused"
 
@@ -161,6 +176,57 @@ class WorkFailed(TraceError):
 
 class SnapshotMoved(Unavailable):
     code = "snapshot_moved"
+
+
+class ProviderError(TraceError):
+    code = "provider"
+
+
+class ProviderUnavailable(ProviderError):
+    code = "provider_unavailable"
+    retryable = True
+
+
+class ProviderThrottled(ProviderError):
+    """`retry_after`: how many seconds the node asked for, if it did."""
+
+    code = "provider_throttled"
+    retryable = True
+
+    def __init__(self, message: str, *, where: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, where=where, hint="lower the pool's requests_per_second, or add an endpoint")
+        self.retry_after = retry_after
+
+
+class ProviderLagged(ProviderError):
+    code = "provider_lagged"
+    retryable = True
+
+
+class ProviderLied(ProviderError):
+    code = "provider_lied"
+    retryable = True
+
+
+class ChainMoved(ProviderError):
+    code = "chain_moved"
+    retryable = True
+
+
+class ProviderRefused(ProviderError):
+    code = "provider_refused"
+
+
+class MethodUnknown(ProviderRefused):
+    code = "method_unknown"
+
+
+class SizeRefused(ProviderRefused):
+    code = "size_refused"
+
+
+class WrongChain(ProviderError):
+    code = "wrong_chain"
 
 
 class SetupError(TraceError):

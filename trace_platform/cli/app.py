@@ -12,6 +12,7 @@ from trace_platform.cli import (
     dataset,
     db,
     demo,
+    devchain,
     doctor,
     down,
     invalidate,
@@ -44,6 +45,7 @@ PARTS = "The parts (`trace up` starts them)"
 app.command("up", rich_help_panel=ON_ONE_MACHINE)(up.up)
 app.command("down", rich_help_panel=ON_ONE_MACHINE)(down.down)
 app.command("demo", rich_help_panel=ON_ONE_MACHINE)(demo.demo)
+app.command("devchain", rich_help_panel=ON_ONE_MACHINE)(devchain.devchain)
 app.add_typer(dag.app, name="dag", rich_help_panel=RUNNING)
 app.add_typer(task.app, name="task", rich_help_panel=RUNNING)
 app.add_typer(dataset.app, name="dataset", rich_help_panel=RUNNING)

@@ -1,0 +1,72 @@
+"""Which endpoint is asked next: round robin over those that do not rest; one that failed rests, longer each time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+
+from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.errors import ProviderError, ProviderThrottled
+
+
+@dataclass(slots=True)
+class Standing:
+    """What a client knows of one endpoint."""
+
+    place: int
+    endpoint: Endpoint
+    batch_size: int
+    checked: bool = False
+    """Its chain id was seen to be right."""
+    whole_receipts: bool = True
+    """It knows eth_getBlockReceipts."""
+    log_span: int = 1 << 62
+    """Blocks that one eth_getLogs may cover; halved when it finds them too many."""
+    failures: int = 0
+    rests_until: float = 0.0
+    free_at: float = 0.0
+    """When the next call fits under requests_per_second."""
+
+
+class Health:
+    def __init__(self, pool: RpcPool) -> None:
+        self._pool = pool
+        self._ring = [Standing(place, endpoint, pool.batch_size) for place, endpoint in enumerate(pool.endpoints)]
+        self._next = 0
+        self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+
+    async def choose(self, avoid: set[int], only: int | None = None) -> Standing:
+        """The next in turn that does not rest, none of `avoid` if it can be helped; waits if all of them rest."""
+        now = time.monotonic()
+        turn = self._ring[self._next :] + self._ring[: self._next] if only is None else [self._ring[only]]
+        wanted = [one for one in turn if one.place not in avoid] or turn
+        chosen = min(wanted, key=lambda one: max(0.0, one.rests_until - now))
+        self._next = (chosen.place + 1) % len(self._ring)
+        if chosen.rests_until > now:
+            await asyncio.sleep(chosen.rests_until - now)
+        return chosen
+
+    async def wait_turn(self, one: Standing, calls: int) -> None:
+        """Keep to requests_per_second."""
+        if not self._pool.requests_per_second:
+            return
+        now = time.monotonic()
+        start = max(now, one.free_at)
+        one.free_at = start + calls / self._pool.requests_per_second
+        if start > now:
+            await asyncio.sleep(start - now)
+
+    def worked(self, one: Standing) -> None:
+        one.failures = 0
+
+    def failed(self, one: Standing, error: ProviderError, began: float) -> None:
+        """Rest it. What began before its last rest says nothing new: many requests fail together."""
+        now = time.monotonic()
+        asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
+        if began >= one.rests_until or asked_for:
+            one.failures += began >= one.rests_until
+            most = min(self._pool.longest_rest, self._pool.rest * 2 ** (one.failures - 1))
+            pause = self._jitter.uniform(most / 2, most)
+            one.rests_until = max(one.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest)))

@@ -1,0 +1,84 @@
+"""Recursive length prefix encoding, the way in: what nodes hash is written by it.
+
+Two spellings of the same rules. In bytes, for trees. And in hex text, for everything that arrives as hex text: a whole
+header or transaction is put together as text and becomes bytes once, which is several times faster than field by field.
+Fields of a fixed size are checked for it: text of the wrong length could make the right bytes with other borders.
+Items of a list are given encoded already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SHORT = 56
+"""Lengths below this are part of the first byte."""
+_BYTES = [bytes([0x80 + size]) for size in range(SHORT)]
+_BYTES += [bytes([0xB8, size]) for size in range(SHORT, 256)]
+_LIST = [bytes([0xC0 + size]) for size in range(SHORT)]
+_LIST += [bytes([0xF8, size]) for size in range(SHORT, 256)]
+_BYTES_TEXT = [prefix.hex() for prefix in _BYTES]
+_LIST_TEXT = [prefix.hex() for prefix in _LIST]
+_TABLE = 256
+ASCII = b"\x80"
+"""A single byte below this is its own encoding."""
+
+
+def encode_bytes(value: bytes) -> bytes:
+    size = len(value)
+    if size == 1 and value < ASCII:
+        return value
+    return (_BYTES[size] if size < _TABLE else _long(0xB7, size)) + value
+
+
+def encode_int(value: int) -> bytes:
+    return encode_bytes(value.to_bytes((value.bit_length() + 7) // 8, "big"))
+
+
+def encode_list(items: Iterable[bytes]) -> bytes:
+    body = b"".join(items)
+    size = len(body)
+    return (_LIST[size] if size < _TABLE else _long(0xF7, size)) + body
+
+
+def _long(base: int, size: int) -> bytes:
+    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([base + len(digits)]) + digits
+
+
+def text_of_word(text: str) -> str:
+    """A hash: 32 bytes."""
+    if len(text) != 66:  # noqa: PLR2004 - 0x and 64 digits
+        raise ValueError("a hash does not have 32 bytes")
+    return "a0" + text[2:]
+
+
+def text_of_address(text: str) -> str:
+    if len(text) != 42:  # noqa: PLR2004 - 0x and 40 digits
+        raise ValueError("an address does not have 20 bytes")
+    return "94" + text[2:]
+
+
+def text_of_data(text: str) -> str:
+    """Any number of bytes."""
+    size = len(text) // 2 - 1
+    if size == 1 and text[2] < "8":
+        return text[2:]
+    return (_BYTES_TEXT[size] if size < _TABLE else _long(0xB7, size).hex()) + text[2:]
+
+
+def text_of_quantity(text: str) -> str:
+    """A number: its bytes, as few as possible; zero has none."""
+    digits = text[2:]
+    if digits[:1] == "0":
+        digits = digits.lstrip("0")
+    count = len(digits)
+    if count & 1:
+        digits, count = "0" + digits, count + 1
+    if count == 2 and digits < "80":  # noqa: PLR2004 - one byte
+        return digits
+    return _BYTES_TEXT[count >> 1] + digits
+
+
+def text_of_list(body: str) -> str:
+    size = len(body) >> 1
+    return (_LIST_TEXT[size] if size < _TABLE else _long(0xF7, size).hex()) + body

@@ -1,0 +1,116 @@
+"""The end of the chain, for whoever follows it: heads, and headers to walk back along when it was reorganised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trace_platform.chain import wire
+from trace_platform.chain.rpc import Lane, RpcClient
+from trace_platform.chain.verify import check_header
+from trace_platform.errors import ProviderLagged, ProviderRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """As much of a block as a follower needs; its hash was made again from the whole header."""
+
+    number: int
+    hash: bytes
+    parent_hash: bytes
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """`safe` and `finalized` are None on chains that do not have them."""
+
+    latest: Header
+    safe: Header | None
+    finalized: Header | None
+
+
+async def heads(client: RpcClient) -> Heads:
+    """All three from one endpoint at one time."""
+
+    async def ask(lane: Lane) -> Heads:
+        latest = await _by_number(lane, "latest")
+        return Heads(latest or _missing(lane, "latest"), await _tagged(lane, "safe"), await _tagged(lane, "finalized"))
+
+    return await client.work(ask)
+
+
+async def head_number(client: RpcClient) -> int:
+    """The cheapest question: has anything happened?"""
+
+    async def ask(lane: Lane) -> int:
+        (answer,) = await lane.ask([("eth_blockNumber", ())])
+        try:
+            return int(lane.read(answer, wire.read_text), 16)
+        except ValueError:
+            raise lane.lied("its block number is none") from None
+
+    return await client.work(ask)
+
+
+async def header_by_number(client: RpcClient, number: int) -> Header:
+    return (await headers(client, [number]))[0]
+
+
+async def header_by_hash(client: RpcClient, block_hash: bytes) -> Header:
+    """Also of a block that a reorg left behind, while the node still knows it."""
+
+    async def ask(lane: Lane) -> Header:
+        wanted = "0x" + block_hash.hex()
+        (answer,) = await lane.ask([("eth_getBlockByHash", (wanted, False))])
+        found = _read(lane, lane.read(answer, wire.read_block_of_hashes), None) or _missing(lane, wanted)
+        if found.hash != block_hash:
+            raise lane.lied(f"another block was answered for {wanted}")
+        return found
+
+    return await client.work(ask)
+
+
+async def headers(client: RpcClient, numbers: Sequence[int]) -> list[Header]:
+    """In the order asked for, all from one endpoint; whether they link is for the caller to see."""
+
+    async def ask(lane: Lane) -> list[Header]:
+        answers = await lane.ask([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
+        return [
+            _read(lane, lane.read(answer, wire.read_block_of_hashes), number) or _missing(lane, str(number))
+            for number, answer in zip(numbers, answers, strict=True)
+        ]
+
+    return await client.work(ask)
+
+
+async def _tagged(lane: Lane, tag: str) -> Header | None:
+    """Chains without the tag answer null, or that there is no such thing."""
+    try:
+        return await _by_number(lane, tag)
+    except (ProviderLagged, ProviderRefused):
+        return None
+
+
+async def _by_number(lane: Lane, tag: str) -> Header | None:
+    (answer,) = await lane.ask([("eth_getBlockByNumber", (tag, False))])
+    return _read(lane, lane.read(answer, wire.read_block_of_hashes), None)
+
+
+def _read(lane: Lane, block: wire.BlockOfHashes | None, wanted: int | None) -> Header | None:
+    if block is None:
+        return None
+    try:
+        check_header(block, wanted)
+    except ValueError as untrue:  # Untrue, or hex that is none
+        raise lane.lied(str(untrue)) from None
+    return Header(
+        number=int(block.number or "", 16),
+        hash=bytes.fromhex((block.hash or "")[2:]),
+        parent_hash=bytes.fromhex(block.parent_hash[2:]),
+        timestamp=int(block.timestamp, 16),
+    )
+
+
+def _missing(lane: Lane, what: str) -> Header:
+    raise ProviderLagged(f"{lane.label} does not have block {what}", where=lane.label)

@@ -1,0 +1,144 @@
+"""What nodes answer, as far as we read it. Everything stays hex text until somebody needs it as something else.
+
+Unknown fields are skipped by the decoder, which is why a receipt's bloom (half its bytes) costs next to nothing: it is
+made again from the logs. None of these can be part of a reference cycle, so the garbage collector need not look.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class Access(msgspec.Struct, rename="camel", gc=False):
+    address: str
+    storage_keys: list[str]
+
+
+class Authorization(msgspec.Struct, rename="camel", gc=False):
+    chain_id: str
+    address: str
+    nonce: str
+    y_parity: str
+    r: str
+    s: str
+
+
+class Transaction(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defaults=True):
+    hash: str
+    nonce: str
+    block_hash: str | None
+    block_number: str | None
+    transaction_index: str | None
+    from_: str = msgspec.field(name="from")
+    to: str | None
+    value: str
+    gas: str
+    input: str
+    r: str
+    s: str
+    v: str | UnsetType = UNSET
+    y_parity: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    gas_price: str | UnsetType = UNSET
+    chain_id: str | None | UnsetType = UNSET
+    access_list: list[Access] | None | UnsetType = UNSET
+    max_fee_per_gas: str | None | UnsetType = UNSET
+    max_priority_fee_per_gas: str | None | UnsetType = UNSET
+    max_fee_per_blob_gas: str | None | UnsetType = UNSET
+    blob_versioned_hashes: list[str] | None | UnsetType = UNSET
+    authorization_list: list[Authorization] | None | UnsetType = UNSET
+
+
+class Withdrawal(msgspec.Struct, rename="camel", gc=False):
+    index: str
+    validator_index: str
+    address: str
+    amount: str
+
+
+class Header(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defaults=True):
+    """A block without its transactions; those that a fork added are there from that fork on."""
+
+    hash: str | None
+    number: str | None
+    parent_hash: str
+    sha3_uncles: str
+    miner: str
+    state_root: str
+    transactions_root: str
+    receipts_root: str
+    logs_bloom: str
+    difficulty: str
+    gas_limit: str
+    gas_used: str
+    timestamp: str
+    extra_data: str
+    mix_hash: str
+    nonce: str
+    base_fee_per_gas: str | None | UnsetType = UNSET
+    withdrawals_root: str | None | UnsetType = UNSET
+    blob_gas_used: str | None | UnsetType = UNSET
+    excess_blob_gas: str | None | UnsetType = UNSET
+    parent_beacon_block_root: str | None | UnsetType = UNSET
+    requests_hash: str | None | UnsetType = UNSET
+    withdrawals: list[Withdrawal] | None | UnsetType = UNSET
+
+
+class BlockOfHashes(Header):
+    transactions: list[str]
+
+
+class Block(Header):
+    transactions: list[Transaction]
+
+
+class Log(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+    address: str
+    topics: list[str]
+    data: str
+    block_number: str
+    block_hash: str
+    transaction_hash: str
+    transaction_index: str
+    log_index: str
+    removed: bool = False
+
+
+class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defaults=True):
+    transaction_hash: str
+    transaction_index: str
+    block_hash: str
+    block_number: str
+    from_: str = msgspec.field(name="from")
+    gas_used: str
+    cumulative_gas_used: str
+    logs: list[Log]
+    type: str | UnsetType = UNSET
+    status: str | None | UnsetType = UNSET
+    root: str | None | UnsetType = UNSET
+
+
+class RpcError(msgspec.Struct, gc=False):
+    code: int
+    message: str = ""
+    data: Any = None
+
+
+class Answer(msgspec.Struct, gc=False):
+    """One answer of a batch. `result` stays undecoded until it is known what was asked."""
+
+    id: int | str | None = None
+    result: msgspec.Raw | UnsetType = UNSET
+    error: RpcError | None = None
+
+
+read_answers = msgspec.json.Decoder(list[Answer] | Answer).decode
+read_block = msgspec.json.Decoder(Block | None).decode
+read_block_of_hashes = msgspec.json.Decoder(BlockOfHashes | None).decode
+read_receipts = msgspec.json.Decoder(list[Receipt] | None).decode
+read_receipt = msgspec.json.Decoder(Receipt | None).decode
+read_logs = msgspec.json.Decoder(list[Log]).decode
+read_text = msgspec.json.Decoder(str).decode
