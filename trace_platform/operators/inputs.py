@@ -53,7 +53,7 @@ class Input:
         found = self.door.files(self.ref.dataset_uuid, asked)
         if found.columns is None:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
-        return self.narrowed(self._read(found), asked)
+        return self.narrowed(read_listed(self.spark, self.objects, found), asked)
 
     def narrowed(self, frame: DataFrame, span: Range | None) -> DataFrame:
         from trace_platform.spark.filter_column import as_column
@@ -65,11 +65,13 @@ class Input:
             frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
         return frame
 
-    def _read(self, found: FilesAnswer) -> DataFrame:
-        from trace_platform.spark.parquet_reader import read_files
 
-        columns = msgspec.convert(list(found.columns or ()), list[ColumnEntry])
-        return read_files(self.spark, self.objects, _names(found), columns)
+def read_listed(spark: SparkSession, objects: ObjectStore, found: FilesAnswer) -> DataFrame:
+    """The rows of every file that the Dispatcher listed."""
+    from trace_platform.spark.parquet_reader import read_files
+
+    columns = msgspec.convert(list(found.columns or ()), list[ColumnEntry])
+    return read_files(spark, objects, _names(found), columns)
 
 
 def _names(found: FilesAnswer) -> Sequence[ObjectName]:

@@ -68,3 +68,23 @@ def told(connection: psycopg.Connection[Any], source: str, announcements: Sequen
 def forget_source(connection: psycopg.Connection[Any], source: str) -> None:
     """The source begins anew, and owes nothing."""
     connection.execute(statements("announce")["forget_source"], {"source": source})
+
+
+def followed(connection: psycopg.Connection[Any], source: str, last: int, count: int) -> list[tuple[int, bytes]]:
+    """Number and hash of the blocks written up to `last`, the highest first."""
+    values = {"source": source, "last": last, "count": count}
+    rows = connection.execute(statements("announce")["followed"], values).fetchall()
+    return [(number, bytes(hash_)) for number, hash_ in rows]
+
+
+def first_followed(connection: psycopg.Connection[Any], source: str) -> int | None:
+    row = connection.execute(statements("announce")["first_followed"], {"source": source}).fetchone()
+    return None if row is None else row[0]
+
+
+def remember_followed(connection: psycopg.Connection[Any], source: str, first: int, hashes: Sequence[bytes]) -> None:
+    """The chain from `first` on is now this."""
+    connection.execute(statements("announce")["forget_followed"], {"source": source, "first": first})
+    numbers = list(range(first, first + len(hashes)))
+    values = {"source": source, "numbers": numbers, "hashes": list(hashes)}
+    connection.execute(statements("announce")["remember_followed"], values)

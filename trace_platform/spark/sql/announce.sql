@@ -33,3 +33,24 @@ DELETE FROM trace_meta.announcements WHERE source_key = %(source)s AND id = ANY(
 -- name: forget_source
 -- A follower and what it owed.
 DELETE FROM trace_meta.sources WHERE source_key = %(source)s;
+
+-- name: followed
+-- The chain as it was last written, up to a number, the highest first: where a follower looks for the fork.
+SELECT number, hash
+  FROM trace_meta.followed_blocks
+ WHERE source_key = %(source)s AND number <= %(last)s
+ ORDER BY number DESC
+ LIMIT %(count)s;
+
+-- name: first_followed
+-- Where it began.
+SELECT min(number) FROM trace_meta.followed_blocks WHERE source_key = %(source)s;
+
+-- name: forget_followed
+-- Blocks that are replaced.
+DELETE FROM trace_meta.followed_blocks WHERE source_key = %(source)s AND number >= %(first)s;
+
+-- name: remember_followed
+-- Blocks that were written.
+INSERT INTO trace_meta.followed_blocks (source_key, number, hash)
+SELECT %(source)s, b.number, b.hash FROM unnest(%(numbers)s::bigint[], %(hashes)s::bytea[]) AS b (number, hash);

@@ -1,0 +1,111 @@
+"""What tests of chain operators do: deploy, trigger, wait until nothing moves, and compare datasets with the chain."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.dispatcher.support import deployed_and_active
+from tests.walk.walking import Walk
+from trace_platform.chain.devchain.handle import Devchain
+from trace_platform.chain.devchain.truth import truth_table
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.domain.objects import Folder
+from trace_platform.operators.chain_tables import KEYS
+from trace_platform.operators.context import Resources
+from trace_platform.worker.run_task import Runner
+from trace_platform.worker.wrapper import Wrapper
+
+
+@dataclass(frozen=True)
+class Rig:
+    walk: Walk
+    data_dsn: str
+    spark: Any
+    devchain: Devchain
+
+    def worker(self, name: str = "one", **pool: Any) -> Wrapper:
+        resources = Resources(self.data_dsn, {"dev": self.devchain.pool("a", **pool)})
+        runner = Runner(self.walk.control.objects, resources, self.spark)
+        return replace(self.walk.worker(name), runner=runner)
+
+    async def deploy(self, text: str) -> None:
+        await deployed_and_active(self.walk.control, self.walk.org, text)
+
+    async def trigger(self, dag: str, job: str, start: int, end: int) -> None:
+        await trigger(self.walk.control, self.walk.org.id, dag, job, start=start, end=end, request_id=uuid4())
+
+    async def settled(self, seconds: float = 120) -> None:
+        """Until nothing is owed, and nothing runs but sources."""
+        moving = (
+            "SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing'))"
+            " + (SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            "     WHERE j.activation <> 'source' AND (t.status IN ('Queued', 'Running') OR t.next_retry_at IS NOT NULL))"
+        )
+        async with asyncio.timeout(seconds):
+            while await self.walk.control.pool.fetchval(moving):
+                await asyncio.sleep(0.05)
+
+    async def failures(self) -> list[str]:
+        rows = await self.walk.control.pool.fetch(
+            "SELECT j.name || ': ' || t.error_message AS said FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE t.status = 'Failed'"
+        )
+        return [row["said"] for row in rows]
+
+    async def cold(self, dag: str, job: str, output: int = 0) -> pa.Table | None:
+        """Every row in force, read without Spark and without any of our readers."""
+        rows = await self.walk.control.pool.fetch(
+            "SELECT p.location, f ->> 'name' AS name FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid,"
+            " jsonb_array_elements(p.files) f WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2"
+            " AND d.producer_output_index = $3 AND p.valid_to IS NULL ORDER BY lower(p.block_range), name",
+            dag,
+            job,
+            output,
+        )
+        objects = self.walk.control.objects
+        bodies = [objects.get(Folder.parse(row["location"]).object(row["name"])) for row in rows]
+        return pa.concat_tables([pq.read_table(pa.BufferReader(body)) for body in bodies]) if bodies else None
+
+    async def version(self, dag: str, job: str, output: int = 0) -> UUID:
+        found: UUID = await self.walk.control.pool.fetchval(
+            "SELECT v.dataset_version FROM dag_current_versions c"
+            " JOIN dag_version_datasets v ON v.dag_version_id = c.dag_version_id JOIN datasets d ON d.id = v.dataset_uuid"
+            " WHERE c.dag_name = $1 AND d.producer_job_name = $2 AND d.producer_output_index = $3",
+            dag,
+            job,
+            output,
+        )
+        return found
+
+    def hot_marks(self, version: UUID) -> dict[int, bytes]:
+        with psycopg.connect(self.data_dsn) as connection:
+            rows = connection.execute(
+                "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s", (version,)
+            ).fetchall()
+        return {number: bytes(block_hash) for number, block_hash in rows}
+
+    async def until_followed(self, version: UUID, seconds: float = 60) -> None:
+        """Until the hot table's newest block is the chain's."""
+        async with asyncio.timeout(seconds):
+            while True:
+                head = self.devchain.chain().blocks(self.devchain.describe()["head"], self.devchain.describe()["head"])
+                newest = next(iter(head))
+                marks = self.hot_marks(version)
+                if marks and max(marks) == newest.number and "0x" + marks[newest.number].hex() == newest.hash:
+                    return
+                await asyncio.sleep(0.05)
+
+
+def truth(devchain: Devchain, table: str, start: int, end: int) -> list[dict[str, Any]]:
+    return rows_of(truth_table(devchain.chain(), table, start, end), table)
+
+
+def rows_of(table: pa.Table, name: str) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: tuple(row[key] for key in KEYS[name]))

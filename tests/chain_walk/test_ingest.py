@@ -1,0 +1,48 @@
+"""`cryo_ingest`: what is committed is what the chain has."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.walk.walking import working
+from trace_platform.operators.chain_tables import ALL
+
+pytestmark = pytest.mark.anyio
+
+BACKFILL = """
+name: backfill
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: cut, operator: range_splitter, runtime: dispatcher, config: {chunk: 20}, inputs: [{from: {job: ask}}]}
+  - name: ingest
+    operator: cryo_ingest
+    runtime: ecs_platform
+    config: {rpc_pool: dev, chunk: 7}
+    inputs: [{from: {job: cut}}]
+    outputs: [blocks, transactions, logs]
+    retry: {backoff: 1s, max_backoff: 1s}
+"""
+
+
+async def test_a_range_becomes_files_that_equal_the_chain_row_for_row(rig: Rig) -> None:
+    await rig.deploy(BACKFILL)
+    async with working(rig.worker()):
+        await rig.trigger("backfill", "ask", 3, 59)
+        await rig.settled()
+    assert await rig.failures() == []
+    for output, table in enumerate(ALL):
+        found = await rig.cold("backfill", "ingest", output)
+        assert found is not None
+        assert rows_of(found, table) == truth(rig.devchain, table, 3, 59)
+
+
+async def test_a_lying_node_is_named_and_nothing_is_committed(rig: Rig) -> None:
+    await rig.deploy(BACKFILL)
+    rig.devchain.fault("lie_hash", node="a")
+    async with working(rig.worker(attempts=1)):
+        await rig.trigger("backfill", "ask", 0, 19)
+        await rig.settled()
+    assert await rig.cold("backfill", "ingest") is None
+    (said,) = await rig.failures()
+    assert "a" in said

@@ -1,0 +1,50 @@
+"""`block_follower`: an always-on source that keeps hot tables equal to the tip of a chain.
+
+It writes blocks as they come, finds reorgs by parent hash however deep they are, and tells the Dispatcher of every
+range that is new (an event) or no longer what it was (an invalidation). Where it stands is kept in the data database,
+in the transaction of its rows; so a restart neither loses a block nor writes it twice. See `following.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.operators.chain_tables import ALL, Tables
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.runtimes import ON_WORKERS
+
+
+class Config(Tables):
+    rpc_pool: str
+    """A pool of the settings: addresses and keys of nodes never stand in a DAG."""
+    start_block: int | Literal["latest"] = 0
+    """Where a source that has written nothing yet begins."""
+    emit_strategy: Literal["per_block", "per_range"] = "per_range"
+    """One event for each block, or one for all that were written together."""
+    confirmations: int = Field(64, ge=0, le=100_000)
+    """Blocks below the tip that are final, on a chain that does not say so itself."""
+    batch: int = Field(200, ge=1, le=10_000)
+    """Blocks written together while catching up."""
+    poll_seconds: float = Field(1.0, ge=0.02, le=3600)
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    source_kinds=frozenset({SourceKind.ALWAYS_ON}),
+    reactive=False,
+    outputs=Count(1, len(ALL) + 1),
+    storages=(Storage.POSTGRES,),
+)
+"""One output for each table; one more, if there is, is told the ranges that have become final."""
+
+
+def run(ctx: TaskContext[Config]) -> None:
+    from trace_platform.chain.rpc import run as run_async
+    from trace_platform.operators.following import follow
+
+    run_async(follow(ctx))

@@ -1,0 +1,63 @@
+"""What the chain operators share: the tables of a chain, one output each, and the pool of nodes that a job names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator
+
+from trace_platform.errors import InvalidRequest
+from trace_platform.operators.outcome import Settings
+
+if TYPE_CHECKING:
+    from trace_platform.chain.rpc_pool import RpcPool
+    from trace_platform.operators.context import Resources
+    from trace_platform.operators.outputs import Output
+
+Table = Literal["blocks", "transactions", "logs"]
+ALL: tuple[Table, ...] = ("blocks", "transactions", "logs")
+KEYS: dict[str, tuple[str, ...]] = {
+    "blocks": ("block_number",),
+    "transactions": ("block_number", "transaction_index"),
+    "logs": ("block_number", "log_index"),
+}
+"""What a row is known by, and sorted by, in each table."""
+
+
+class Tables(Settings):
+    tables: tuple[Table, ...] = Field(ALL, min_length=1)
+    """One output each, in this order."""
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _from_list(cls, given: Any) -> Any:
+        return tuple(given) if isinstance(given, list) else given
+
+    @field_validator("tables")
+    @classmethod
+    def _once_each(cls, given: tuple[Table, ...]) -> tuple[Table, ...]:
+        if len(set(given)) != len(given):
+            raise ValueError("a table is named once")
+        return given
+
+
+def outputs_of(tables: Sequence[str], outputs: Sequence[Output]) -> dict[str, Output]:
+    """The output of each table."""
+    if len(outputs) < len(tables):
+        raise InvalidRequest(
+            f"the job has {len(outputs)} outputs, and {len(tables)} tables to write",
+            where="/outputs",
+            hint="name one output for each of config.tables, in the same order",
+        )
+    return dict(zip(tables, outputs, strict=False))
+
+
+def pool_of(resources: Resources, name: str) -> RpcPool:
+    pool: RpcPool | None = resources.rpc_pools.get(name)
+    if pool is None:
+        known = ", ".join(sorted(resources.rpc_pools)) or "there is none"
+        raise InvalidRequest(
+            f"no pool of nodes is called {name!r}", where="/config/rpc_pool", hint=f"settings rpc_pools; known: {known}"
+        )
+    return pool

@@ -1,0 +1,275 @@
+"""How `block_follower` follows: look at the chain, find where we part from it, write from there, tell what changed.
+
+One step is one data transaction: rows of all tables, which blocks they cover, how far we are, and what we owe the
+Dispatcher (`spark/announcements.py`). Telling comes after; a kill in between means telling again, under the same id.
+
+What was never told before is an event. What was, and was written anew, is an invalidation: readers have run for it
+already, and an event of the same range would be known as the one they ran for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import structlog
+
+from trace_platform.chain.fetch import Fetched, fetch_with
+from trace_platform.chain.rpc import RpcClient
+from trace_platform.chain.schemas import SCHEMAS
+from trace_platform.chain.tip import Heads, head_number, headers, heads
+from trace_platform.contracts import EventBody, InvalidationBody
+from trace_platform.errors import ProviderError, SnapshotMoved, TraceError
+from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.outputs import Output
+from trace_platform.spark import announcements, hot_tables
+from trace_platform.spark.announcements import Announcement, Progress
+from trace_platform.spark.hot_tables import HotTable
+from trace_platform.spark.hot_writer import BlockMark, rewrite
+
+if TYPE_CHECKING:
+    from trace_platform.operators.block_follower import Config
+
+log = structlog.get_logger()
+
+LOOK_BACK: Final = 64
+"""Blocks compared at once on the way back to a fork."""
+AFTER_TROUBLE_SECONDS: Final = 1.0
+
+
+async def follow(ctx: TaskContext[Config]) -> None:
+    """Until it is asked to stop, or the lease is lost. Outages of nodes and of the database are waited out."""
+    async with RpcClient(pool_of(ctx.resources, ctx.config.rpc_pool)) as client:
+        follower = Follower(ctx, client)
+        try:
+            while not _over(ctx):
+                await follower.step_or_wait()
+        finally:
+            follower.close()
+
+
+def _over(ctx: TaskContext[Any]) -> bool:
+    return ctx.door.lost.is_set() or ctx.door.asked_to_stop.is_set()
+
+
+@dataclass
+class Follower:
+    ctx: TaskContext[Config]
+    client: RpcClient
+    connection: psycopg.Connection[Any] | None = None
+    seen: int = -1
+    """The head when there was last nothing to do: until it changes, one cheap question is enough."""
+    tables: Mapping[str, HotTable] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = {
+            table: HotTable(
+                output.ref.dataset_uuid, output.ref.dataset_version, self.ctx.org_id, SCHEMAS[table], KEYS[table]
+            )
+            for table, output in outputs_of(self.ctx.config.tables, self.ctx.outputs).items()
+        }
+
+    @property
+    def source(self) -> str:
+        """By what it writes: the same across restarts, another one for another generation."""
+        return f"follower:{self.ctx.outputs[0].ref.dataset_version}"
+
+    @property
+    def final_output(self) -> Output | None:
+        more = self.ctx.outputs[len(self.tables) :]
+        return more[0] if more else None
+
+    async def step_or_wait(self) -> None:
+        try:
+            wrote = await self.step()
+        except (ProviderError, psycopg.OperationalError, SnapshotMoved) as trouble:
+            if isinstance(trouble, ProviderError) and not trouble.retryable:
+                raise
+            await self._wait_out(trouble)
+            return
+        if not wrote:
+            await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, self.ctx.config.poll_seconds)
+
+    async def step(self) -> bool:
+        """One batch of blocks; whether there was anything to do."""
+        connection = self._connected()
+        self._tell(connection)
+        if await head_number(self.client) == self.seen:
+            return False
+        tip = await heads(self.client)
+        wrote = await self._catch_up(connection, tip)
+        self._tell(connection)
+        self.seen = -1 if wrote else tip.latest.number
+        return wrote
+
+    async def _catch_up(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
+        latest = tip.latest.number
+        ours = announcements.followed(connection, self.source, latest, 1)
+        common = await self._common(connection, ours)
+        first = self._start(latest) if common is None else common[0] + 1
+        if first > latest:  # all of it is there, or the node is behind us on our own chain
+            return self._settle(connection, tip)
+        last = min(latest, first + self.ctx.config.batch - 1)
+        fetched = await fetch_with(self.client, first, last, self.ctx.config.tables)
+        if common is not None and common[1] != fetched.first_parent_hash:
+            return True  # the chain moved while we looked: look again
+        self._commit(connection, fetched, tip, reorg=bool(ours) and ours[0][0] >= first)
+        return True
+
+    def _commit(self, connection: psycopg.Connection[Any], fetched: Fetched, tip: Heads, *, reorg: bool) -> None:
+        first, last = fetched.start, fetched.end
+        with connection.transaction():
+            progress = announcements.lock_source(connection, self.source)
+            told_to = first - 1 if progress.announced_to is None else progress.announced_to
+            rewrite(
+                connection,
+                {self.tables[name]: rows for name, rows in fetched.tables.items()},
+                _marks(fetched),
+                replace_from=first,
+            )
+            announcements.remember_followed(connection, self.source, first, fetched.hashes)
+            announcements.advance(connection, self.source, Progress(max(told_to, last), progress.finalized_to))
+            # A reorg takes back everything above the fork, also what has not come again yet.
+            again_to = told_to if reorg else min(told_to, last)
+            if first <= again_to:
+                cause = f"block {last} is now {fetched.last_hash.hex()}"
+                self._announce(connection, "invalidation", (first, again_to), cause)
+            for span in self._cut(max(first, told_to + 1), last):
+                self._announce(connection, "event", span)
+            self._announce_final(connection, tip)
+        self.ctx.progress(last, tip.latest.number, "reorg" if reorg else "follows the tip")
+
+    def _settle(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
+        """Nothing to write; what has become final is told."""
+        with connection.transaction():
+            return self._announce_final(connection, tip)
+
+    def _announce_final(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
+        """Ranges that no reorg can touch: what the chain calls final, as far as our own blocks are that chain's."""
+        if self.final_output is None:
+            return False
+        progress = announcements.lock_source(connection, self.source)
+        if progress.announced_to is None:
+            return False
+        number = self._final_number(connection, tip)
+        before = progress.finalized_to
+        start = announcements.first_followed(connection, self.source) if before is None else before + 1
+        if number is None or start is None or number < start:
+            return False
+        announcements.advance(connection, self.source, Progress(progress.announced_to, number))
+        self._announce(connection, "final", (start, number))
+        return True
+
+    def _final_number(self, connection: psycopg.Connection[Any], tip: Heads) -> int | None:
+        by_depth = tip.latest.number - self.ctx.config.confirmations
+        limit = by_depth if tip.finalized is None else tip.finalized.number
+        there = announcements.followed(connection, self.source, limit, 1) if limit >= 0 else []
+        if not there:
+            return None
+        number, block_hash = there[0]
+        if tip.finalized is not None and number == limit and block_hash != tip.finalized.hash:
+            return None  # our blocks are of another fork: the next step writes them anew
+        return number
+
+    async def _common(
+        self, connection: psycopg.Connection[Any], ours: Sequence[tuple[int, bytes]]
+    ) -> tuple[int, bytes] | None:
+        """The highest block that we and the chain have in common; None if there is none."""
+        while ours:
+            theirs = await headers(self.client, [number for number, _ in ours])
+            for one, header in zip(ours, theirs, strict=True):
+                if one[1] == header.hash:
+                    return one
+            ours = announcements.followed(connection, self.source, ours[-1][0] - 1, LOOK_BACK)
+        return None
+
+    def _start(self, latest: int) -> int:
+        start = self.ctx.config.start_block
+        return latest if start == "latest" else start
+
+    def _announce(
+        self, connection: psycopg.Connection[Any], kind: announcements.Kind, span: tuple[int, int], cause: str = ""
+    ) -> None:
+        start, end = span
+        announcements.announce(connection, self.source, kind, start=start, stop=end + 1, cause=cause)
+
+    def _cut(self, first: int, last: int) -> list[tuple[int, int]]:
+        if first > last:
+            return []
+        if self.ctx.config.emit_strategy == "per_block":
+            return [(number, number) for number in range(first, last + 1)]
+        return [(first, last)]
+
+    def _tell(self, connection: psycopg.Connection[Any]) -> None:
+        """Everything owed, the oldest first. Each is forgotten once the Dispatcher has stored it."""
+        while owed := announcements.untold(connection, self.source):
+            final = announcements.lock_source(connection, self.source).finalized_to
+            events = [event for one in owed for event in self._events(one)]
+            retracted = [body for one in owed for body in self._invalidations(one, final)]
+            self.ctx.door.tell(events, retracted, None)
+            announcements.told(connection, self.source, owed)
+
+    def _events(self, one: Announcement) -> list[EventBody]:
+        if one.kind == "invalidation":
+            return []
+        final = self.final_output
+        told = ([final] if final else []) if one.kind == "final" else self.ctx.outputs[: len(self.tables)]
+        return [
+            EventBody(
+                dataset_uuid=output.ref.dataset_uuid,
+                dataset_version=output.ref.dataset_version,
+                start=one.start,
+                end=one.stop - 1,
+            )
+            for output in told
+        ]
+
+    def _invalidations(self, one: Announcement, final_to: int | None) -> list[InvalidationBody]:
+        if one.kind != "invalidation":
+            return []
+        spans = dict.fromkeys(range(len(self.tables)), one.stop - 1)
+        if self.final_output is not None and final_to is not None and one.start <= final_to:
+            spans[len(self.tables)] = min(final_to, one.stop - 1)
+        return [
+            InvalidationBody(
+                dataset_uuid=self.ctx.outputs[index].ref.dataset_uuid,
+                dataset_version=self.ctx.outputs[index].ref.dataset_version,
+                start=one.start,
+                end=end,
+                reason=f"reorg {one.id}: {one.cause}",
+            )
+            for index, end in spans.items()
+        ]
+
+    async def _wait_out(self, trouble: Exception) -> None:
+        said = trouble.message if isinstance(trouble, TraceError) else "the data database does not answer"
+        log.warning("follower waits", because=said)
+        self.ctx.progress(max(self.seen, 0), None, f"waits: {said}")
+        if isinstance(trouble, psycopg.OperationalError):
+            self.close()
+        await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, AFTER_TROUBLE_SECONDS)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self.connection is None:
+            self.connection = psycopg.connect(self.ctx.resources.data_dsn, autocommit=True, connect_timeout=10)
+            self._prepare(self.connection)
+        return self.connection
+
+    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+        for table in self.tables.values():
+            hot_tables.ensure(connection, table)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+def _marks(fetched: Fetched) -> list[BlockMark]:
+    parents = [fetched.first_parent_hash, *fetched.hashes[:-1]]
+    numbers = range(fetched.start, fetched.end + 1)
+    return [BlockMark(*one) for one in zip(numbers, fetched.hashes, parents, strict=True)]

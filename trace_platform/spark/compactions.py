@@ -1,0 +1,46 @@
+"""Compactions under way: noted before their Parquet is written, so that whoever comes next can finish them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from trace_platform.domain.ranges import Range
+from trace_platform.spark.hot_tables import HotTable
+from trace_platform.spark.statements import statements
+
+
+@dataclass(frozen=True)
+class Begun:
+    location: str
+    start: int
+    stop: int
+    up_to_seq: int
+
+
+def begin(connection: psycopg.Connection[Any], table: HotTable, location: str, span: Range, up_to_seq: int) -> None:
+    values = {
+        "version": table.dataset_version,
+        "location": location,
+        "start": span.start,
+        "stop": span.stop,
+        "up_to_seq": up_to_seq,
+    }
+    connection.execute(statements("compactions")["begin"], values)
+
+
+def begun(connection: psycopg.Connection[Any], table: HotTable) -> list[Begun]:
+    rows = connection.execute(statements("compactions")["begun"], {"version": table.dataset_version}).fetchall()
+    return [Begun(*row) for row in rows]
+
+
+def end(connection: psycopg.Connection[Any], table: HotTable, one: Begun) -> None:
+    values = {"version": table.dataset_version, "location": one.location, "start": one.start}
+    connection.execute(statements("compactions")["end"], values)
+
+
+def forget_old(connection: psycopg.Connection[Any], table: HotTable) -> None:
+    """Those that lost: no attempt is that slow."""
+    connection.execute(statements("compactions")["forget_old"], {"version": table.dataset_version})
