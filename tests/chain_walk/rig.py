@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+from psycopg.rows import dict_row
 
 from tests.dispatcher.support import deployed_and_active
 from tests.walk.walking import Walk
@@ -91,12 +92,35 @@ class Rig:
             ).fetchall()
         return {number: bytes(block_hash) for number, block_hash in rows}
 
+    async def seam(self, dag: str, hot: str, cold: str, output: int, table: str) -> list[dict[str, Any]]:
+        """By the rule alone, in plain SQL and Python: hot where a mark is newer than the cold commit, cold elsewhere."""
+        version = await self.version(dag, hot, output)
+        commit = await self.walk.control.pool.fetchval(
+            "SELECT coalesce(max(h.last_commit), 0) FROM dataset_heads h JOIN datasets d ON d.id = h.dataset_uuid"
+            " WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2 AND d.producer_output_index = $3",
+            dag,
+            cold,
+            output,
+        )
+        with psycopg.connect(self.data_dsn, row_factory=dict_row) as connection:
+            marks = connection.execute(
+                "SELECT number FROM trace_meta.hot_blocks WHERE dataset_version = %s"
+                " AND (compacted_in IS NULL OR compacted_in > %s)",
+                (version, commit),
+            ).fetchall()
+            rows = connection.execute(f"SELECT * FROM hot.d_{version.hex}").fetchall()  # type: ignore[arg-type]  # noqa: S608
+        is_hot = {mark["number"] for mark in marks}
+        from_hot = [row for row in rows if row["block_number"] in is_hot]
+        files = await self.cold(dag, cold, output)
+        from_cold = [row for row in (files.to_pylist() if files else []) if row["block_number"] not in is_hot]
+        return sorted([*from_hot, *from_cold], key=lambda row: tuple(row[key] for key in KEYS[table]))
+
     async def until_followed(self, version: UUID, seconds: float = 60) -> None:
         """Until the hot table's newest block is the chain's."""
         async with asyncio.timeout(seconds):
             while True:
-                head = self.devchain.chain().blocks(self.devchain.describe()["head"], self.devchain.describe()["head"])
-                newest = next(iter(head))
+                head = self.devchain.describe()["head"]
+                newest = next(iter(self.devchain.chain().blocks(head, head)))
                 marks = self.hot_marks(version)
                 if marks and max(marks) == newest.number and "0x" + marks[newest.number].hex() == newest.hash:
                     return
