@@ -85,7 +85,7 @@ async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID)
     row = await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag_name, version_id)
     if row is None:
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
-    known = await catalog(control.pool, org_id)
+    known = await catalog(control.pool, org_id, control.runtimes)
     try:
         dag = await asyncio.to_thread(parse_dag, row["yaml"], known)
     except InvalidDag as wrong:

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.dispatcher.control import Bell, Control
@@ -35,7 +36,8 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
         verifier = Verifier(lambda: published(pool), settings.tokens)
-        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, verifier.remember)
+        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, settings.runtimes)
+        control = replace(control, minted=verifier.remember)
         async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()
