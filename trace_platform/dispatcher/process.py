@@ -17,6 +17,7 @@ from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import run_loop, stopped
 from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
 from trace_platform.doors import Door, open_doors
@@ -54,6 +55,7 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
             ("reap", Reaper(control), control.leases),
             ("sources", KeepSources(control), Bell()),
             ("retire", Retire(control), Bell()),
+            ("reconcile", Reconciler(control, settings.loops), Bell()),
         ):
             task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
             stack.push_async_callback(stopped, task)
