@@ -16,6 +16,7 @@ from trace_platform.contracts import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    DrainAnswer,
     EventsAnswer,
     EventsRequest,
     FilesAnswer,
@@ -75,6 +76,11 @@ class DispatcherClient:
             (await _post(self._http, "/internal/task-claim", body, {})).content
         )
         return answer
+
+    async def drain_sources(self) -> int:
+        """The system goes down: every source is told to stop. How many were."""
+        answer = await _post(self._http, "/internal/sources/drain", b"", {})
+        return msgspec.json.decode(answer.content, type=DrainAnswer).told
 
     async def ask(
         self, method: str, path: str, user: str, *, query: str = "", body: bytes = b"", content_type: str | None = None

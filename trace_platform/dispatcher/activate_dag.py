@@ -137,6 +137,7 @@ class _Switch:
         if former is not None:
             await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
         await self.connection.execute(queries("sources")["leave"], self.org, self.dag.name)
+        await self.connection.execute(queries("sources")["inherit_pauses"], self.org, self.version)
         await self.connection.execute(queries("sources")["enter"], self.org, self.version)
         return Activated(self.version, former, row["canceled"], row["made_again"])
 

@@ -48,5 +48,7 @@ class Control:
     """Told of every token we sign, so that our own verifier need not prove it again."""
     owed: Bell = field(default_factory=Bell)
     """Rung by every verb that writes a promise into the outbox."""
+    sources: Bell = field(default_factory=Bell)
+    """Rung when a source is to be started or stopped."""
     leases: Bell = field(default_factory=Bell)
     """Rung when a lease or retry may be due earlier than the reaper knows."""

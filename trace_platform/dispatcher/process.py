@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.dispatcher.control import Bell, Control
+from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.drain_outbox import Drain
@@ -39,6 +40,7 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
         verifier = Verifier(lambda: published(pool), settings.tokens)
         control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, settings.runtimes)
         control = replace(control, minted=verifier.remember)
+        await release_sources(control)
         async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()
@@ -53,7 +55,7 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
         for name, loop, bell in (
             ("drain", Drain(control), control.owed),
             ("reap", Reaper(control), control.leases),
-            ("sources", KeepSources(control), Bell()),
+            ("sources", KeepSources(control), control.sources),
             ("retire", Retire(control), Bell()),
             ("reconcile", Reconciler(control, settings.loops), Bell()),
         ):

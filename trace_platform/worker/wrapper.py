@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -41,6 +41,8 @@ class Wrapper:
     runner: Runner
     worker_id: str
     concurrency: int
+    sources: set[Door] = field(default_factory=set)
+    """Of the always-on sources in hand."""
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and what is in hand is finished."""
@@ -54,6 +56,8 @@ class Wrapper:
                     continue
                 task = group.create_task(self._handle(delivery))
                 task.add_done_callback(lambda _: slots.release())
+            for door in self.sources:  # which would never finish by themselves
+                door.asked_to_stop.set()
 
     async def _receive(self, stop: asyncio.Event) -> Delivery | None:
         asked = asyncio.create_task(
@@ -94,6 +98,8 @@ class Wrapper:
         keeper = LeaseKeeper(claimed, door, self.tasks, Held(self.queue, self.queue_name, delivery))
         lease = asyncio.create_task(keeper.run())
         work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
+        if claimed.task.timeout_seconds is None:  # it runs until it is told to stop
+            self.sources.add(door)
         try:
             await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -103,6 +109,7 @@ class Wrapper:
                 return
             await self._report(door, work.result(), lease)
         finally:
+            self.sources.discard(door)
             lease.cancel()
             door.lost.set()
 

@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import ClaimRequest
+from trace_platform.contracts import ClaimRequest, DrainAnswer
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.drain_sources import drain_sources
 from trace_platform.dispatcher.fetch_task import fetch_task
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
@@ -45,7 +46,12 @@ def internal_door(control: Control) -> Starlette:
         del request  # public halves: whoever reaches this door may have them
         return json_response(await published(control.pool))
 
+    async def sources_drain(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(DrainAnswer(told=await drain_sources(control)))
+
     routes = [
+        Route("/internal/sources/drain", sources_drain, methods=["POST"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),

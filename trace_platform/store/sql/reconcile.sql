@@ -40,7 +40,7 @@ WITH owed AS MATERIALIZED (
       JOIN dag_version_datasets served
         ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
        AND served.dataset_version = e.dataset_version
-      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live
+      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
       JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
      -- What was routed before the reader's version became active was never for it.
@@ -89,7 +89,7 @@ SELECT c.dataset_uuid, c.number, c.org_id, c.dataset_version, c.task_id, c.attem
        SELECT FROM job_inputs i
          JOIN jobs j ON j.id = i.job_id AND j.activation = 'reactive'
          JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
-        WHERE i.dataset_uuid = c.dataset_uuid AND i.live AND reads.updated_at <= c.created_at)
+        WHERE i.dataset_uuid = c.dataset_uuid AND i.live AND i.triggers AND reads.updated_at <= c.created_at)
    AND NOT EXISTS (
        SELECT FROM events e
         WHERE e.producer_run_id = c.task_id AND e.dataset_uuid = c.dataset_uuid
@@ -142,7 +142,7 @@ WITH owed AS MATERIALIZED (
 ), lacking AS (
     SELECT v.id, v.org_id, jsonb_agg(DISTINCT j.id) AS jobs
       FROM recent v
-      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live
+      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
       JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
      WHERE v.routed_at >= reads.updated_at
