@@ -24,6 +24,7 @@ from trace_platform.contracts import (
     HeartbeatAnswer,
     HeartbeatRequest,
     NotClaimed,
+    UserAnswer,
 )
 from trace_platform.errors import (
     Conflict,
@@ -48,14 +49,6 @@ REFUSALS: dict[str, type[TraceError]] = {
     kind.code: kind for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost)
 }
 """What a caller branches on; any other refusal is a Refused."""
-
-
-class UserAnswer(msgspec.Struct, frozen=True):
-    id: UUID
-    org_id: UUID
-    org_slug: str
-    email: str | None
-    role: str
 
 
 class DispatcherClient:

@@ -105,6 +105,12 @@ class TaskPayload(Message, frozen=True):
     bootstrap: BootstrapRef | None = None
 
 
+class FetchAnswer(TaskPayload, frozen=True, kw_only=True):
+    """A task as it stands, unclaimed: without what only its attempt may know."""
+
+    status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+
+
 class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
     attempt: Attempt
     lease_token: UUID
@@ -259,6 +265,30 @@ class BufferPublishRequest(Fenced, frozen=True):
 
 class BufferPublishAnswer(Message, frozen=True):
     publish_id: UUID
+
+
+class UserAnswer(msgspec.Struct, frozen=True):
+    id: UUID
+    org_id: UUID
+    org_slug: str
+    email: str | None
+    role: str
+
+
+class Key(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The public half of a key, as RFC 7517 has it."""
+
+    kid: str
+    kty: str
+    crv: str
+    x: str
+    y: str
+    alg: str | None = None
+    use: str | None = None
+
+
+class KeySet(msgspec.Struct, frozen=True):
+    keys: list[Key]
 
 
 class DrainAnswer(Message, frozen=True):

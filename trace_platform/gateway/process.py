@@ -8,8 +8,9 @@ from trace_platform.client import DispatcherClient, UserAnswer, dispatcher_clien
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
 from trace_platform.errors import NotFound, Unauthenticated
 from trace_platform.gateway.forward import forwarded
-from trace_platform.gateway.openapi import DescribedDoor, answers, operation
+from trace_platform.gateway.openapi import DescribedDoor
 from trace_platform.gateway.users import UserGate
+from trace_platform.openapi import answers, operation
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import IdentitySettings, TlsSettings
 from trace_platform.user_calls import CALLS

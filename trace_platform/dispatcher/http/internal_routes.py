@@ -16,6 +16,7 @@ from trace_platform.dispatcher.drain_sources import drain_sources
 from trace_platform.dispatcher.fetch_task import fetch_task
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
+from trace_platform.dispatcher.http.openapi import document
 from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
@@ -42,6 +43,10 @@ def internal_door(control: Control) -> Starlette:
             raise NotFound("no such user", where="query external_id")
         return json_response(found)
 
+    async def openapi(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(document())
+
     async def jwks(request: Request) -> Response:
         del request  # public halves: whoever reaches this door may have them
         return json_response(await published(control.pool))
@@ -55,6 +60,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
+        Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *user_routes(control),
     ]
