@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 
-from trace_platform.client import DispatcherClient, UserAnswer, dispatcher_client
+from trace_platform.client import DispatcherClient, dispatcher_client
+from trace_platform.contracts import UserAnswer
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
 from trace_platform.errors import NotFound, Unauthenticated
 from trace_platform.gateway.forward import forwarded
