@@ -51,9 +51,7 @@ async def look(control: Control, settings: LoopSettings = PATIENT) -> Mended:
 
 
 def output(chain: Chain, start: int, end: int, job: str = "first") -> OutputBody:
-    return OutputBody(
-        dataset_uuid=chain.datasets[job], dataset_version=chain.versions[job], start=start, end=end, location="s3://x/"
-    )
+    return OutputBody(dataset_uuid=chain.datasets[job], dataset_version=chain.versions[job], start=start, end=end)
 
 
 async def done(control: Control, chain: Chain, job: str = "first", **more: Any) -> UUID:

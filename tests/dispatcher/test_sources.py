@@ -407,7 +407,7 @@ async def test_a_completion_that_tells_of_something_says_that_the_reset_was_done
     assert asked_to_reset(run)
     [out] = run.task.outputs
     named: dict[str, Any] = {"dataset_uuid": out.dataset_uuid, "dataset_version": out.dataset_version}
-    outputs = [OutputBody(**named, start=0, end=9, location="s3://x/")] if with_outputs else []
+    outputs = [OutputBody(**named, start=0, end=9)] if with_outputs else []
     await end(control, run, events=[EventBody(**named, start=0, end=9)], outputs=outputs)
     await settle(control)
     await later(control, 3600)

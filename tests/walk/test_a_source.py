@@ -10,19 +10,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from tests.dispatcher.support import PULL, deployed_and_active
 from tests.walk.walking import Walk, walking, working
-from trace_platform.contracts import EventBody, TaskPayload
+from trace_platform.contracts import Claimed, CompleteRequest, EventBody, TaskPayload
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.pause_source import pause_source, resume_source
+from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
-from trace_platform.operators.steering import steering
 from trace_platform.store.identity import User
+from trace_platform.worker.run_task import Finished, Runner
+from trace_platform.worker.wrapper import Wrapper
 
 pytestmark = pytest.mark.anyio
 
@@ -47,18 +50,33 @@ class Follower:
     resets: list[int] = field(default_factory=list)
     runs: int = 0
 
-    def __call__(self, task: TaskPayload) -> Outcome:
+    def __call__(self, task: TaskPayload, door: TaskDoor) -> Outcome:
         self.runs += 1
         n = int((task.state or {}).get("n", 0))
         if task.bootstrap is not None and task.bootstrap.reset_outputs:
             self.resets.append(n)
         [out] = task.outputs
-        while not steering().stop.wait(0.02):
+        while not (door.asked_to_stop.wait(0.02) or door.lost.is_set()):
             n += 1
             event = EventBody(dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, cursor=n)
-            steering().tell([event], state={"n": n})
-            steering().report(done=n, message="following")
+            door.tell([event], [], {"n": n})
+            door.report({"done": n, "total": None, "message": "following"})
         return Outcome(state={"n": n})
+
+
+@dataclass(frozen=True)
+class Sources(Runner):
+    """Runs the follower in the place of an operator, and needs no Spark."""
+
+    follow: Callable[[TaskPayload, TaskDoor], Outcome] = field(default_factory=Follower)
+
+    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
+        outcome = self.follow(claimed.task, door)
+        return Finished(CompleteRequest(**fence, status="Completed", state=outcome.state))
+
+
+def worker(walk: Walk, name: str, follow: Callable[[TaskPayload, TaskDoor], Outcome]) -> Wrapper:
+    return replace(walk.worker(name), runner=Sources(walk.control.objects, Resources(), follow=follow))
 
 
 @pytest.fixture
@@ -112,7 +130,7 @@ async def grown(walk: Walk, by: int = 3) -> None:
 
 async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) -> None:
     follow = Follower()
-    async with working(walk.worker("one", follow)):
+    async with working(worker(walk, "one", follow)):
         first = await until(walk, runs)
         await grown(walk)
         reported = await until(walk, lambda row: row is not None and row["progress"] is not None)
@@ -134,7 +152,7 @@ async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) 
 
 async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(walk: Walk) -> None:
     follow = Follower()
-    async with working(walk.worker("one", follow)):
+    async with working(worker(walk, "one", follow)):
         first = await until(walk, runs)
         await grown(walk)
         assert await walk.dispatcher.drain_sources() == 1
@@ -145,7 +163,7 @@ async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(w
     await asyncio.sleep(0.3)
     assert waits(await source(walk))  # and nobody starts it
     await release_sources(walk.control)
-    async with working(walk.worker("two", follow)):
+    async with working(worker(walk, "two", follow)):
         again = await until(walk, runs)
         await grown(walk)
     assert first is not None
@@ -158,12 +176,12 @@ async def test_a_deactivation_drains_it_before_its_successor_starts(walk: Walk) 
     old, new = Follower(), Follower()
     running: list[Follower] = [old]
 
-    def either(task: TaskPayload) -> Outcome:
-        return running[0](task)
+    def either(task: TaskPayload, door: TaskDoor) -> Outcome:
+        return running[0](task, door)
 
     plain = DAG.replace("bootstrap: {reset_outputs: true}", "priority: normal")
     await deployed_and_active(walk.control, walk.org, plain)
-    async with working(walk.worker("one", either)):
+    async with working(worker(walk, "one", either)):
         first = await until(walk, runs)
         await grown(walk)
         running[0] = new
@@ -178,15 +196,15 @@ async def test_a_deactivation_drains_it_before_its_successor_starts(walk: Walk) 
 
 async def test_a_lost_worker_makes_it_dead_and_then_it_goes_on_as_the_same_task(walk: Walk) -> None:
     follow = Follower()
-    worker = replace(walk.worker("lost", follow), concurrency=1)  # so that it is not about to receive another wake-up
-    lost = asyncio.create_task(worker.work(asyncio.Event()))
+    alone = replace(worker(walk, "lost", follow), concurrency=1)  # so that it is not about to receive another wake-up
+    lost = asyncio.create_task(alone.work(asyncio.Event()))
     first = await until(walk, runs)
     await grown(walk)
     lost.cancel()
     with suppress(asyncio.CancelledError):
         await lost
     dead = await until(walk, lambda row: row is not None and row["state_text"] == "Dead")
-    async with working(walk.worker("two", follow)):
+    async with working(worker(walk, "two", follow)):
         again = await until(walk, runs)
         await grown(walk)
     assert first is not None
