@@ -72,6 +72,7 @@ class Reconciler:
     async def _take_mark(self, connection: Connection, beat: timedelta) -> asyncpg.Record | None:
         slice_ = timedelta(seconds=self._settings.reconcile_slice_seconds)
         grace = timedelta(seconds=self._settings.reconcile_grace_seconds)
+        await connection.execute(queries("reconcile")["first_mark"])
         return await connection.fetchrow(queries("reconcile")["take_mark"], beat, slice_, grace, MARGIN)
 
     async def _mend(self, connection: Connection, mark: asyncpg.Record, oldest: dict[str, timedelta]) -> Mended:

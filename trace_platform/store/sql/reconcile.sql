@@ -1,6 +1,10 @@
 -- name: is_due
 -- Whether it is time to look again, whoever looked last.
-SELECT looked_at <= now() - $1::interval FROM reconcile_marks;
+SELECT NOT EXISTS (SELECT FROM reconcile_marks WHERE looked_at > now() - $1::interval);
+
+-- name: first_mark
+-- The very first look begins now; what was before comes round.
+INSERT INTO reconcile_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- name: take_mark
 -- The one row of the watch, if it is due and nobody else has it: the two stretches of time to compare now. $1: beat, $2:

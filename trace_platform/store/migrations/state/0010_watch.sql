@@ -12,7 +12,6 @@ COMMENT ON TABLE reconcile_marks IS
 COMMENT ON COLUMN reconcile_marks.seen_until IS 'What was made before this has been compared once.';
 COMMENT ON COLUMN reconcile_marks.swept_until IS 'How far the slow round through all of the past has come.';
 COMMENT ON COLUMN reconcile_marks.looked_at IS 'When somebody last looked: the beat is one for all replicas.';
-INSERT INTO reconcile_marks DEFAULT VALUES;
 
 -- Rows lie in the order in which they were made, so a summary of each stretch of pages finds those of an hour, costs next
 -- to nothing to keep, and stays a few pages large for ever.
