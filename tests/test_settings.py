@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from trace_platform.errors import SettingsError
-from trace_platform.settings import leaves, load_settings, origin, settings_from_document, shown, to_document
+from trace_platform.settings import (
+    RUNTIMES,
+    Group,
+    Settings,
+    leaves,
+    leaves_of,
+    load,
+    load_settings,
+    origin,
+    root,
+    settings_from_document,
+    shown,
+    to_document,
+)
+from trace_platform.settings.groups import setting
+from trace_platform.settings.root import Name
 
 
 def write(home: Path, text: str) -> Path:
@@ -80,7 +97,7 @@ def test_a_secret_is_never_shown_nor_repeated_in_a_refusal(tmp_path: Path) -> No
     env = {"TRACE_STATE__DSN": "postgresql://u:hush@h/d", "TRACE_IDENTITY__WORKER_TOKEN": "hush"}
     settings = load_settings(env, home=tmp_path)
     assert "hush" not in repr(settings)
-    assert "hush" not in "".join(shown(settings, leaf) for leaf in leaves())
+    assert "hush" not in "".join(shown(settings, leaf) for leaf in leaves_of(settings))
     assert shown(settings, next(leaf for leaf in leaves() if leaf.path == "state.dsn")) == "********"
 
 
@@ -109,3 +126,74 @@ def test_a_setting_says_where_its_value_came_from(tmp_path: Path) -> None:
     assert origin(by_path["spark.master"], env, home) == "trace.toml"
     assert origin(by_path["log.level"], env, home) == "TRACE_LOG__LEVEL"
     assert origin(by_path["spark.remote"], env, home) == "default"
+
+
+def test_a_group_by_name_is_changed_and_added_from_both_places(tmp_path: Path) -> None:
+    home = write(tmp_path, '[runtimes.ecs_platform]\nmax_attempts = 7\n[runtimes.big]\nqueue = "big"\n')
+    env = {"TRACE_RUNTIMES__ECS_PLATFORM__QUEUE": "mine", "TRACE_RUNTIMES__BIG_ONES__QUEUE": "huge"}
+    runtimes = load_settings(env, home=home).runtimes
+    assert set(runtimes) == {*RUNTIMES, "big", "big_ones"}
+    assert (runtimes["ecs_platform"].queue, runtimes["ecs_platform"].max_attempts) == ("mine", 7)
+    assert (runtimes["big"].queue, runtimes["big_ones"].queue) == ("big", "huge")
+    assert runtimes["lambda"] == RUNTIMES["lambda"]
+    again = settings_from_document(to_document(load_settings(env, home=home)))
+    assert again.runtimes == runtimes
+
+
+@pytest.mark.parametrize(
+    ("env", "where", "hint"),
+    [
+        ({"TRACE_RUNTIMES__BIG__QEUE": "x"}, "TRACE_RUNTIMES__BIG__QEUE", "TRACE_RUNTIMES__BIG__QUEUE"),
+        ({"TRACE_RUNTIME__BIG__QUEUE": "x"}, "TRACE_RUNTIME__BIG__QUEUE", "TRACE_RUNTIMES__BIG__QUEUE"),
+        ({"TRACE_RUNTIMES": "{}"}, "TRACE_RUNTIMES", "TRACE_"),
+        ({"TRACE_RUNTIMES__9__QUEUE": "x"}, "runtimes", "rename"),
+        ({"TRACE_RUNTIMES__BIG__INVOKER": "queue"}, "runtimes.big", "config show"),
+        ({"TRACE_RUNTIMES__DISPATCHER__QUEUE": "x"}, "runtimes.dispatcher", "config show"),
+        ({"TRACE_RUNTIMES__LAMBDA__MAX_ATTEMPTS": "0"}, "runtimes.lambda.max_attempts", "config show"),
+    ],
+)
+def test_a_group_by_name_is_refused_as_any_other(env: dict[str, str], where: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(env, home=tmp_path)
+    assert refused.value.where == where
+    assert hint in (refused.value.hint or "")
+
+
+def test_a_group_by_name_says_where_each_of_its_values_came_from(tmp_path: Path) -> None:
+    home = write(tmp_path, '[runtimes.big]\nqueue = "big"\n')
+    env = {"TRACE_RUNTIMES__BIG__MAX_ATTEMPTS": "5"}
+    settings = load_settings(env, home=home)
+    found = {leaf.path: (shown(settings, leaf), origin(leaf, env, home)) for leaf in leaves_of(settings)}
+    assert found["runtimes.big.queue"] == ("big", "trace.toml")
+    assert found["runtimes.big.max_attempts"] == ("5", "TRACE_RUNTIMES__BIG__MAX_ATTEMPTS")
+    assert found["runtimes.ecs_udf.queue"] == ("tasks-ecs_udf", "default")
+
+
+class Pool(Group):
+    """A group by name with secrets in a list: what the next one may look like."""
+
+    urls: list[SecretStr] = setting([], "Where it is.")
+    weight: int = setting(1, "How much of it.", unit="count")
+
+
+class WithPools(Settings):
+    pools: Mapping[Name, Pool] = {}
+
+
+def test_secrets_of_a_group_by_name_are_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root, "Settings", WithPools)
+    monkeypatch.setattr(load, "Settings", WithPools)
+    env = {"TRACE_POOLS__MAIN__URLS": '["https://hush@a", "https://hush@b"]', "TRACE_POOLS__MAIN__WEIGHT": "2"}
+    settings = load_settings(env, home=tmp_path)
+    assert isinstance(settings, WithPools)
+    assert [url.get_secret_value() for url in settings.pools["main"].urls] == ["https://hush@a", "https://hush@b"]
+    assert "hush" not in repr(settings)
+    assert {leaf.path: shown(settings, leaf) for leaf in leaves_of(settings)}["pools.main.urls"] == "********"
+    again = settings_from_document(to_document(settings))
+    assert again.model_dump() == settings.model_dump()
+    in_file = '[pools.main]\nurls = ["hush"]\n', 'pools = "hush"\n', '[pools]\nmain = "hush"\n'
+    wrong = [({"TRACE_POOLS__MAIN__URLS": value}, "") for value in ("hush", '["a", {"hush": 1}]')]
+    for given, text in [*wrong, *(({}, text) for text in in_file)]:
+        with pytest.raises(SettingsError) as refused:
+            load_settings(given, home=write(tmp_path, text))
+        assert "hush" not in json.dumps(refused.value.as_dict()), text or given

@@ -13,7 +13,7 @@ import typer
 from trace_platform.cli.app import app
 from trace_platform.lite.ports import free_port
 from trace_platform.lite.postgres import Cluster, running
-from trace_platform.settings import Settings, leaves
+from trace_platform.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
 from trace_platform.store.describe import describe
 from trace_platform.store.migrate import migrate
 
@@ -39,8 +39,9 @@ def settings_page() -> str:
     ]
     group = None
     for leaf in leaves():
-        name = leaf.path.rpartition(".")[0]
+        name = leaf.path.rpartition(".")[0].removesuffix(f".{ANY_NAME}")
         if name != group:
+            lines += _named_groups(group)
             group = name
             lines += ["", f"## {name or 'general'}", "", *_about(name)]
             lines += ["| setting | variable | default | unit | why |", "|---|---|---|---|---|"]
@@ -89,11 +90,26 @@ def data_model_page() -> str:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _named_groups(group: str | None) -> list[str]:
+    """The groups by name that there are when nobody says otherwise, as far as they differ from the table."""
+    field = Settings.model_fields.get(group or "")
+    if field is None or not is_mapping(field) or not field.default:
+        return []
+    lines = ["", "These are there anyway; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
+    for name, one in field.default.items():
+        said = ", ".join(f"`{key}` = `{value}`" for key, value in one.model_dump(exclude_unset=True).items())
+        lines.append(f"| `{name}` | {said} |")
+    return lines
+
+
 def _about(group: str) -> list[str]:
     if not group:
         return []
-    annotation = Settings.model_fields[group].annotation
-    return [(annotation.__doc__ or "").strip(), ""]
+    field = Settings.model_fields[group]
+    about = ((group_of(field) or Settings).__doc__ or "").strip()
+    if not is_mapping(field):
+        return [about, ""]
+    return [f"{about} Any number, each under a name: small letters, digits, single underscores.", ""]
 
 
 def _option_row(parameter: Any) -> str:

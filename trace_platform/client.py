@@ -16,6 +16,7 @@ from trace_platform.contracts import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    DrainAnswer,
     EventsAnswer,
     EventsRequest,
     FilesAnswer,
@@ -23,6 +24,7 @@ from trace_platform.contracts import (
     HeartbeatAnswer,
     HeartbeatRequest,
     NotClaimed,
+    UserAnswer,
 )
 from trace_platform.errors import (
     Conflict,
@@ -49,14 +51,6 @@ REFUSALS: dict[str, type[TraceError]] = {
 """What a caller branches on; any other refusal is a Refused."""
 
 
-class UserAnswer(msgspec.Struct, frozen=True):
-    id: UUID
-    org_id: UUID
-    org_slug: str
-    email: str | None
-    role: str
-
-
 class DispatcherClient:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
@@ -75,6 +69,11 @@ class DispatcherClient:
             (await _post(self._http, "/internal/task-claim", body, {})).content
         )
         return answer
+
+    async def drain_sources(self) -> int:
+        """The system goes down: every source is told to stop. How many were."""
+        answer = await _post(self._http, "/internal/sources/drain", b"", {})
+        return msgspec.json.decode(answer.content, type=DrainAnswer).told
 
     async def ask(
         self, method: str, path: str, user: str, *, query: str = "", body: bytes = b"", content_type: str | None = None

@@ -81,6 +81,14 @@ class ScopeRef(Message, frozen=True):
     end: Number | None = None
 
 
+class BootstrapRef(Message, frozen=True):
+    """What a source does first, once per version of its DAG."""
+
+    reset_outputs: bool = False
+    """Empty the outputs before writing, and begin at the beginning: no state is handed out with it. It is asked for
+    until the first events, state or outputs are accepted: these say that it was done."""
+
+
 class TaskPayload(Message, frozen=True):
     task_id: UUID
     attempt: Attempt
@@ -94,6 +102,13 @@ class TaskPayload(Message, frozen=True):
     heartbeat_seconds: int = 30
     timeout_seconds: int | None = None
     invalidation_id: UUID | None = None
+    bootstrap: BootstrapRef | None = None
+
+
+class FetchAnswer(TaskPayload, frozen=True, kw_only=True):
+    """A task as it stands, unclaimed: without what only its attempt may know."""
+
+    status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
 
 class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
@@ -108,8 +123,17 @@ class NotClaimed(Message, frozen=True, tag_field="status", tag="NotClaimed"):
     reason: Literal["AlreadyRunning", "Completed", "Canceled", "NotFound"]
 
 
+class Progress(Message, frozen=True, omit_defaults=True):
+    """How far a task has come, for people."""
+
+    done: Number | None = None
+    total: Number | None = None
+    message: Text | None = None
+
+
 class HeartbeatRequest(Fenced, frozen=True):
-    progress: Mapping[str, Any] | None = None
+    progress: Progress | None = None
+    """None: what was said last still holds."""
 
 
 class HeartbeatAnswer(Message, frozen=True):
@@ -135,11 +159,16 @@ class InvalidationBody(Message, frozen=True):
     start: Number
     end: Number
     reason: Text
+    cause: Text | None = None
+    """What it follows from, such as the hash of the block that took over. A task that runs long must say it: its next
+    reorg of the same range is another one only by its cause."""
 
 
 class EventsRequest(Fenced, frozen=True):
     events: Annotated[list[EventBody], msgspec.Meta(max_length=MAX_EVENTS)] = []
     invalidations: Annotated[list[InvalidationBody], msgspec.Meta(max_length=MAX_EVENTS)] = []
+    state: Mapping[str, Any] | None = None
+    """Durable operator state, saved with them or not at all: a source that is lost goes on from here."""
 
 
 class EventsAnswer(Message, frozen=True):
@@ -236,6 +265,35 @@ class BufferPublishRequest(Fenced, frozen=True):
 
 class BufferPublishAnswer(Message, frozen=True):
     publish_id: UUID
+
+
+class UserAnswer(msgspec.Struct, frozen=True):
+    id: UUID
+    org_id: UUID
+    org_slug: str
+    email: str | None
+    role: str
+
+
+class Key(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The public half of a key, as RFC 7517 has it."""
+
+    kid: str
+    kty: str
+    crv: str
+    x: str
+    y: str
+    alg: str | None = None
+    use: str | None = None
+
+
+class KeySet(msgspec.Struct, frozen=True):
+    keys: list[Key]
+
+
+class DrainAnswer(Message, frozen=True):
+    told: int
+    """How many sources were told to stop."""
 
 
 class Wakeup(Message, frozen=True):

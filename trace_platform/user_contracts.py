@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from trace_platform.contracts import Message
+from trace_platform.contracts import Message, Progress
 from trace_platform.domain.event import MAX_CURSOR
 from trace_platform.domain.ranges import MAX_END
 
@@ -253,7 +253,7 @@ class TaskDetail(Message, frozen=True):
     last_heartbeat: datetime | None
     next_retry_at: datetime | None
     worker: str | None
-    progress: Any
+    progress: Progress | None
     error: str | None
     cancel_reason: str | None
     memoized_from: UUID | None
@@ -279,6 +279,15 @@ class CancelAnswer(Message, frozen=True):
     task_id: UUID
     changed: bool
     """False: it had been canceled before."""
+
+
+class PauseAnswer(Message, frozen=True):
+    dag: str
+    job: str
+    paused: bool
+    """As it is now."""
+    changed: bool
+    """False: it was so before."""
 
 
 class DatasetRow(Message, frozen=True):

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.catalog import catalog, registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.list_dags import list_dags
 from trace_platform.dispatcher.show_dag import show_dag
+from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.dag import JobOutput
 from trace_platform.domain.ids import JobName
 from trace_platform.errors import Conflict, InvalidDag, NotFound
+from trace_platform.settings import RUNTIMES, RuntimeSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -219,14 +223,51 @@ async def test_another_organisation_sees_none_of_it(control: Control, org: Org) 
 async def test_a_bundle_must_be_there(control: Control, org: Org) -> None:
     text = (
         "name: custom\njobs:\n  - {name: in, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"
-        "  - {name: own, operator: bundle, runtime: lambda, inputs: [{from: {job: in}}],"
+        "  - {name: own, operator: bundle, runtime: ecs_udf, inputs: [{from: {job: in}}],"
         f" udf: {{bundle: own.zip, sha256: {'ab' * 32}}}}}\n"
     )
-    spec = PULL.__class__(PULL.check_config, frozenset({"lambda"}), runs_bundle=True)
+    spec = PULL.__class__(PULL.check_config, frozenset({"ecs_udf"}), runs_bundle=True)
     with registered(bundle=spec), pytest.raises(Conflict) as refused:
         await deploy_dag(control, org.id, org.user, text)
     assert refused.value.where == "jobs.own.udf.sha256"
     assert (await counts(control))["dag_versions"] == 0
+
+
+async def test_a_runtime_that_this_system_cannot_reach_is_refused_where_it_is_named(control: Control, org: Org) -> None:
+    with registered(pull=replace(PULL, runtimes=frozenset({"lambda", "big"}))):
+        for text, line in ((SHOP.replace("ecs_platform", "lambda"), 3), (SHOP.replace("ecs_platform", "bigg"), 3)):
+            with pytest.raises(InvalidDag) as refused:
+                await deploy_dag(control, org.id, org.user, text)
+            assert (refused.value.problems[0].line, refused.value.problems[0].field) == (line, "defaults.runtime")
+        assert "there is no runtime 'bigg'" in refused.value.message
+        with pytest.raises(InvalidDag, match="invoker `function`, which this system does not have") as refused:
+            await deploy_dag(control, org.id, org.user, SHOP.replace("ecs_platform", "lambda"))
+        assert refused.value.hint == "one of: dispatcher, ecs_platform, ecs_udf"
+
+
+async def test_a_runtime_of_the_settings_has_its_own_queue_and_defaults(control: Control, org: Org) -> None:
+    big = RuntimeSettings(
+        queue="huge",
+        heartbeat_timeout_seconds=600,
+        heartbeat_interval_seconds=100,
+        timeout_seconds=7200,
+        max_attempts=9,
+    )
+    more = replace(control, runtimes={**RUNTIMES, "big": big})
+    with registered(pull=replace(PULL, runtimes=frozenset({"big"}))):
+        text = SHOP.replace("ecs_platform", "big").replace("max_queue_age: 5m", "max_attempts: 2")
+        done = await deployed_and_active(more, org, text)
+    row = await control.pool.fetchrow("SELECT * FROM jobs WHERE id = $1", done.jobs["clean"])
+    assert row is not None
+    assert (row["heartbeat_timeout_seconds"], row["heartbeat_interval_seconds"]) == (600, 100)
+    assert (row["timeout_seconds"], row["max_attempts"], row["retry_backoff_seconds"]) == (7200, 2, 30)
+    await trigger(more, org.id, "shop", "fetch", start=0, end=9, request_id=uuid4())
+    await run_here(control)  # a Dispatcher that does not know the runtime keeps what it owes
+    owed = "SELECT last_error FROM outbox WHERE kind = 'enqueue_task' AND status = 'Pending'"
+    assert "runtime is not in the settings" in await control.pool.fetchval(owed)
+    await control.pool.execute("UPDATE outbox SET available_at = now() WHERE status = 'Pending'")
+    await run_here(more)
+    assert (await control.queue.depth("huge")).ready == 1
 
 
 async def test_dags_are_listed_and_shown(control: Control, org: Org) -> None:

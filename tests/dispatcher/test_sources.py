@@ -5,21 +5,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import Claimed, ClaimRequest, CompleteAnswer, CompleteRequest, HeartbeatRequest
+from trace_platform.contracts import (
+    Claimed,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteRequest,
+    EventBody,
+    EventsAnswer,
+    EventsRequest,
+    HeartbeatRequest,
+    InvalidationBody,
+    OutputBody,
+)
+from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.drain_sources import drain_sources, release_sources
 from trace_platform.dispatcher.loops.keep_sources import DRAIN_LIMIT, KeepSources
 from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.pause_source import pause_source, resume_source
+from trace_platform.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from trace_platform.store.identity import User
 from trace_platform.store.queries import queries
 
 pytestmark = pytest.mark.anyio
@@ -84,13 +102,14 @@ async def later(control: Control, seconds: float) -> None:
     await control.pool.execute("UPDATE sources SET state_since = state_since - make_interval(secs => $1)", seconds)
 
 
-async def end(control: Control, claimed: Claimed, status: str = "Completed") -> CompleteAnswer:
+async def end(control: Control, claimed: Claimed, status: str = "Completed", **more: Any) -> CompleteAnswer:
     request = CompleteRequest(
         task_id=claimed.task.task_id,
         attempt=claimed.attempt,
         lease_token=claimed.lease_token,
         status=status,  # type: ignore[arg-type]
         error_message="broken" if status == "Failed" else None,
+        **more,
     )
     return await Completer(control)(request, decode(take_apart(claimed.capability_token).payload))
 
@@ -289,11 +308,174 @@ async def test_a_shutdown_drains_and_the_next_start_goes_on(pair: tuple[Control,
     keeper = KeepSources(one)
     await keeper.once()
     claimed = await claim(one)
-    assert await keeper.drain() == 1
+    assert await drain_sources(one) == 1
     assert await told_to_stop(one, claimed)
     await end(one, claimed)
     while await keeper.once():
         pass
     assert (await source(one))["state_text"] == "Pending"
-    await settle(two)  # the next start, or another replica that stays
-    assert (await source(two))["state_text"] == "Running"
+    await settle(two)  # nor does another replica start it
+    assert (await source(two))["state_text"] == "Pending"
+    before = (await source(two))["run_id"]
+    await release_sources(two)  # the next start
+    await settle(two)
+    row = await source(two)
+    assert (row["state_text"], row["run_id"]) == ("Running", before)
+
+
+async def test_a_drain_without_a_next_start_is_over_after_a_while(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    await drain_sources(control)
+    await settle(control)
+    assert (await source(control))["state_text"] == "Pending"
+    await control.pool.execute(
+        "UPDATE source_drains SET since = since - interval '1 h', until = until - interval '1 h'"
+    )
+    await settle(control)
+    assert (await source(control))["state_text"] == "Running"
+
+
+BOOT = DAG.replace("source: {kind: always_on}", "source: {kind: always_on}, bootstrap: {reset_outputs: true}")
+
+
+async def tell(control: Control, claimed: Claimed, **more: Any) -> EventsAnswer:
+    fence: dict[str, Any] = {
+        "task_id": claimed.task.task_id,
+        "attempt": claimed.attempt,
+        "lease_token": claimed.lease_token,
+    }
+    claims = decode(take_apart(claimed.capability_token).payload)
+    return await accept_events(control, EventsRequest(**fence, **more), claims)
+
+
+async def next_run(control: Control) -> Claimed:
+    await lose(control)
+    await settle(control)
+    await later(control, 3600)
+    await settle(control)
+    return await claim(control)
+
+
+def asked_to_reset(claimed: Claimed) -> bool:
+    return claimed.task.bootstrap is not None and claimed.task.bootstrap.reset_outputs
+
+
+async def test_outputs_are_reset_until_something_was_told_and_never_again(control: Control, org: Org) -> None:
+    first = await deployed_and_active(control, org, BOOT)
+    await settle(control)
+    run = await claim(control)
+    assert asked_to_reset(run)
+    stale, run = run, await next_run(control)  # killed before it told of anything
+    assert asked_to_reset(run)
+    with pytest.raises(LeaseLost):
+        await tell(control, stale, state={"at": 0})
+    await tell(control, run)  # says nothing, so it says nothing about the reset
+    run = await next_run(control)
+    assert asked_to_reset(run)
+    await tell(control, run, state={"at": 1})
+    run = await next_run(control)
+    assert not asked_to_reset(run)
+    assert run.task.state == {"at": 1}
+    # The next version does it once more; and on the way back the former one does not.
+    await deployed_and_active(control, org, BOOT.replace("backoff: 10s", "backoff: 11s"))
+    await end(control, run)
+    await settle(control)
+    run = await claim_of_job(control)
+    assert asked_to_reset(run)
+    assert run.task.state is None  # what was remembered is of what is reset now
+    await end(control, run, state={"at": 2})
+    await deployed_and_active(control, org, BOOT)
+    await settle(control)
+    run = await claim_of_job(control)
+    assert run.task.job.name == "follow"
+    assert list(await jobs_with_source(control)) == [first.jobs["follow"]]
+    assert not asked_to_reset(run)
+
+
+@pytest.mark.parametrize("with_outputs", [False, True])
+async def test_a_completion_that_tells_of_something_says_that_the_reset_was_done(
+    control: Control, org: Org, *, with_outputs: bool
+) -> None:
+    await deployed_and_active(control, org, BOOT)
+    await settle(control)
+    run = await claim(control)
+    await end(control, run)  # told to stop before it began, say
+    await settle(control)
+    await later(control, 3600)
+    await settle(control)
+    run = await claim_of_job(control)
+    assert asked_to_reset(run)
+    [out] = run.task.outputs
+    named: dict[str, Any] = {"dataset_uuid": out.dataset_uuid, "dataset_version": out.dataset_version}
+    outputs = [OutputBody(**named, start=0, end=9)] if with_outputs else []
+    await end(control, run, events=[EventBody(**named, start=0, end=9)], outputs=outputs)
+    await settle(control)
+    await later(control, 3600)
+    await settle(control)
+    assert not asked_to_reset(await claim_of_job(control))
+
+
+async def test_state_is_saved_with_the_events_or_not_at_all(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG)
+    await settle(control)
+    run = await claim(control)
+    [out] = run.task.outputs
+    good = EventBody(dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, cursor=1)
+    assert (await tell(control, run, events=[good], state={"at": 1})).accepted == 1
+    with pytest.raises(InvalidRequest):
+        await tell(control, run, events=[msgspec.structs.replace(good, start=3)], state={"at": 2})
+    stale, run = run, await next_run(control)
+    assert run.task.state == {"at": 1}
+    with pytest.raises(LeaseLost):
+        await tell(control, stale, state={"at": 3})
+    assert (await next_run(control)).task.state == {"at": 1}
+
+
+async def test_two_reorgs_of_one_range_are_two_by_their_cause_and_a_repeated_call_is_one(
+    control: Control, org: Org
+) -> None:
+    await deployed_and_active(control, org, DAG)
+    await settle(control)
+    run = await claim(control)
+    [out] = run.task.outputs
+    body = InvalidationBody(
+        dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, start=5, end=7, reason="reorg", cause="0xaa"
+    )
+    other = msgspec.structs.replace(body, cause="0xbb")
+    assert (await tell(control, run, invalidations=[body])).accepted == 1
+    assert (await tell(control, run, invalidations=[body])).accepted == 0
+    assert (await tell(control, run, invalidations=[other])).accepted == 1
+    run = await next_run(control)  # the same task, another attempt: still the same reorg
+    assert (await tell(control, run, invalidations=[body, other])).accepted == 0
+    mixed = (
+        msgspec.structs.replace(body, cause='0xaa", "x', reason="y"),
+        msgspec.structs.replace(body, cause="0xaa", reason='x", "y'),
+    )
+    assert (await tell(control, run, invalidations=list(mixed))).accepted == 2
+
+
+async def claim_of_job(control: Control) -> Claimed:
+    """Of the one source that is running, whatever else drains."""
+    task_id = await control.pool.fetchval("SELECT task_id FROM sources WHERE state = 'Running'")
+    [found] = await claim_tasks(control, [ClaimRequest(task_id=task_id, worker_id="w")])
+    assert isinstance(found, Claimed)
+    return found
+
+
+async def test_what_a_person_holds_stays_held_over_a_deploy(control: Control, org: Org) -> None:
+    user = User(org.user, org.id, "acme", None, "admin")
+    await deployed_and_active(control, org, DAG)
+    await settle(control)
+    assert (await pause_source(control, user, "feed", "follow")).changed
+    assert not (await pause_source(control, user, "feed", "follow")).changed
+    await settle(control)
+    await deployed_and_active(control, org, OTHER_WORK)
+    await settle(control)
+    assert (await source(control))["state_text"] == "Pending"
+    assert (await resume_source(control, user, "feed", "follow")).changed
+    assert not (await resume_source(control, user, "feed", "follow")).changed
+    await settle(control)
+    assert (await source(control))["state_text"] == "Running"
+    for dag, job, refusal in (("feed", "nobody", NotFound), ("none", "follow", NotFound), ("feed", "work", Conflict)):
+        with pytest.raises(refusal):
+            await pause_source(control, user, dag, job)

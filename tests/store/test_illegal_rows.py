@@ -168,6 +168,8 @@ LEGAL: dict[str, Row] = {
     },
     "outbox": {"org_id": uid("org a"), "kind": "enqueue_task", "payload": "{}"},
     "sources": {"job_id": uid("job a"), "org_id": uid("org a")},
+    "reconcile_marks": {"only_one": True},
+    "source_drains": {"until": "infinity"},
     "pauses": {
         "org_id": uid("org a"),
         "job_id": uid("job a"),
@@ -381,6 +383,12 @@ CASES = [
         ("a reactive job reads something", "reactive_shape", {"input_datasets": "{}"}),
         ("a reactive job is no source", "reactive_shape", {"source": '{"kind": "cron"}'}),
         ("a reactive job is not bootstrapped", "reactive_shape", {"bootstrap": "{}"}),
+        (
+            "only a bootstrap can have been done",
+            "only_bootstrap_is_done",
+            {"bootstrap": None},
+            {**SOURCE, "bootstrap": "{}", "bootstrapped_at": "2026-01-01"},
+        ),
         ("bootstrap is an object", "bootstrap_is_object", {"bootstrap": "true"}, {**SOURCE, "bootstrap": "{}"}),
         ("idle timeout is a duration", "idle_timeout_is_a_duration", {"idle_timeout": "soon"}, {"idle_timeout": "5m"}),
         (
@@ -849,6 +857,12 @@ CASES = [
             {"dedupe_key": "k", "status": "Done", "processed_at": T1},
             a("outbox", dedupe_key="k"),
         ),
+    ),
+    *of("reconcile_marks", ("the watch has one row", "has_one_row", {"only_one": False})),
+    *of(
+        "source_drains",
+        ("a drain has one row", "has_one_row", {"only_one": False}),
+        ("a drain ends after its start", "end_after_their_start", {"until": "-infinity"}),
     ),
     *of(
         "sources",

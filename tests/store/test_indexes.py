@@ -27,6 +27,7 @@ OVER_HISTORY = {
     "task_attempts_pkey",
     "events_pkey",
     "events_once",
+    "idx_events_made",
     "outbox_pkey",
 }
 

@@ -19,6 +19,7 @@ from trace_platform.cli import (
     outbox,
     processes,
     say,
+    source,
     status,
     task,
     token,
@@ -47,6 +48,7 @@ app.command("down", rich_help_panel=ON_ONE_MACHINE)(down.down)
 app.command("demo", rich_help_panel=ON_ONE_MACHINE)(demo.demo)
 app.command("devchain", rich_help_panel=ON_ONE_MACHINE)(devchain.devchain)
 app.add_typer(dag.app, name="dag", rich_help_panel=RUNNING)
+app.add_typer(source.app, name="source", rich_help_panel=RUNNING)
 app.add_typer(task.app, name="task", rich_help_panel=RUNNING)
 app.add_typer(dataset.app, name="dataset", rich_help_panel=RUNNING)
 app.add_typer(outbox.app, name="outbox", rich_help_panel=RUNNING)

@@ -20,7 +20,7 @@ def config() -> None:
 @app.command("show")
 def show(home: Home = None, json: Json = False) -> None:
     """Show every setting with its value (secrets masked), where it came from, its unit and its reason."""
-    from trace_platform.settings import leaves, origin, shown
+    from trace_platform.settings import leaves_of, origin, shown
 
     settings = settings_of(home)
     rows = [
@@ -32,7 +32,7 @@ def show(home: Home = None, json: Json = False) -> None:
             "variable": leaf.variable,
             "why": leaf.why,
         }
-        for leaf in leaves()
+        for leaf in leaves_of(settings)
     ]
     if json:
         say.as_json(rows)

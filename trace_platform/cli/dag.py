@@ -198,10 +198,12 @@ def _name_in(text: str) -> str:
 
 
 def _built_in() -> Catalog:
-    from trace_platform.dispatcher.catalog import RUNTIMES, operators
+    from trace_platform.dispatcher.catalog import operators
+    from trace_platform.dispatcher.runtimes import runtime_specs
     from trace_platform.domain.catalog import Catalog
+    from trace_platform.settings import RUNTIMES
 
-    return Catalog(operators(), RUNTIMES)
+    return Catalog(operators(), runtime_specs(RUNTIMES))
 
 
 def _say_valid(sentence: str | None, unchecked: list[Problem], *, json: bool) -> None:

@@ -127,6 +127,19 @@ def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None,
         rows.note("canceled" if done.changed else "it had been canceled before")
 
 
+def _progress(found: TaskDetail) -> str | None:
+    """`120 of 500 (24 %): fetching logs`, or as much of it as the task has said."""
+    said = found.progress
+    if said is None:
+        return None
+    parts = [] if said.done is None else [f"{said.done:,}"]
+    if said.total is not None:
+        share = f" ({100 * said.done // said.total} %)" if said.done is not None and said.total else ""
+        parts.append(f"of {said.total:,}{share}")
+    count = " ".join(parts)
+    return ": ".join(part for part in (count, said.message) if part) or None
+
+
 def _show(found: TaskDetail) -> None:
     from trace_platform.cli import rows
 
@@ -144,6 +157,7 @@ def _show(found: TaskDetail) -> None:
             ("made", found.created_at),
             ("ended", found.completed_at),
             ("worker", found.worker),
+            ("progress", _progress(found)),
             ("lease until", found.lease_expires_at),
             ("from event", event and f"{event.dataset} {event.scope}, {rows.when(event.created_at)} ({event.id})"),
             ("from invalidation", gone and f"{gone.dataset} {gone.scope}: {gone.reason} ({gone.id})"),

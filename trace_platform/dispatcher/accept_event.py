@@ -5,6 +5,7 @@ Next: `loops/drain_outbox.py`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -26,9 +27,13 @@ async def accept_events(control: Control, request: EventsRequest, claims: Claims
     told = read_events(request.events, claims)
     spans = read_invalidations(request.invalidations, claims)
     async with control.pool.acquire() as connection, connection.transaction():
-        await lock_fenced(connection, request)
+        row = await lock_fenced(connection, request)
         accepted = await store_events(connection, claims, told, {})
         accepted += await store_invalidations(connection, claims, request.invalidations, spans, None)
+        if request.state is not None:
+            await connection.execute(queries("complete")["save_state"], row["org_id"], row["job_id"], request.state)
+        if told or spans or request.state is not None:
+            await acknowledge_bootstrap(connection, row["job_id"])
     control.owed.ring()
     return EventsAnswer(accepted=accepted)
 
@@ -42,6 +47,11 @@ async def lock_fenced(connection: asyncpg.pool.PoolConnectionProxy, request: Fen
     if not row["open"]:
         raise LeaseLost(f"the attempt is over: the task is {row['status']}", where="/lease_token")
     return row
+
+
+async def acknowledge_bootstrap(connection: asyncpg.pool.PoolConnectionProxy, job_id: UUID) -> None:
+    """Whoever tells of something has reset its outputs before, if it was asked to: it is not asked again."""
+    await connection.execute(queries("complete")["acknowledge_bootstrap"], job_id)
 
 
 async def store_events(
@@ -79,6 +89,8 @@ async def store_invalidations(
     new = 0
     for body, span in zip(bodies, spans, strict=True):
         cause = f"task:{claims.task_id}:{body.reason}"
+        if body.cause is not None:  # as a list, because either text may hold any separator
+            cause = json.dumps(["task", str(claims.task_id), body.cause, body.reason])
         key = scope_key(RangeScope(span))
         new += await connection.fetchval(
             queries("events")["store_invalidation"],

@@ -85,7 +85,7 @@ async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID)
     row = await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag_name, version_id)
     if row is None:
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
-    known = await catalog(control.pool, org_id)
+    known = await catalog(control.pool, org_id, control.runtimes)
     try:
         dag = await asyncio.to_thread(parse_dag, row["yaml"], known)
     except InvalidDag as wrong:
@@ -137,6 +137,7 @@ class _Switch:
         if former is not None:
             await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
         await self.connection.execute(queries("sources")["leave"], self.org, self.dag.name)
+        await self.connection.execute(queries("sources")["inherit_pauses"], self.org, self.version)
         await self.connection.execute(queries("sources")["enter"], self.org, self.version)
         return Activated(self.version, former, row["canceled"], row["made_again"])
 

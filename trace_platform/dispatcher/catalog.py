@@ -8,24 +8,22 @@ from uuid import UUID
 
 import asyncpg
 
-from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset, RuntimeSpec
+from trace_platform.dispatcher.runtimes import runtime_specs
+from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset
 from trace_platform.domain.dag_graph import reach
 from trace_platform.operators.registry import specs
-from trace_platform.operators.runtimes import IN_DISPATCHER, ON_WORKERS
+from trace_platform.settings import RUNTIMES, RuntimeSettings
 from trace_platform.store.queries import queries
-
-RUNTIMES: Mapping[str, RuntimeSpec] = {
-    IN_DISPATCHER: RuntimeSpec(),
-    ON_WORKERS: RuntimeSpec(),
-    "lambda": RuntimeSpec(untrusted=True),
-    "ecs_udf": RuntimeSpec(untrusted=True),
-}
 
 _elsewhere: dict[str, OperatorSpec] = {}
 """Operators that workers run: the Dispatcher knows only what they accept."""
 
 
-async def catalog(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy, org_id: UUID) -> Catalog:
+async def catalog(
+    pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy,
+    org_id: UUID,
+    runtimes: Mapping[str, RuntimeSettings] = RUNTIMES,
+) -> Catalog:
     sql = queries("dags")
     rows = await pool.fetch(sql["published_datasets"], org_id)
     edges: dict[str, set[str]] = {}
@@ -38,7 +36,7 @@ async def catalog(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy, org_id:
         )
         for row in rows
     }
-    return Catalog(operators(), RUNTIMES, published)
+    return Catalog(operators(), runtime_specs(runtimes), published)
 
 
 def operators() -> Mapping[str, OperatorSpec]:

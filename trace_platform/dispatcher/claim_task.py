@@ -13,6 +13,7 @@ import asyncpg
 import msgspec
 
 from trace_platform.contracts import (
+    BootstrapRef,
     Claimed,
     ClaimRequest,
     InputRef,
@@ -51,6 +52,7 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
 
 def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
     """What a task is, in the same shape for a claim, a fetch and a Lambda's invocation."""
+    names = _names(row)
     return TaskPayload(
         task_id=row["task_id"],
         attempt=row["attempt"],
@@ -64,7 +66,7 @@ def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayloa
                 dataset_uuid=one.dataset_uuid,
                 dataset_version=one.dataset_version,
                 storage_location=one.storage_location,
-                name=one.name,
+                name=names.get(one.dataset_uuid),
             )
             for one in job.outputs
         ],
@@ -82,15 +84,28 @@ async def _answer(control: Control, row: asyncpg.Record) -> Answer:
     trigger = _trigger_dataset(row["trigger"])
     inputs = [_input(one, trigger) for one in msgspec.json.decode(row["inputs"] or "[]")]
     task = payload(job, row, inputs)
-    if row["state"]:
+    bootstrap = _bootstrap(row["bootstrap"])
+    if bootstrap is not None:  # from the beginning: what a former version remembered is of what is reset now
+        task = msgspec.structs.replace(task, bootstrap=bootstrap)
+    elif row["state"]:
         task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
     return Claimed(
         attempt=row["attempt"],
         lease_token=row["lease_token"],
         lease_expires_at=row["lease_expires_at"],
-        capability_token=await token_for(control, job, row["task_id"], row["attempt"], inputs),
+        capability_token=await token_for(control, job, row["task_id"], row["attempt"], inputs, names=_names(row)),
         task=task,
     )
+
+
+def _bootstrap(asked: str | None) -> BootstrapRef | None:
+    found = msgspec.json.decode(asked, type=BootstrapRef) if asked else None
+    return found if found is not None and found.reset_outputs else None
+
+
+def _names(row: asyncpg.Record) -> dict[UUID, str | None]:
+    """The published names of what it writes, as they are now: a job is kept for ever, a name is not."""
+    return msgspec.json.decode(row.get("names") or "{}", type=dict[UUID, str | None])
 
 
 def _why_not(was: str | None) -> Any:

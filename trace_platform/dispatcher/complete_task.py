@@ -19,7 +19,12 @@ import msgspec
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import CompleteAnswer, CompleteRequest
-from trace_platform.dispatcher.accept_event import read_invalidations, store_events, store_invalidations
+from trace_platform.dispatcher.accept_event import (
+    acknowledge_bootstrap,
+    read_invalidations,
+    store_events,
+    store_invalidations,
+)
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.commit_outputs import commit_outputs
 from trace_platform.dispatcher.control import Control
@@ -127,6 +132,8 @@ class _Success:
         sql, row = queries("complete"), self.row
         if self.request.state is not None:
             await self.connection.execute(sql["save_state"], row["org_id"], row["job_id"], self.request.state)
+        if _tells(self.request):
+            await acknowledge_bootstrap(self.connection, row["job_id"])
         if row["invalidation_id"]:
             await self.connection.execute(sql["mark_processed"], row["invalidation_id"], row["job_id"])
 
@@ -201,6 +208,11 @@ async def _raise_cursor(connection: Connection, row: asyncpg.Record) -> None:
             row["org_id"],
             trigger["cursor"],
         )
+
+
+def _tells(request: CompleteRequest) -> bool:
+    told = request.events, request.invalidations, request.outputs, request.datasets_published
+    return request.state is not None or any(told)
 
 
 def _refuse_nonsense(request: CompleteRequest) -> None:

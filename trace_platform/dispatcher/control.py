@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import asyncpg
 
 from trace_platform.capability.claims import Claims
 from trace_platform.ports import ObjectStore, Queue, Signer
-from trace_platform.settings import TokenSettings
+from trace_platform.settings import RUNTIMES, RuntimeSettings, TokenSettings
 from trace_platform.store.jobs import JobCache
 
 
@@ -42,9 +42,13 @@ class Control:
     objects: ObjectStore
     replica: str
     """Who we are among the replicas: what we have taken from the outbox carries this name."""
+    runtimes: Mapping[str, RuntimeSettings] = field(default_factory=lambda: RUNTIMES)
+    """Where tasks run, and how they get there."""
     minted: Callable[[str, Claims], None] = lambda *_: None
     """Told of every token we sign, so that our own verifier need not prove it again."""
     owed: Bell = field(default_factory=Bell)
     """Rung by every verb that writes a promise into the outbox."""
+    sources: Bell = field(default_factory=Bell)
+    """Rung when a source is to be started or stopped."""
     leases: Bell = field(default_factory=Bell)
     """Rung when a lease or retry may be due earlier than the reaper knows."""

@@ -50,7 +50,7 @@ class Deployed:
 
 
 async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> Deployed:
-    known = await catalog(control.pool, org_id)
+    known = await catalog(control.pool, org_id, control.runtimes)
     dag = await asyncio.to_thread(parse_dag, text, known)
     version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
     async with control.pool.acquire() as connection, connection.transaction():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from trace_platform.capability.claims import GrantedDataset, S3Prefixes, mint, new_claims
@@ -14,13 +14,22 @@ from trace_platform.markers import attempt_folder
 from trace_platform.store.jobs import Job
 
 
-async def token_for(control: Control, job: Job, task_id: UUID, attempt: int, inputs: Sequence[InputRef]) -> str:
+async def token_for(
+    control: Control,
+    job: Job,
+    task_id: UUID,
+    attempt: int,
+    inputs: Sequence[InputRef],
+    *,
+    names: Mapping[UUID, str | None],
+) -> str:
+    """`names`: under which people know what it writes, now."""
     claims = new_claims(
         issuer=control.tokens.issuer,
         org_id=OrgId(job.org_id),
         task_id=TaskId(task_id),
         attempt=Attempt(attempt),
-        datasets=(*_read(inputs), *_written(job)),
+        datasets=(*_read(inputs), *_written(job, names)),
         s3=S3Prefixes(read=_prefixes(inputs), write=tuple(attempt_prefixes(job, task_id, attempt))),
         timeout_seconds=job.timeout_seconds,
         now=time.time(),
@@ -53,13 +62,13 @@ def _read(inputs: Sequence[InputRef]) -> list[GrantedDataset]:
     ]
 
 
-def _written(job: Job) -> list[GrantedDataset]:
+def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]:
     return [
         GrantedDataset(
             DatasetId(one.dataset_uuid),
             DatasetVersion(one.dataset_version),
             None,
-            DatasetName(one.name) if one.name else None,
+            DatasetName(name) if (name := names.get(one.dataset_uuid)) else None,
             one.storage_location,
             "write",
         )

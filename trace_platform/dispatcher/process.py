@@ -7,15 +7,18 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.dispatcher.control import Bell, Control
+from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import run_loop, stopped
 from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
 from trace_platform.doors import Door, open_doors
@@ -35,7 +38,9 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
         verifier = Verifier(lambda: published(pool), settings.tokens)
-        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, verifier.remember)
+        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, settings.runtimes)
+        control = replace(control, minted=verifier.remember)
+        await release_sources(control)
         async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()
@@ -50,8 +55,9 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
         for name, loop, bell in (
             ("drain", Drain(control), control.owed),
             ("reap", Reaper(control), control.leases),
-            ("sources", KeepSources(control), Bell()),
+            ("sources", KeepSources(control), control.sources),
             ("retire", Retire(control), Bell()),
+            ("reconcile", Reconciler(control, settings.loops), Bell()),
         ):
             task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
             stack.push_async_callback(stopped, task)

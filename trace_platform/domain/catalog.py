@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.domain.dag_model import RunDefaults, SourceKind, Storage
 from trace_platform.domain.suggest import closest
 
 
@@ -62,6 +62,9 @@ class OperatorSpec:
 class RuntimeSpec:
     untrusted: bool = False
     """Runs code that is not ours: no secrets, no direct writes to Postgres."""
+    missing: str | None = None
+    """Why nothing can run there on this system; None: it can."""
+    defaults: RunDefaults = field(default_factory=RunDefaults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
     """
     root, found = read_yaml(text)
     problems = Problems(root, found)
-    draft = read_dag(root, problems)
+    draft = read_dag(root, problems, catalog.runtimes)
     jobs, publish = check_dag(draft, catalog, problems)
     problems.raise_if_any()
     canonical = canonical_json(plain(root))

@@ -78,6 +78,10 @@ def _look_up(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Ope
     if runtime is None and job.runtime:
         path = (*draft.path, "runtime") if "runtime" in draft.given else ("defaults", "runtime")
         problems.unknown(path, "runtime", job.runtime, catalog.runtimes)
+    if runtime is not None and runtime.missing is not None:
+        path = (*draft.path, "runtime") if "runtime" in draft.given else ("defaults", "runtime")
+        here = ", ".join(name for name, one in catalog.runtimes.items() if one.missing is None)
+        problems.add(path, "runtime_not_here", runtime.missing, f"one of: {here}")
     if operator is not None and runtime is not None and job.runtime not in operator.runtimes:
         reason = f"operator {job.operator!r} does not run on {job.runtime!r}"
         hint = f"one of: {', '.join(sorted(operator.runtimes))}"

@@ -99,6 +99,23 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class RunDefaults:
+    """What holds for a job where its YAML says nothing: each runtime has its own."""
+
+    timeout_seconds: int = 3_600
+    heartbeat_timeout_seconds: int = 120
+    heartbeat_interval_seconds: int | None = None
+    """None: a quarter of the lease."""
+    max_attempts: int = 3
+    retry: Retry = Retry()
+
+    def interval(self, lease: int) -> int:
+        """How often to be heard within a lease; never so seldom that one lost heartbeat loses it."""
+        own = self.heartbeat_interval_seconds
+        return own if own is not None and 2 * own <= lease else max(1, lease // 4)
+
+
+@dataclass(frozen=True, slots=True)
 class Udf:
     bundle: str
     sha256: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from trace_platform.domain.catalog import RuntimeSpec
 from trace_platform.domain.dag_draft import DagDraft, InputDraft, JobDraft, OutputDraft, PublicationDraft, Reference
 from trace_platform.domain.dag_form import ANY_TEXT, DAY, NAME, Form, Shape, read_entries, read_text, refuse
 from trace_platform.domain.dag_model import (
@@ -12,6 +14,7 @@ from trace_platform.domain.dag_model import (
     ExecutionStrategy,
     Job,
     Retry,
+    RunDefaults,
     Scaling,
     Source,
     SourceKind,
@@ -28,8 +31,6 @@ from trace_platform.domain.schedules import why_no_schedule
 
 MAX_JOBS = 1_000
 MAX_OUTPUTS = 100
-DEFAULT_TIMEOUT = 3_600
-DEFAULT_LEASE = 120
 
 COLUMN = Shape(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}"), "the name of a column", code="bad_name")
 SECRET = Shape(re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}"), "the name of a secret", code="bad_name")
@@ -41,7 +42,7 @@ BUNDLE = Shape(
 )
 
 
-def read_dag(root: Node, problems: Problems) -> DagDraft:
+def read_dag(root: Node, problems: Problems, runtimes: Mapping[str, RuntimeSpec]) -> DagDraft:
     top = read_entries(root, (), problems)
     if top is None:
         return DagDraft(DagName(""), (), ())
@@ -50,18 +51,22 @@ def read_dag(root: Node, problems: Problems) -> DagDraft:
     form.require("jobs")
     defaults = form.form("defaults")
     if defaults is not None:
-        _read_job(defaults, defaults)  # once for its own faults, even if no job takes a value from it
+        _read_job(defaults, defaults, runtimes)  # once for its own faults, even if no job takes a value from it
     jobs = form.items("jobs")
     if isinstance(form.node("jobs"), Items) and not 1 <= len(jobs) <= MAX_JOBS:
         problems.add(("jobs",), "bad_count", f"{len(jobs)} jobs", f"a DAG has 1 to {MAX_JOBS} jobs")
     return DagDraft(
         name=DagName(form.text("name", NAME, "")),
-        jobs=tuple(draft for node, path in jobs[:MAX_JOBS] if (draft := _job_at(node, path, problems, defaults))),
+        jobs=tuple(
+            draft for node, path in jobs[:MAX_JOBS] if (draft := _job_at(node, path, problems, defaults, runtimes))
+        ),
         publish=_publish(form),
     )
 
 
-def _job_at(node: Node, path: Path, problems: Problems, defaults: Form | None) -> JobDraft | None:
+def _job_at(
+    node: Node, path: Path, problems: Problems, defaults: Form | None, runtimes: Mapping[str, RuntimeSpec]
+) -> JobDraft | None:
     entries = read_entries(node, path, problems)
     if entries is None:
         return None
@@ -69,22 +74,24 @@ def _job_at(node: Node, path: Path, problems: Problems, defaults: Form | None) -
     shared = form.falling_back_on(defaults)
     for name in ("name", "operator", "runtime"):
         shared.require(name)
-    return _read_job(form, shared)
+    return _read_job(form, shared, runtimes)
 
 
-def _read_job(own: Form, shared: Form) -> JobDraft:
+def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> JobDraft:
     """`own` has the job's fields alone, `shared` falls back on `defaults`."""
     source = _source(own)
     activation = own.choice(
         "activation", Activation, Activation.SOURCE if "source" in own.given else Activation.REACTIVE
     )
     reactive = activation is Activation.REACTIVE
-    lease = shared.seconds("heartbeat_timeout_seconds", DEFAULT_LEASE, least=2, most=DAY)
+    runtime = shared.text("runtime", ANY_TEXT, "")
+    silent = runtimes[runtime].defaults if runtime in runtimes else RunDefaults()
+    lease = shared.seconds("heartbeat_timeout_seconds", silent.heartbeat_timeout_seconds, least=2, most=DAY)
     endless = source is not None and source.kind is SourceKind.ALWAYS_ON
     job = Job(
         name=JobName(own.text("name", NAME, "")),
         activation=activation,
-        runtime=shared.text("runtime", ANY_TEXT, ""),
+        runtime=runtime,
         operator=own.text("operator", ANY_TEXT, ""),
         source=source,
         bootstrap=_bootstrap(own),
@@ -99,11 +106,11 @@ def _read_job(own: Form, shared: Form) -> JobDraft:
         max_queue_age_seconds=shared.seconds("max_queue_age", None),
         timeout_seconds=own.seconds("timeout_seconds", None)
         if endless
-        else shared.seconds("timeout_seconds", DEFAULT_TIMEOUT),
+        else shared.seconds("timeout_seconds", silent.timeout_seconds),
         heartbeat_timeout_seconds=lease,
-        heartbeat_interval_seconds=shared.seconds("heartbeat_interval_seconds", max(1, lease // 4), most=DAY),
-        max_attempts=shared.whole("max_attempts", 3, least=1, most=100),
-        retry=_retry(shared),
+        heartbeat_interval_seconds=shared.seconds("heartbeat_interval_seconds", silent.interval(lease), most=DAY),
+        max_attempts=shared.whole("max_attempts", silent.max_attempts, least=1, most=100),
+        retry=_retry(shared, silent.retry),
         udf=_udf(own),
         secrets=own.texts("secrets", SECRET),
     )
@@ -174,12 +181,12 @@ def _scaling(form: Form) -> Scaling:
     return Scaling() if inner is None else Scaling(inner.whole("max_concurrency", None, least=1, most=100_000))
 
 
-def _retry(form: Form) -> Retry:
+def _retry(form: Form, silent: Retry) -> Retry:
     inner = form.form("retry")
     if inner is None:
-        return Retry()
-    first = inner.seconds("backoff", Retry().backoff_seconds, most=DAY)
-    longest = inner.seconds("max_backoff", max(first, Retry().max_backoff_seconds), most=DAY)
+        return silent
+    first = inner.seconds("backoff", silent.backoff_seconds, most=DAY)
+    longest = inner.seconds("max_backoff", max(first, silent.max_backoff_seconds), most=DAY)
     if first > longest:
         inner.problems.add(
             (*inner.path, "backoff"), "bad_backoff", f"{first} s is longer than the longest wait, {longest} s"

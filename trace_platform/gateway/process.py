@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 
-from trace_platform.client import DispatcherClient, UserAnswer, dispatcher_client
+from trace_platform.client import DispatcherClient, dispatcher_client
+from trace_platform.contracts import UserAnswer
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
 from trace_platform.errors import NotFound, Unauthenticated
 from trace_platform.gateway.forward import forwarded
-from trace_platform.gateway.openapi import DescribedDoor, answers, operation
+from trace_platform.gateway.openapi import DescribedDoor
 from trace_platform.gateway.users import UserGate
+from trace_platform.openapi import answers, operation
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import IdentitySettings, TlsSettings
 from trace_platform.user_calls import CALLS

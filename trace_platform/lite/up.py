@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from pydantic import SecretStr
 
-from trace_platform.errors import SettingsError, SetupError
+from trace_platform.client import dispatcher_client
+from trace_platform.errors import Refused, SettingsError, SetupError, Unavailable
 from trace_platform.lite import postgres
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.home import (
@@ -33,11 +34,12 @@ from trace_platform.lite.ports import DOORS, Ports, choose_ports
 from trace_platform.lite.provision import Dsns, Embedded, Given, provision
 from trace_platform.lite.supervisor import Child, Seen, Supervisor
 from trace_platform.lite.user_token import mint_user_token
-from trace_platform.settings import Settings
+from trace_platform.settings import EndpointSettings, Settings, TlsSettings
 from trace_platform.store.first_start import FIRST_ADMIN
 from trace_platform.tls import TlsFiles
 
 CERTIFICATE_LOOK_SECONDS = 3600.0
+DRAIN_CALL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class _Up:
         self._watcher = watcher
         self._home = home
         self._stop = asyncio.Event()
+        self._reached: Settings | None = None
+        """How we ourselves reach the Dispatcher, once it runs."""
         # Unix sockets need short names that the server's user can reach: a folder of their own, not the home.
         self._sockets = _socket_folder(home)
         self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
@@ -92,9 +96,20 @@ class _Up:
         finally:
             self._forget_ready()
             self._watcher.said("stopping")
+            await self._drain_sources()
             await self._supervisor.stop()
             shutil.rmtree(self._sockets, ignore_errors=True)
             self._home.status.unlink(missing_ok=True)
+
+    async def _drain_sources(self) -> None:
+        """Sources are told to stop while there are workers to hear it. A Dispatcher that is gone is not waited for."""
+        if self._reached is None:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_CALL_SECONDS), dispatcher_client(self._reached) as dispatcher:
+                await dispatcher.drain_sources()
+        except (Unavailable, Refused, TimeoutError) as away:
+            self._watcher.said(f"sources could not be told to stop: {away or type(away).__name__}")
 
     def _asked_to_stop(self, me: asyncio.Task[None] | None) -> None:
         if me is not None and not self._stop.is_set():
@@ -116,6 +131,8 @@ class _Up:
         made = children(names, settings, ports=ports, tls=tls, dsns=dsns, worker_token=token, issuer=public_pem(key))
         for stage in ([c for c in made if c.name == "dispatcher"], [c for c in made if c.name != "dispatcher"]):
             await self._supervisor.start(stage)
+            if [child.name for child in stage] == ["dispatcher"]:
+                self._reached = _as_caller(settings, ports, tls, token)
         self._tell_ready(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
 
     async def _databases(self, ports: Ports, worker_token: str) -> Dsns:
@@ -185,6 +202,16 @@ class _Up:
     def _ready_files(self) -> list[Path]:
         """In the home always, for the verbs that talk to the system; and where the person asked for it."""
         return [self._home.ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
+
+
+def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
+    return settings.model_copy(
+        update={
+            "tls": TlsSettings(ca=tls.ca),
+            "endpoints": EndpointSettings(dispatcher_internal=ports.url("dispatcher_internal")),
+            "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
+        }
+    )
 
 
 def _refuse_unknown(without: frozenset[str]) -> None:

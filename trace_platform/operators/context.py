@@ -52,7 +52,10 @@ class TaskDoor(Protocol):
     def tell(
         self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
     ) -> None:
-        """Events before the end, for sources. Returns when they are stored; waits out an outage."""
+        """Events before the end, for sources, and with them the state to go on from: all of it is stored, or nothing.
+
+        Returns when it is; waits out an outage.
+        """
         ...
 
     def report(self, progress: Mapping[str, Any]) -> None:

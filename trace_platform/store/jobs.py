@@ -1,4 +1,7 @@
-"""Jobs as the Dispatcher needs them. A job never changes, as it belongs to one DAG version: read once and kept."""
+"""Jobs as the Dispatcher needs them. A job never changes, as it belongs to one DAG version: read once and kept.
+
+What may change is not here: the published names of datasets, and whether a bootstrap was done. A claim reads those.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ class JobOutput:
     dataset_uuid: UUID
     dataset_version: UUID
     storage_location: str
-    name: str | None
     kind: str
 
 
@@ -86,6 +88,5 @@ def _output(one: Mapping[str, Any]) -> JobOutput:
         dataset_uuid=UUID(one["dataset_uuid"]),
         dataset_version=UUID(one["dataset_version"]),
         storage_location=one["storage_location"],
-        name=one["name"],
         kind=one["kind"],
     )

@@ -12,7 +12,15 @@ from uuid import UUID
 import structlog
 
 from trace_platform.client import TaskClient
-from trace_platform.contracts import Claimed, EventBody, EventsRequest, FilesAnswer, FilesRequest, InvalidationBody
+from trace_platform.contracts import (
+    Claimed,
+    EventBody,
+    EventsRequest,
+    FilesAnswer,
+    FilesRequest,
+    InvalidationBody,
+    Progress,
+)
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import LeaseLost, Unavailable
 
@@ -29,7 +37,7 @@ class Door:
         self.token = claimed.capability_token
         self.lost = threading.Event()
         self.asked_to_stop = threading.Event()
-        self.progress: Mapping[str, Any] | None = None
+        self.progress: Progress | None = None
         self.progressed = asyncio.Event()
         self._claimed = claimed
         self._tasks = tasks
@@ -43,12 +51,12 @@ class Door:
     def tell(
         self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
     ) -> None:
-        del state  # kept with the completion
-        request = EventsRequest(**self._fence, events=list(events), invalidations=list(invalidations))
+        request = EventsRequest(**self._fence, events=list(events), invalidations=list(invalidations), state=state)
         self._ask(lambda: self._tasks.events(self.token, request))
 
     def report(self, progress: Mapping[str, Any]) -> None:
-        self.progress = progress
+        # What is empty is not said.
+        self.progress = Progress(**{name: value for name, value in progress.items() if value not in (None, "")})
         self._loop.call_soon_threadsafe(self.progressed.set)
 
     @property

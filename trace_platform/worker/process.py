@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from trace_platform.client import dispatcher_client, task_client
+from trace_platform.errors import SettingsError
 from trace_platform.operators.context import Resources
 from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
@@ -40,7 +41,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     ):
         wrapper = Wrapper(
             queue=queue,
-            queue_name=f"tasks-{settings.worker.runtime}",
+            queue_name=queue_of(settings),
             dispatcher=dispatcher,
             tasks=tasks,
             runner=Runner(objects, resources(settings), spark),
@@ -55,6 +56,16 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
 
 def resources(settings: Settings) -> Resources:
     return Resources(data_dsn=required(settings.data.dsn, "data.dsn"))
+
+
+def queue_of(settings: Settings) -> str:
+    """The queue on which workers of this one's runtime wait."""
+    name = settings.worker.runtime
+    runtime = settings.runtimes.get(name)
+    if runtime is None or runtime.queue is None:
+        known = ", ".join(one for one, its in settings.runtimes.items() if its.queue)
+        raise SettingsError(f"runtime {name!r} has no queue", where="worker.runtime", hint=f"one of: {known}")
+    return runtime.queue
 
 
 @asynccontextmanager

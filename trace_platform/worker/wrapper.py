@@ -41,8 +41,8 @@ class Wrapper:
     runner: Runner
     worker_id: str
     concurrency: int
-    endless: set[Door] = field(default_factory=set)
-    """Sources in hand: they never end by themselves."""
+    sources: set[Door] = field(default_factory=set)
+    """Of the always-on sources in hand."""
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and what is in hand is finished."""
@@ -56,7 +56,7 @@ class Wrapper:
                     continue
                 task = group.create_task(self._handle(delivery))
                 task.add_done_callback(lambda _: slots.release())
-            for door in self.endless:
+            for door in self.sources:  # which would never finish by themselves
                 door.asked_to_stop.set()
 
     async def _receive(self, stop: asyncio.Event) -> Delivery | None:
@@ -98,8 +98,8 @@ class Wrapper:
         keeper = LeaseKeeper(claimed, door, self.tasks, Held(self.queue, self.queue_name, delivery))
         lease = asyncio.create_task(keeper.run())
         work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
-        if claimed.task.timeout_seconds is None:
-            self.endless.add(door)
+        if claimed.task.timeout_seconds is None:  # it runs until it is told to stop
+            self.sources.add(door)
         try:
             await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -109,8 +109,8 @@ class Wrapper:
                 return
             await self._report(door, work.result(), lease)
         finally:
+            self.sources.discard(door)
             lease.cancel()
-            self.endless.discard(door)
             door.lost.set()
 
     async def _report(self, door: Door, finished: Finished, lease: asyncio.Task[str]) -> None:

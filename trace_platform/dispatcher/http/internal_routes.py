@@ -9,12 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import ClaimRequest
+from trace_platform.contracts import ClaimRequest, DrainAnswer
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.drain_sources import drain_sources
 from trace_platform.dispatcher.fetch_task import fetch_task
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
+from trace_platform.dispatcher.http.openapi import document
 from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
@@ -41,14 +43,24 @@ def internal_door(control: Control) -> Starlette:
             raise NotFound("no such user", where="query external_id")
         return json_response(found)
 
+    async def openapi(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(document())
+
     async def jwks(request: Request) -> Response:
         del request  # public halves: whoever reaches this door may have them
         return json_response(await published(control.pool))
 
+    async def sources_drain(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(DrainAnswer(told=await drain_sources(control)))
+
     routes = [
+        Route("/internal/sources/drain", sources_drain, methods=["POST"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
+        Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *user_routes(control),
     ]

@@ -30,6 +30,7 @@ from trace_platform.dispatcher.list_datasets import list_datasets
 from trace_platform.dispatcher.list_outbox import list_outbox
 from trace_platform.dispatcher.list_tasks import list_tasks
 from trace_platform.dispatcher.list_versions import list_versions
+from trace_platform.dispatcher.pause_source import pause_source, resume_source
 from trace_platform.dispatcher.retry_outbox import retry_outbox
 from trace_platform.dispatcher.retry_task import retry_task
 from trace_platform.dispatcher.show_dags import dag_for, dags_for
@@ -211,6 +212,8 @@ VERBS: Mapping[str, Verb] = {
     "deploy": _deploy,
     "activate": _activate,
     "trigger": _trigger,
+    "pause_source": lambda asked: pause_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
+    "resume_source": lambda asked: resume_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
     "invalidate": _invalidate,
     "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
     "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),

@@ -25,7 +25,8 @@ from trace_platform.store.queries import queries
 log = structlog.get_logger()
 
 BACKOFF = Backoff(1, 300)
-IN_PROCESS = "dispatcher"
+NOWHERE_DELAY = timedelta(minutes=1)
+"""How soon to try again a task whose runtime the settings do not know: they may, after a restart."""
 BUFFER_QUEUE = "buffer"
 
 
@@ -48,7 +49,9 @@ class Drain:
     async def once(self) -> int:
         events = await route(self._control, "route_event")
         invalidations = await route(self._control, "route_invalidation")
-        await self._keep([wake_up(one.promise, one.payload) for one in (*events.wake_ups, *invalidations.wake_ups)])
+        await self._keep(
+            [self._wake_up(one.promise, one.payload) for one in (*events.wake_ups, *invalidations.wake_ups)]
+        )
         woken = await self._control.pool.fetchval(queries("route")["wake_waiting"])
         taken, given_up = await self._take()
         await self._keep(taken)
@@ -66,7 +69,7 @@ class Drain:
         for row in rows:
             try:
                 if row["kind"] == "enqueue_task":
-                    promises.append(wake_up(row["id"], row["payload"]))
+                    promises.append(self._wake_up(row["id"], row["payload"]))
                 else:
                     batches[UUID(json.loads(row["payload"])["publish_id"])] = row["id"]
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -86,6 +89,10 @@ class Drain:
                 by_queue[one.queue].append(one)
         for queue, some in by_queue.items():
             await self._try(some, self._control.queue.publish(queue, [Outgoing(one.message) for one in some]))
+        nowhere = [one.id for one in promises if one.queue is None and one.task_id is None]
+        if nowhere:
+            error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
+            await self._put_off(nowhere, error, delay=NOWHERE_DELAY)
         here = [one for one in promises if one.task_id is not None]
         if here:
             await self._try(here, run_in_process(self._control, [one.task_id for one in here if one.task_id]))
@@ -99,9 +106,11 @@ class Drain:
         else:
             await self._control.pool.execute(queries("outbox")["keep_promises"], ids, self._control.replica)
 
-    async def _put_off(self, promises: Sequence[int], error: str, *, final: bool = False) -> None:
+    async def _put_off(
+        self, promises: Sequence[int], error: str, *, final: bool = False, delay: timedelta | None = None
+    ) -> None:
         """What they need is away: again soon, for as long as it takes. Or, `final`: given up, for people."""
-        delay = timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
+        delay = delay or timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
         await self._control.pool.execute(
             queries("outbox")["put_off_promises"],
             promises,
@@ -111,15 +120,14 @@ class Drain:
             [final] * len(promises),
         )
 
-
-def wake_up(promise: int, payload: str) -> Promise:
-    """A task of the Dispatcher's own runtime is run here; any other is woken on its runtime's queue."""
-    told = json.loads(payload)
-    if told["runtime"] == IN_PROCESS:
-        return Promise(promise, task_id=UUID(told["task_id"]))
-    return Promise(promise, queue_of(told["runtime"]), json.dumps({"task_id": told["task_id"]}).encode())
-
-
-def queue_of(runtime: str) -> str:
-    """The queue on which workers of this runtime wait."""
-    return f"tasks-{runtime}"
+    def _wake_up(self, promise: int, payload: str) -> Promise:
+        """How a task gets to where it runs: by a message, by our own hands, or, for now, not at all."""
+        told = json.loads(payload)
+        runtime, task_id = self._control.runtimes.get(told["runtime"]), UUID(told["task_id"])
+        match runtime.invoker if runtime else None:
+            case "in_process":
+                return Promise(promise, task_id=task_id)
+            case "queue" if runtime:
+                return Promise(promise, runtime.queue, json.dumps({"task_id": str(task_id)}).encode())
+            case _:
+                return Promise(promise)

@@ -4,6 +4,7 @@
                        Running --pause, deactivation, shutdown--> Draining --its task ended--> Pending, or gone
 
 Each step moves a source on by one. Missed heartbeats are the reaper's to find: they end the task.
+`drain_sources.py` says when the system goes down.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ DRAIN_LIMIT = timedelta(minutes=5)
 class KeepSources:
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._going_down = False
 
     async def once(self) -> int:
         """In the order that lets a source take one step at a time, so that every state can be seen."""
         pool, sql = self._control.pool, queries("sources")
-        started = 0 if self._going_down else int(await pool.fetchval(sql["start"], BATCH))
+        started = int(await pool.fetchval(sql["start"], BATCH))
         left = int(await pool.fetchval(sql["leave"], None, None))
         moved = [_count(await pool.execute(sql[name])) for name in ("restart", "bury", "resume", "hold")]
         settled = int(await pool.fetchval(sql["settle"]))
@@ -38,11 +38,6 @@ class KeepSources:
     async def next_due(self) -> float | None:
         found: float | None = await self._control.pool.fetchval(queries("sources")["next_source"], DRAIN_LIMIT)
         return found
-
-    async def drain(self) -> int:
-        """The system goes down: every source is told to stop, and this replica starts none. The next start does."""
-        self._going_down = True
-        return _count(await self._control.pool.execute(queries("sources")["drain_all"]))
 
 
 def _count(answer: str) -> int:

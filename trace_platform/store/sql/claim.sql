@@ -20,7 +20,8 @@ WITH asked AS (
        AND (t.status = 'Queued') IS TRUE -- fence
        AND t.woken_at IS NOT NULL
     RETURNING t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
-              t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id
+              t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id,
+              j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), history AS (
     INSERT INTO task_attempts (task_id, attempt, org_id, lease_token, worker_id, started_at)
     SELECT id, attempt, org_id, lease_token, worker_id, started_at FROM claimed
@@ -49,7 +50,9 @@ SELECT a.n, a.task_id, was.status::text AS was, c.id IS NOT NULL AS claimed, c.o
             'dataset_uuid', p.dataset_uuid, 'dataset_version', p.version, 'commit', p.last_commit, 'name', p.name, 'alias', p.alias,
             'storage_location', p.storage_location, 'where', p.where_tree) ORDER BY p.position)
           FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s WHERE s.job_id = c.job_id AND s.state_key = 'default')::text AS state
+       (SELECT s.state FROM operator_state s WHERE s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
+       c.bootstrap::text,
+       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
   FROM asked a
   LEFT JOIN claimed c ON c.id = a.task_id
   LEFT JOIN tasks was ON was.id = a.task_id -- as it was before this statement

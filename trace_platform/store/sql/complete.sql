@@ -77,6 +77,12 @@ WITH asked AS (
      GROUP BY 1, 2, 3, 4
     ON CONFLICT (job_id, dataset_uuid, dataset_version)
     DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
+), bootstrapped AS (
+    UPDATE jobs j
+       SET bootstrapped_at = now()
+      FROM ended e
+     WHERE j.id = e.job_id AND j.bootstrap IS NOT NULL AND j.bootstrapped_at IS NULL
+       AND (e.state IS NOT NULL OR EXISTS (SELECT FROM told v JOIN fenced f ON f.n = v.n WHERE f.id = e.id))
 ), processed AS (
     UPDATE data_invalidation_jobs i
        SET processed_at = now()
@@ -174,6 +180,10 @@ SELECT id, storage_location, storage_glob, generation
 INSERT INTO operator_state (org_id, job_id, state)
 VALUES ($1, $2, $3::jsonb)
 ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
+
+-- name: acknowledge_bootstrap
+-- The source has done what it was to do once per version, and said so by telling of something.
+UPDATE jobs SET bootstrapped_at = now() WHERE id = $1 AND bootstrap IS NOT NULL AND bootstrapped_at IS NULL;
 
 -- name: raise_cursor
 -- How far a job has read the input that made the task.

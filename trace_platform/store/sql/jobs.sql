@@ -6,7 +6,7 @@ SELECT j.id, j.org_id, j.dag_name, j.name, j.dag_version_id, j.runtime, j.operat
        j.retry_backoff_seconds, j.retry_backoff_max_seconds,
        (SELECT jsonb_agg(jsonb_build_object(
             'dataset_uuid', o.dataset_uuid, 'dataset_version', v.id, 'storage_location', v.storage_location,
-            'output_index', o.n - 1, 'name', d.name, 'kind', coalesce(d.storage ->> 'kind', 'parquet'))
+            'output_index', o.n - 1, 'kind', coalesce(d.storage ->> 'kind', 'parquet'))
             ORDER BY o.n)
           FROM unnest(j.output_datasets) WITH ORDINALITY AS o (dataset_uuid, n)
           JOIN datasets d ON d.id = o.dataset_uuid

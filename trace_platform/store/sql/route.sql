@@ -2,7 +2,7 @@
 -- Everything due at once: events to their readers' tasks, once each, and a wake-up for each task that may start now.
 -- One statement, so take, act and mark are one commit. A promise about an event that is not there is given up.
 WITH due AS (
-    SELECT id, (payload ->> 'event_id')::uuid AS event_id
+    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
       FROM outbox
      WHERE status = 'Pending' AND kind = 'route_event' AND available_at <= now()
      ORDER BY available_at, id
@@ -10,7 +10,7 @@ WITH due AS (
        FOR UPDATE SKIP LOCKED
 ), told AS (
     -- The generation may have left since the event was accepted: then it is kept for the record only.
-    SELECT e.*, served.dataset_version IS NOT NULL AS is_served
+    SELECT e.*, due.jobs, served.dataset_version IS NOT NULL AS is_served
       FROM due
       JOIN events e ON e.id = due.event_id
       JOIN datasets d ON d.id = e.dataset_uuid
@@ -38,6 +38,7 @@ WITH due AS (
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
      WHERE e.is_served
+       AND (e.jobs IS NULL OR e.jobs ? j.id::text) -- routed again for those who missed it, and for nobody else
 ), made AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
                        input_versions, woken_at)
@@ -60,7 +61,7 @@ WITH due AS (
     RETURNING id, payload
 ), marked AS (
     UPDATE events e
-       SET routed_at = CASE WHEN told.is_served THEN now() END,
+       SET routed_at = CASE WHEN told.is_served THEN coalesce(e.routed_at, now()) END,
            disposition = CASE WHEN told.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
            audit_reason = CASE WHEN NOT told.is_served THEN 'the generation left before the event was routed' END
       FROM told
@@ -81,14 +82,14 @@ SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS task
 -- name: route_invalidations
 -- As for events: one task per reader over exactly the range that no longer holds, and a row that says who did it.
 WITH due AS (
-    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id
+    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
       FROM outbox
      WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
 ), told AS (
-    SELECT v.* FROM due JOIN data_invalidations v ON v.id = due.invalidation_id
+    SELECT v.*, due.jobs FROM due JOIN data_invalidations v ON v.id = due.invalidation_id
 ), wanted AS (
     SELECT DISTINCT ON (v.id, j.id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
            lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
@@ -96,6 +97,7 @@ WITH due AS (
       FROM told v
       JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
+     WHERE v.jobs IS NULL OR v.jobs ? j.id::text -- as above
 ), made AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, partitions,
                        input_versions, woken_at)
@@ -122,7 +124,7 @@ WITH due AS (
      WHERE m.woken_at IS NOT NULL
     RETURNING id, payload
 ), marked AS (
-    UPDATE data_invalidations v SET routed_at = now() FROM told WHERE v.id = told.id AND v.disposition = 'Route'
+    UPDATE data_invalidations v SET routed_at = coalesce(v.routed_at, now()) FROM told WHERE v.id = told.id AND v.disposition = 'Route'
 ), done AS (
     UPDATE outbox o
        SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,

@@ -43,6 +43,7 @@ WITH due AS (
       JOIN dag_current_versions c
         ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
      WHERE s.state = 'Pending'
+       AND NOT EXISTS (SELECT FROM source_drains WHERE until > now())
        AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL)
        AND NOT EXISTS (
            SELECT FROM sources o JOIN jobs other ON other.id = o.job_id
@@ -131,7 +132,8 @@ UPDATE sources s SET state = 'Running', state_since = now(), drain_reason = NULL
 
 -- name: settle
 -- Drained sources: their task has ended. After a pause or a shutdown they wait to be started; otherwise they are gone,
--- unless their version has come back meanwhile.
+-- unless their version has come back meanwhile. What one remembered until the end goes to the same job of the active
+-- version, if it writes the same generations; that one has been waiting for this end.
 WITH drained AS (
     SELECT s.job_id,
            s.drain_reason <> 'deactivation' OR EXISTS (
@@ -146,6 +148,23 @@ WITH drained AS (
     RETURNING s.job_id
 ), gone AS (
     DELETE FROM sources s USING drained d WHERE s.job_id = d.job_id AND NOT d.stays RETURNING s.job_id
+), handed_on AS (
+    INSERT INTO operator_state (org_id, job_id, state_key, state)
+    SELECT st.org_id, heir.id, st.state_key, st.state
+      FROM drained d
+      JOIN jobs old ON old.id = d.job_id
+      JOIN dag_current_versions c ON c.org_id = old.org_id AND c.dag_name = old.dag_name
+      JOIN jobs heir
+        ON heir.dag_version_id = c.dag_version_id AND heir.name = old.name AND heir.output_datasets = old.output_datasets
+      JOIN operator_state st ON st.job_id = old.id
+     WHERE NOT d.stays
+       AND NOT EXISTS (
+           SELECT FROM dag_version_datasets was
+             JOIN dag_version_datasets served
+               ON served.dag_version_id = heir.dag_version_id AND served.dataset_uuid = was.dataset_uuid
+            WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
+              AND was.dataset_version <> served.dataset_version)
+    ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
 )
 SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM gone);
 
@@ -166,10 +185,48 @@ UPDATE tasks t
   FROM late WHERE t.id = late.id AND t.status IN ('Queued', 'Running');
 
 -- name: drain_all
--- Every source that runs is told to stop: the system goes down. What nobody has claimed yet waits for the next start.
-UPDATE sources s SET state = 'Draining', state_since = now(), drain_reason = 'shutdown'
-  FROM tasks t
- WHERE t.id = s.task_id AND s.state = 'Running' AND t.status = 'Running';
+-- The system goes down: every source that runs is told to stop, and none is started for a while ($1). What nobody has
+-- claimed yet waits for the next start.
+WITH held AS (
+    INSERT INTO source_drains (until) VALUES (now() + $1::interval)
+    ON CONFLICT (only_one) DO UPDATE SET since = now(), until = excluded.until
+), told AS (
+    UPDATE sources s SET state = 'Draining', state_since = now(), drain_reason = 'shutdown'
+      FROM tasks t
+     WHERE t.id = s.task_id AND s.state = 'Running' AND t.status = 'Running'
+    RETURNING s.job_id
+)
+SELECT count(*) FROM told;
+
+-- name: end_hold
+-- The system is up: sources may start.
+DELETE FROM source_drains;
+
+-- name: pause
+-- A person holds a job; once, however often it is said.
+WITH held AS (
+    INSERT INTO pauses (org_id, job_id, priority, reason, paused_by) VALUES ($1, $2, 'normal', 'manual', $3)
+    ON CONFLICT (job_id, priority, reason, cause_job_id) WHERE until IS NULL DO NOTHING
+    RETURNING id
+)
+SELECT count(*) FROM held;
+
+-- name: end_pause
+-- And lets it go on.
+WITH freed AS (
+    UPDATE pauses SET until = now() WHERE org_id = $1 AND job_id = $2 AND reason = 'manual' AND until IS NULL
+    RETURNING id
+)
+SELECT count(*) FROM freed;
+
+-- name: inherit_pauses
+-- What a person holds stays held in the next version ($2) of its DAG: the pause goes over to the job of the same name.
+UPDATE pauses p SET job_id = j.id
+  FROM jobs old, jobs j
+ WHERE p.job_id = old.id AND p.reason = 'manual' AND p.until IS NULL AND j.dag_version_id = $2 AND j.org_id = $1
+   AND old.org_id = j.org_id AND old.dag_name = j.dag_name AND old.name = j.name AND old.id <> j.id
+   AND NOT EXISTS (
+       SELECT FROM pauses o WHERE o.job_id = j.id AND o.reason = 'manual' AND o.until IS NULL);
 
 -- name: next_source
 -- How long until a dead source may start again, or one that drains is given up ($1).

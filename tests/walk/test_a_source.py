@@ -1,0 +1,215 @@
+"""A source as it really runs: a Dispatcher with its loops, a worker, and an operator that follows until told to stop.
+
+Whatever stops it, it goes on where it was: what it told of is 1, 2, 3, ... without a hole and without a double.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.dispatcher.support import PULL, deployed_and_active
+from tests.walk.walking import Walk, walking, working
+from trace_platform.contracts import Claimed, CompleteRequest, EventBody, TaskPayload
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.drain_sources import release_sources
+from trace_platform.dispatcher.pause_source import pause_source, resume_source
+from trace_platform.operators.context import Resources, TaskDoor
+from trace_platform.operators.outcome import Outcome
+from trace_platform.store.identity import User
+from trace_platform.worker.run_task import Finished, Runner
+from trace_platform.worker.wrapper import Wrapper
+
+pytestmark = pytest.mark.anyio
+
+DAG = """
+name: feed
+defaults: {runtime: ecs_platform}
+jobs:
+  - name: follow
+    operator: pull
+    source: {kind: always_on}
+    bootstrap: {reset_outputs: true}
+    retry: {backoff: 1s}
+    heartbeat_timeout_seconds: 4
+    heartbeat_interval_seconds: 1
+"""
+
+
+@dataclass
+class Follower:
+    """Counts on from its state, and tells of each number."""
+
+    resets: list[int] = field(default_factory=list)
+    runs: int = 0
+
+    def __call__(self, task: TaskPayload, door: TaskDoor) -> Outcome:
+        self.runs += 1
+        n = int((task.state or {}).get("n", 0))
+        if task.bootstrap is not None and task.bootstrap.reset_outputs:
+            self.resets.append(n)
+        [out] = task.outputs
+        while not (door.asked_to_stop.wait(0.02) or door.lost.is_set()):
+            n += 1
+            event = EventBody(dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, cursor=n)
+            door.tell([event], [], {"n": n})
+            door.report({"done": n, "total": None, "message": "following"})
+        return Outcome(state={"n": n})
+
+
+@dataclass(frozen=True)
+class Sources(Runner):
+    """Runs the follower in the place of an operator, and needs no Spark."""
+
+    follow: Callable[[TaskPayload, TaskDoor], Outcome] = field(default_factory=Follower)
+
+    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
+        outcome = self.follow(claimed.task, door)
+        return Finished(CompleteRequest(**fence, status="Completed", state=outcome.state))
+
+
+def worker(walk: Walk, name: str, follow: Callable[[TaskPayload, TaskDoor], Outcome]) -> Wrapper:
+    return replace(walk.worker(name), runner=Sources(walk.control.objects, Resources(), follow=follow))
+
+
+@pytest.fixture
+async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
+    with registered(pull=PULL):
+        async with walking(state_db, queue_db, tmp_path) as made:
+            await deployed_and_active(made.control, made.org, DAG)
+            yield made
+
+
+def user(walk: Walk) -> User:
+    return User(walk.org.user, walk.org.id, "acme", None, "admin")
+
+
+async def source(walk: Walk) -> asyncpg.Record | None:
+    return await walk.control.pool.fetchrow(
+        "SELECT s.*, s.state::text AS state_text, t.status::text AS task_status, t.attempt,"
+        " t.progress::text AS progress FROM sources s LEFT JOIN tasks t ON t.id = s.task_id"
+    )
+
+
+async def until(walk: Walk, fits: Callable[[asyncpg.Record | None], bool]) -> asyncpg.Record | None:
+    async with asyncio.timeout(60):
+        while not fits(row := await source(walk)):
+            walk.control.sources.ring()  # the loop would look by itself every few seconds
+            await asyncio.sleep(0.05)
+    return row
+
+
+def runs(row: asyncpg.Record | None) -> bool:
+    return row is not None and row["state_text"] == "Running" and row["task_status"] == "Running"
+
+
+def waits(row: asyncpg.Record | None) -> bool:
+    return row is not None and row["state_text"] == "Pending"
+
+
+async def told(walk: Walk) -> list[int]:
+    rows = await walk.control.pool.fetch("SELECT cursor_value FROM events WHERE kind = 'cursor' ORDER BY 1")
+    return [row["cursor_value"] for row in rows]
+
+
+async def grown(walk: Walk, by: int = 3) -> None:
+    """It follows: some more was told, each number once."""
+    before = len(await told(walk))
+    async with asyncio.timeout(60):
+        while len(found := await told(walk)) < before + by:  # noqa: ASYNC110 - another process' work is waited for
+            await asyncio.sleep(0.05)
+    assert found == list(range(1, len(found) + 1))
+
+
+async def test_a_pause_stops_it_and_its_end_lets_the_same_run_go_on(walk: Walk) -> None:
+    follow = Follower()
+    async with working(worker(walk, "one", follow)):
+        first = await until(walk, runs)
+        await grown(walk)
+        reported = await until(walk, lambda row: row is not None and row["progress"] is not None)
+        await pause_source(walk.control, user(walk), "feed", "follow")
+        await until(walk, waits)
+        count = len(await told(walk))
+        assert follow.runs == 1
+        await resume_source(walk.control, user(walk), "feed", "follow")
+        again = await until(walk, runs)
+        await grown(walk)
+    assert first is not None
+    assert again is not None
+    assert reported is not None
+    assert "following" in reported["progress"]
+    assert again["run_id"] == first["run_id"]
+    assert len(await told(walk)) > count
+    assert follow.resets == [0]
+
+
+async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(walk: Walk) -> None:
+    follow = Follower()
+    async with working(worker(walk, "one", follow)):
+        first = await until(walk, runs)
+        await grown(walk)
+        assert await walk.dispatcher.drain_sources() == 1
+        row = await source(walk)
+        assert row is not None
+        assert (row["state_text"], row["drain_reason"]) == ("Draining", "shutdown")
+    await until(walk, waits)  # the worker ended: it had told its source to stop
+    await asyncio.sleep(0.3)
+    assert waits(await source(walk))  # and nobody starts it
+    await release_sources(walk.control)
+    async with working(worker(walk, "two", follow)):
+        again = await until(walk, runs)
+        await grown(walk)
+    assert first is not None
+    assert again is not None
+    assert again["run_id"] == first["run_id"]
+    assert follow.resets == [0]
+
+
+async def test_a_deactivation_drains_it_before_its_successor_starts(walk: Walk) -> None:
+    old, new = Follower(), Follower()
+    running: list[Follower] = [old]
+
+    def either(task: TaskPayload, door: TaskDoor) -> Outcome:
+        return running[0](task, door)
+
+    plain = DAG.replace("bootstrap: {reset_outputs: true}", "priority: normal")
+    await deployed_and_active(walk.control, walk.org, plain)
+    async with working(worker(walk, "one", either)):
+        first = await until(walk, runs)
+        await grown(walk)
+        running[0] = new
+        await deployed_and_active(walk.control, walk.org, plain.replace("backoff: 1s", "backoff: 2s"))
+        assert first is not None
+        again = await until(walk, lambda row: runs(row) and row is not None and row["job_id"] != first["job_id"])
+        await grown(walk)
+    assert again is not None
+    assert again["run_id"] != first["run_id"]  # another version is another run
+    assert (old.runs, new.runs) == (1, 1)
+
+
+async def test_a_lost_worker_makes_it_dead_and_then_it_goes_on_as_the_same_task(walk: Walk) -> None:
+    follow = Follower()
+    alone = replace(worker(walk, "lost", follow), concurrency=1)  # so that it is not about to receive another wake-up
+    lost = asyncio.create_task(alone.work(asyncio.Event()))
+    first = await until(walk, runs)
+    await grown(walk)
+    lost.cancel()
+    with suppress(asyncio.CancelledError):
+        await lost
+    dead = await until(walk, lambda row: row is not None and row["state_text"] == "Dead")
+    async with working(worker(walk, "two", follow)):
+        again = await until(walk, runs)
+        await grown(walk)
+    assert first is not None
+    assert dead is not None
+    assert again is not None
+    assert "lease" in dead["last_error"]
+    assert (again["task_id"], again["run_id"], again["attempt"]) == (first["task_id"], first["run_id"], 2)
+    assert follow.resets == [0]

@@ -1,0 +1,40 @@
+"""`trace source`: hold an always-on source, and let it go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trace_platform.cli.options import Home, Json
+
+app = typer.Typer(help="Always-on sources: pause, resume.", no_args_is_help=True)
+
+Dag = Annotated[str, typer.Argument(help="The DAG's name.", metavar="DAG", show_default=False)]
+Job = Annotated[str, typer.Argument(help="The source's name.", metavar="JOB", show_default=False)]
+
+
+@app.command("pause")
+def pause(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
+    """Stop an always-on source after what it is at, and keep it stopped, also over deploys, until it is resumed."""
+    _ask("pause_source", dag, job, home, json=json)
+
+
+@app.command("resume")
+def resume(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
+    """Let a paused source go on from where it stopped, as the same run."""
+    _ask("resume_source", dag, job, home, json=json)
+
+
+def _ask(call: str, dag: str, job: str, home: Home, *, json: bool) -> None:
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import PauseAnswer
+
+    with remote(home) as gateway:
+        done = gateway.ask(call, PauseAnswer, dag=dag, job=job)
+    if json:
+        rows.as_json(done)
+        return
+    state = "paused" if done.paused else "not paused"
+    rows.note(f"{dag}.{job} is {state}" if done.changed else f"{dag}.{job} was {state} before")

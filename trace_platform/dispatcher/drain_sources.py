@@ -1,0 +1,28 @@
+"""The system goes down: every source is told to stop, and no replica starts one until the system comes up again.
+
+Asked for by whoever stops the system (`trace down`, the supervisor), before the workers are stopped. A Dispatcher that
+ends by itself drains nothing: in a rolling restart the sources run on.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.store.queries import queries
+
+HELD = timedelta(minutes=10)
+"""How long nobody starts a source after that, if no system comes up: longer than a system takes to go down."""
+
+
+async def drain_sources(control: Control) -> int:
+    """How many were told. Asked again, it tells those that have started since."""
+    told = int(await control.pool.fetchval(queries("sources")["drain_all"], HELD))
+    control.sources.ring()
+    return told
+
+
+async def release_sources(control: Control) -> None:
+    """A Dispatcher starts, so the system comes up: what was drained may run again."""
+    await control.pool.execute(queries("sources")["end_hold"])
+    control.sources.ring()

@@ -1,0 +1,121 @@
+"""Both doors of the Dispatcher as OpenAPI, made from the types that they decode by: for clients, and for fuzzing.
+
+Served at the internal door alone: what a task may call, it is told by the contract, not by the door.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+from trace_platform.contracts import (
+    BufferPublishAnswer,
+    BufferPublishRequest,
+    Claimed,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteRequest,
+    DrainAnswer,
+    EventsAnswer,
+    EventsRequest,
+    FetchAnswer,
+    FilesAnswer,
+    FilesRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    KeySet,
+    Message,
+    NotClaimed,
+    UserAnswer,
+)
+from trace_platform.openapi import answers, as_json, operation, query_parameters, schemas
+from trace_platform.user_calls import CALLS, USER
+
+Identity = Literal["worker", "task"]
+SECURITY = {
+    "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
+    "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
+}
+SAID = {
+    "400": "What was sent cannot be right; `where` says what",
+    "401": "No token, or one that does not hold",
+    "403": "A good token that does not allow this",
+    "404": "No such thing",
+    "409": "The attempt is no longer the current one, or it contradicts what is already so",
+    "503": "The database is away; trying again may help",
+}
+
+
+class FetchQuery(Message, frozen=True):
+    task_id: UUID
+
+
+class UserQuery(Message, frozen=True):
+    external_id: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One route as it is described."""
+
+    method: Literal["get", "post"]
+    path: str
+    summary: str
+    answer: Any
+    identity: Identity | None
+    body: type[Message] | None = None
+    query: type[Message] | None = None
+
+
+ROUTES = (
+    Asked("post", "/v1/task/heartbeat", "Extend the lease", HeartbeatAnswer, "task", HeartbeatRequest),
+    Asked("post", "/v1/task/complete", "End the attempt and commit", CompleteAnswer, "task", CompleteRequest),
+    Asked("post", "/v1/task/events", "Tell on the way", EventsAnswer, "task", EventsRequest),
+    Asked("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),
+    Asked("post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest),
+    Asked("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
+    Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
+    Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
+    Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
+    Asked("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
+)
+
+
+def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
+    """One door's, or both doors'."""
+    routes = [one for one in ROUTES if door is None or (door == "task") == one.path.startswith("/v1/task/")]
+    calls = CALLS.values() if door != "task" else ()
+    paths: dict[str, Any] = {}
+    for one in routes:
+        paths.setdefault(one.path, {})[one.method] = _route(one)
+    for call in calls:
+        about = operation(call) | {"summary": call.summary, "security": [{"worker": []}]}
+        about["parameters"] = [*about["parameters"], _user_header()]
+        paths.setdefault(f"/internal/v1{call.path}", {})[call.method.lower()] = about
+    kinds = [kind for one in routes for kind in (one.answer, one.body) if kind is not None]
+    kinds += [kind for call in calls for kind in (call.answer, call.body) if kind is not None]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Trace Dispatcher", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": schemas(kinds), "securitySchemes": SECURITY},
+    }
+
+
+def _route(one: Asked) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "operationId": one.path.rpartition("/")[2].replace("-", "_"),
+        "summary": one.summary,
+        "security": [{one.identity: []}] if one.identity else [],
+        "parameters": query_parameters(one.query, one.query.__struct_fields__ if one.query else ()),
+        "responses": answers(one.answer, SAID),
+    }
+    if one.body is not None:
+        about["requestBody"] = {"required": True, "content": as_json(one.body)}
+    return about
+
+
+def _user_header() -> dict[str, Any]:
+    about = "The subject of the verified user, percent-encoded"
+    return {"name": USER, "in": "header", "required": True, "description": about, "schema": {"type": "string"}}

@@ -1,0 +1,32 @@
+"""The runtimes of this system: what a DAG may name, and how a task gets to where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trace_platform.domain.catalog import RuntimeSpec
+from trace_platform.domain.dag_model import Retry, RunDefaults
+from trace_platform.settings import RuntimeSettings
+
+INVOKERS = frozenset({"in_process", "queue"})
+"""Those that this Dispatcher has; a job of any other cannot be deployed."""
+
+
+def runtime_specs(runtimes: Mapping[str, RuntimeSettings]) -> dict[str, RuntimeSpec]:
+    return {name: RuntimeSpec(one.untrusted, _missing(name, one), _defaults(one)) for name, one in runtimes.items()}
+
+
+def _missing(name: str, one: RuntimeSettings) -> str | None:
+    if one.invoker in INVOKERS:
+        return None
+    return f"runtime {name!r} needs the invoker `{one.invoker}`, which this system does not have"
+
+
+def _defaults(one: RuntimeSettings) -> RunDefaults:
+    return RunDefaults(
+        timeout_seconds=one.timeout_seconds,
+        heartbeat_timeout_seconds=one.heartbeat_timeout_seconds,
+        heartbeat_interval_seconds=one.heartbeat_interval_seconds,
+        max_attempts=one.max_attempts,
+        retry=Retry(one.retry_backoff_seconds, one.retry_max_backoff_seconds),
+    )

@@ -1,0 +1,87 @@
+"""Every setting of Trace: read once, frozen, handed in.
+
+Three places are read, the first that has a value wins: `TRACE_` environment variables (`TRACE_SPARK__MASTER` is
+`spark.master`), `trace.toml` in the home folder, the default below. A process under `trace up` gets its settings as a
+document on standard input instead, so that a secret never stands in its environment, arguments or files.
+
+Secrets are not taken from `trace.toml`: every process of the user can read that file, and a worker must never be able
+to find the state database's address.
+"""
+
+from __future__ import annotations
+
+from trace_platform.settings.groups import (
+    RUNTIMES,
+    ClientSettings,
+    DataSettings,
+    DispatcherSettings,
+    EndpointSettings,
+    GatewaySettings,
+    Group,
+    IdentitySettings,
+    LogSettings,
+    LoopSettings,
+    ObjectSettings,
+    PostgresSettings,
+    QuerySettings,
+    QueueSettings,
+    RuntimeSettings,
+    SparkSettings,
+    StateSettings,
+    TlsSettings,
+    TokenSettings,
+    UpSettings,
+    WorkerSettings,
+)
+from trace_platform.settings.load import (
+    load_settings,
+    origin,
+    settings_from_document,
+    to_document,
+)
+from trace_platform.settings.root import (
+    ANY_NAME,
+    Leaf,
+    Settings,
+    group_of,
+    is_mapping,
+    leaves,
+    leaves_of,
+    shown,
+)
+
+__all__ = [
+    "ANY_NAME",
+    "RUNTIMES",
+    "ClientSettings",
+    "DataSettings",
+    "DispatcherSettings",
+    "EndpointSettings",
+    "GatewaySettings",
+    "Group",
+    "IdentitySettings",
+    "Leaf",
+    "LogSettings",
+    "LoopSettings",
+    "ObjectSettings",
+    "PostgresSettings",
+    "QuerySettings",
+    "QueueSettings",
+    "RuntimeSettings",
+    "Settings",
+    "SparkSettings",
+    "StateSettings",
+    "TlsSettings",
+    "TokenSettings",
+    "UpSettings",
+    "WorkerSettings",
+    "group_of",
+    "is_mapping",
+    "leaves",
+    "leaves_of",
+    "load_settings",
+    "origin",
+    "settings_from_document",
+    "shown",
+    "to_document",
+]

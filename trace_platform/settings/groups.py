@@ -1,0 +1,286 @@
+"""The settings by group: what each is for, in which unit, and what it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+
+def setting(default: Any, why: str, *, unit: str | None = None, **limits: Any) -> Any:
+    return Field(default=default, description=why, json_schema_extra={"unit": unit} if unit else None, **limits)
+
+
+def _dsn(why: str) -> Any:
+    return setting(None, why, unit="postgresql:// URL")
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StateSettings(Group):
+    """The control plane's database. Only the Dispatcher has it."""
+
+    dsn: SecretStr | None = _dsn("A server of yours in place of the embedded one; it must own the database it names.")
+    pool_max: int = setting(
+        8, "Connections a Dispatcher keeps; two cores saturate at about 8.", unit="count", ge=1, le=200
+    )
+
+
+class DataSettings(Group):
+    """The data plane's database: hot tables and buffered datasets."""
+
+    dsn: SecretStr | None = _dsn("A server of yours in place of the embedded one, with the right to write.")
+    query_dsn: SecretStr | None = _dsn("The same database through a role that can only read, for the Query service.")
+
+
+class QueueSettings(Group):
+    """The Lite queue's database."""
+
+    dsn: SecretStr | None = _dsn("A queue database of yours in place of the embedded one.")
+
+
+class ObjectSettings(Group):
+    """Where files lie: the Parquet files of datasets, and what else is too large for a message."""
+
+    folder: Path | None = setting(None, "The folder of the disk store; unset: objects in the home.", unit="folder")
+
+
+class PostgresSettings(Group):
+    """The embedded servers."""
+
+    os_user: str = setting("nobody", "Who the servers run as when Trace is started by root; Postgres refuses root.")
+    shared_buffers: str = setting(
+        "256MB", "Memory for pages, for each of the two servers.", unit="Postgres size", pattern=r"^\d+(kB|MB|GB)$"
+    )
+    start_seconds: float = setting(
+        60.0, "How long a server may take to answer; a long crash replay needs more.", unit="s", gt=0
+    )
+
+
+class TlsSettings(Group):
+    """Certificate, key and CA of the doors. Lite makes its own in the home folder."""
+
+    ca: Path | None = setting(None, "The CA that this process trusts when it calls another door.", unit="PEM file")
+    cert: Path | None = setting(None, "The certificate this process shows.", unit="PEM file")
+    key: Path | None = setting(None, "The key of that certificate.", unit="PEM file")
+
+
+class DispatcherSettings(Group):
+    """The control plane's two doors."""
+
+    host: str = setting("127.0.0.1", "The address both doors listen on.")
+    task_port: int = setting(0, "Port of the task door, /v1/task/*; 0 takes a free one.", unit="port", ge=0, le=65535)
+    internal_port: int = setting(
+        0, "Port of the internal door, /internal/*; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+
+
+class QuerySettings(Group):
+    """The Query service's two doors."""
+
+    host: str = setting("127.0.0.1", "The address both doors listen on.")
+    task_port: int = setting(
+        0, "Port of the task door, /v1/task/query; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+    internal_port: int = setting(
+        0, "Port of the internal door, /v1/query; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+
+
+class GatewaySettings(Group):
+    """The only public door."""
+
+    host: str = setting("127.0.0.1", "The address it listens on; loopback until you mean to open it.")
+    port: int = setting(0, "Its port; 0 takes a free one.", unit="port", ge=0, le=65535)
+
+
+class EndpointSettings(Group):
+    """Where the other processes' doors are. `trace up` fills these in."""
+
+    dispatcher_task: str | None = setting(None, "The Dispatcher's task door.", unit="https:// URL")
+    dispatcher_internal: str | None = setting(None, "The Dispatcher's internal door.", unit="https:// URL")
+    query_internal: str | None = setting(None, "The Query service's internal door.", unit="https:// URL")
+
+
+class IdentitySettings(Group):
+    """Who a process is, and whom the Gateway believes."""
+
+    worker_token: SecretStr | None = setting(None, "What a trusted process shows at the internal doors.")
+    user_issuer: str = setting("trace-local", "The `iss` that a user's token must carry.")
+    user_audience: str = setting("trace", "The `aud` that a user's token must carry.")
+    user_public_key: str | None = setting(
+        None, "The local issuer's public key; `trace up` fills it in.", unit="PEM text"
+    )
+    user_jwks_url: str | None = setting(
+        None,
+        "Where an OIDC issuer publishes its keys (`jwks_uri`); set, it takes the place of the local issuer's key.",
+        unit="https:// URL",
+        pattern=r"^https://",
+    )
+
+
+class ClientSettings(Group):
+    """Which system the verbs of the command line speak to. Unset: the one that runs in the home folder."""
+
+    gateway_url: str | None = setting(None, "The Gateway of that system.", unit="https:// URL", pattern=r"^https://")
+    ca: Path | None = setting(
+        None, "The CA of the Gateway's certificate; unset: those this machine trusts.", unit="PEM file"
+    )
+    token: SecretStr | None = setting(None, "Your token, from your identity provider or from `trace token`.")
+
+
+class TokenSettings(Group):
+    """Capability tokens of tasks: the keys that sign them, and how verifiers keep up with the keys."""
+
+    issuer: str = setting(
+        "trace-dispatcher", "The `iss` of every capability; a token of another deployment is refused by it."
+    )
+    key_folder: Path | None = setting(
+        None,
+        "Private keys, one PEM file each; unset: keys/task in the home. All Dispatchers must see the same folder.",
+        unit="folder",
+    )
+    rotation_days: int = setting(
+        30, "A key that has signed for so long is replaced by a new one.", unit="days", ge=1, le=3650
+    )
+    overlap_seconds: float = setting(
+        300.0, "How long a new key is published before it signs; every verifier must get to see it.", unit="s", ge=2
+    )
+    max_life_seconds: int = setting(
+        86400, "The longest life of a token; a longer task renews it by its heartbeats.", unit="s", ge=600, le=86400
+    )
+    refresh_floor_seconds: float = setting(
+        5.0, "A verifier fetches the keys at most this often, whatever key ids it is shown.", unit="s", ge=1, le=60
+    )
+    remembered: int = setting(
+        20_000, "Verified tokens that a process remembers, about 2 kB each; 0 verifies each time.", unit="count", ge=0
+    )
+
+    @model_validator(mode="after")
+    def _overlap_outlasts_caches(self) -> Self:
+        if self.overlap_seconds < 2 * self.refresh_floor_seconds:
+            raise ValueError("overlap_seconds must be at least twice refresh_floor_seconds")
+        return self
+
+
+class LoopSettings(Group):
+    """What the Dispatcher does without being asked."""
+
+    reconcile_seconds: float = setting(
+        60.0, "How often what was committed is compared with the tasks that must follow from it.", unit="s", gt=0
+    )
+    reconcile_slice_seconds: float = setting(
+        3600.0, "How much of the past is compared in one beat; all of it comes round in time.", unit="s", gt=0
+    )
+    reconcile_grace_seconds: float = setting(
+        60.0, "What is younger than this is still on its usual way, and left alone.", unit="s", ge=0
+    )
+    lost_wake_up_seconds: float = setting(
+        300.0, "A woken task that nobody has claimed for so long, and whose message is gone, is woken again.", unit="s"
+    )
+
+
+class RuntimeSettings(Group):
+    """Where tasks run (`runtime:` in YAML): how they are handed over, and what holds where the YAML is silent."""
+
+    invoker: Literal["in_process", "queue", "function"] = setting(
+        "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
+    )
+    queue: str | None = setting(
+        None, "The queue on which its workers wait; needed by the invoker `queue`.", pattern=r"^[A-Za-z0-9_-]{1,64}$"
+    )
+    untrusted: bool = setting(
+        default=False,
+        why="It runs code that is not ours: its jobs get no secrets and do not write to Postgres directly.",
+    )
+    heartbeat_timeout_seconds: int = setting(
+        120, "The lease: an attempt not heard of for so long is lost.", unit="s", ge=2, le=86400
+    )
+    heartbeat_interval_seconds: int | None = setting(
+        None, "How often a worker is to be heard; unset: four times a lease.", unit="s", ge=1, le=43200
+    )
+    timeout_seconds: int = setting(3600, "Ends an attempt even if it is heard of.", unit="s", ge=1)
+    max_attempts: int = setting(
+        3, "How often a task is tried before it has failed for good.", unit="count", ge=1, le=100
+    )
+    retry_backoff_seconds: int = setting(30, "Wait before the second attempt; it doubles.", unit="s", ge=0, le=86400)
+    retry_max_backoff_seconds: int = setting(600, "The longest wait between attempts.", unit="s", ge=0, le=86400)
+
+    @model_validator(mode="after")
+    def _can_be_kept(self) -> Self:
+        if (self.invoker == "queue") != (self.queue is not None):
+            raise ValueError("the invoker `queue` needs a queue, and no other invoker has one")
+        if 2 * (self.heartbeat_interval_seconds or 1) > self.heartbeat_timeout_seconds:
+            raise ValueError("heartbeat_interval_seconds must fit twice into heartbeat_timeout_seconds")
+        if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
+            raise ValueError("retry_max_backoff_seconds must not be smaller than retry_backoff_seconds")
+        return self
+
+
+RUNTIMES: Mapping[str, RuntimeSettings] = {
+    "dispatcher": RuntimeSettings(invoker="in_process"),
+    "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform"),
+    "ecs_udf": RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
+    "lambda": RuntimeSettings(invoker="function", untrusted=True),
+}
+"""Those that there are when nobody says otherwise. What is set changes or adds to them, field by field."""
+
+
+class WorkerSettings(Group):
+    """The worker: which tasks it takes, and how many at once."""
+
+    runtime: str = setting("ecs_platform", "The runtime whose wake-ups it waits for.", pattern=r"^[a-z][a-z0-9_]*$")
+    concurrency: int = setting(
+        8, "Tasks in hand at once; Spark shares its cores among them.", unit="count", ge=1, le=512
+    )
+
+
+class SparkSettings(Group):
+    """Where rows move."""
+
+    master: str = setting("local[*]", "The Spark master; `local[*]` is this machine, all cores.")
+    remote: str | None = setting(None, "A Spark Connect server in place of a master.", unit="sc:// URL")
+    driver_memory: str = setting("1g", "Heap of the process that drives Spark.", unit="JVM size", pattern=r"^\d+[mg]$")
+    shuffle_partitions: int = setting(4, "Partitions after a shuffle; about twice the cores.", unit="count", ge=1)
+
+
+class UpSettings(Group):
+    """`trace up`: how the supervisor starts, watches and restarts."""
+
+    port_base: int = setting(
+        7400, "The first of the ports that the doors and servers take; 0 takes free ones.", unit="port", ge=0, le=65500
+    )
+    backoff_seconds: float = setting(
+        0.5, "Wait before the first restart of a crashed process; it doubles.", unit="s", gt=0
+    )
+    backoff_max_seconds: float = setting(30.0, "The longest wait between restarts.", unit="s", gt=0)
+    steady_seconds: float = setting(
+        60.0, "A process that ran this long is forgiven its earlier crashes.", unit="s", gt=0
+    )
+    start_seconds: float = setting(
+        120.0, "How long a process may take to be ready before it is restarted.", unit="s", gt=0
+    )
+    watchdog_seconds: float = setting(
+        30.0, "A process silent for so long hangs, and is restarted; it speaks three times as often.", unit="s", ge=3
+    )
+    stop_seconds: float = setting(20.0, "How long a process may take to end before it is killed.", unit="s", gt=0)
+    log_megabytes: int = setting(
+        50, "A process's log is turned over at this size; one old log is kept.", unit="MB", ge=1
+    )
+
+    @model_validator(mode="after")
+    def _backoff_grows(self) -> Self:
+        if self.backoff_max_seconds < self.backoff_seconds:
+            raise ValueError("backoff_max_seconds must not be smaller than backoff_seconds")
+        return self
+
+
+class LogSettings(Group):
+    """What processes say."""
+
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "The least that is said.")
+    format: Literal["json", "console"] = setting("json", "One JSON object a line, or lines for eyes.")

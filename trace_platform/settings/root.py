@@ -1,0 +1,173 @@
+"""All settings in one frozen model, and each of them as one thing that can be spoken of (`Leaf`).
+
+A field of `Settings` is a value, a group, or a mapping of groups by name (`runtimes`): any number of groups of one
+kind, named by whoever runs the system. In environment and file such a group is one level deeper:
+`TRACE_RUNTIMES__ECS_PLATFORM__QUEUE`, `[runtimes.ecs_platform]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import StringConstraints, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from trace_platform.settings.groups import (
+    RUNTIMES,
+    ClientSettings,
+    DataSettings,
+    DispatcherSettings,
+    EndpointSettings,
+    GatewaySettings,
+    Group,
+    IdentitySettings,
+    LogSettings,
+    LoopSettings,
+    ObjectSettings,
+    PostgresSettings,
+    QuerySettings,
+    QueueSettings,
+    RuntimeSettings,
+    SparkSettings,
+    StateSettings,
+    TlsSettings,
+    TokenSettings,
+    UpSettings,
+    WorkerSettings,
+    setting,
+)
+
+PREFIX = "TRACE_"
+DEFAULT_HOME = Path("~/.trace")
+ANY_NAME = "<name>"
+"""Stands in a leaf's path for the name of a group that the person chooses."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=64)]
+"""Of a group in a mapping. No two underscores together: in a variable's name they part the levels."""
+
+
+class Settings(BaseSettings):
+    """All of them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+    )
+
+    home: Path = setting(
+        DEFAULT_HOME, "The folder that holds everything: databases, keys, logs, objects.", unit="folder"
+    )
+    state: StateSettings = StateSettings()
+    data: DataSettings = DataSettings()
+    queue: QueueSettings = QueueSettings()
+    objects: ObjectSettings = ObjectSettings()
+    postgres: PostgresSettings = PostgresSettings()
+    tls: TlsSettings = TlsSettings()
+    dispatcher: DispatcherSettings = DispatcherSettings()
+    query: QuerySettings = QuerySettings()
+    gateway: GatewaySettings = GatewaySettings()
+    endpoints: EndpointSettings = EndpointSettings()
+    identity: IdentitySettings = IdentitySettings()
+    client: ClientSettings = ClientSettings()
+    tokens: TokenSettings = TokenSettings()
+    loops: LoopSettings = LoopSettings()
+    runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
+    worker: WorkerSettings = WorkerSettings()
+    spark: SparkSettings = SparkSettings()
+    up: UpSettings = UpSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def object_folder(self) -> Path:
+        return (self.objects.folder or self.home / "objects").expanduser().absolute()
+
+    @property
+    def task_key_folder(self) -> Path:
+        return (self.tokens.key_folder or self.home / "keys" / "task").expanduser().absolute()
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One setting as documents, `trace config show` and error messages speak of it."""
+
+    path: str
+    field: FieldInfo
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.path.upper().replace(".", "__")
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.split(".")
+
+    @property
+    def secret(self) -> bool:
+        return "SecretStr" in str(self.field.annotation)
+
+    @property
+    def unit(self) -> str | None:
+        extra = self.field.json_schema_extra
+        return str(extra["unit"]) if isinstance(extra, dict) else None
+
+    @property
+    def why(self) -> str:
+        return self.field.description or ""
+
+    @property
+    def default(self) -> Any:
+        return self.field.default
+
+    def of(self, name: str) -> Leaf:
+        """The same setting, of the group with that name."""
+        return replace(self, path=self.path.replace(ANY_NAME, name))
+
+
+def leaves() -> Iterator[Leaf]:
+    """Every setting; those of groups by name once, with ANY_NAME in the place of the name."""
+    for name, field in Settings.model_fields.items():
+        group = group_of(field)
+        if group is None:
+            yield Leaf(name, field)
+        else:
+            within = f"{name}.{ANY_NAME}" if is_mapping(field) else name
+            for inner, leaf in group.model_fields.items():
+                yield Leaf(f"{within}.{inner}", leaf)
+
+
+def leaves_of(settings: Settings) -> Iterator[Leaf]:
+    """Every setting that these settings hold: groups by name as often as there are names."""
+    for leaf in leaves():
+        if ANY_NAME not in leaf.path:
+            yield leaf
+    for leaf in leaves():
+        if ANY_NAME in leaf.path:
+            yield from (leaf.of(name) for name in getattr(settings, leaf.parts[0]))
+
+
+def group_of(field: FieldInfo) -> type[Group] | None:
+    """The group that a field of `Settings` is, or is a mapping of."""
+    kind = get_args(field.annotation)[1] if is_mapping(field) else field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Group) else None
+
+
+def is_mapping(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is Mapping
+
+
+def shown(settings: Settings, leaf: Leaf) -> str:
+    """A value for eyes: a secret is only said to be there."""
+    value: Any = settings
+    for part in leaf.parts:
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    if value is None:
+        return ""
+    return "********" if leaf.secret else str(value)

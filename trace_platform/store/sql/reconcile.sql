@@ -1,0 +1,198 @@
+-- name: is_due
+-- Whether it is time to look again, whoever looked last.
+SELECT NOT EXISTS (SELECT FROM reconcile_marks WHERE looked_at > now() - $1::interval);
+
+-- name: first_mark
+-- The very first look begins now; what was before comes round.
+INSERT INTO reconcile_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+-- name: take_mark
+-- The one row of the watch, if it is due and nobody else has it: the two stretches of time to compare now. $1: beat, $2:
+-- slice, $3: grace, $4: margin for transactions that began long before they were seen.
+SELECT m.seen_until - $4::interval AS fresh_from,
+       least(now() - $3::interval, m.seen_until + $2::interval) AS fresh_to,
+       m.swept_until AS swept_from,
+       least(m.swept_until + $2::interval, now() - $3::interval) AS swept_to
+  FROM reconcile_marks m
+ WHERE m.looked_at <= now() - $1::interval
+   FOR UPDATE SKIP LOCKED;
+
+-- name: move_mark
+-- How far was compared. At its end the slow round begins again where anything at all began.
+UPDATE reconcile_marks m
+   SET seen_until = greatest(m.seen_until, $1),
+       swept_until = CASE WHEN $2 >= m.seen_until THEN coalesce((SELECT min(created_at) FROM dag_versions), now())
+                          ELSE $2 END,
+       looked_at = now();
+
+-- name: owe_events
+-- Events made from $1 to $2 that were never routed, and those of the current generation that were, but for which a
+-- reader that was active then has no task: they are routed again, to those readers only. What is owed, held back or
+-- given up is in other hands. A reader's key is built as `route_events` builds it, so work that is there is seen.
+WITH owed AS MATERIALIZED (
+    SELECT payload ->> 'event_id' AS event_id FROM outbox WHERE status = 'Pending' AND kind = 'route_event'
+    UNION ALL SELECT payload ->> 'event_id' FROM outbox WHERE status = 'Processing' AND kind = 'route_event'
+    UNION ALL SELECT payload ->> 'event_id' FROM outbox WHERE status = 'Failed' AND kind = 'route_event'
+), recent AS MATERIALIZED (
+    SELECT e.* FROM events e
+     WHERE e.created_at >= $1 AND e.created_at < $2 AND e.disposition = 'Route'
+), lacking AS (
+    SELECT e.id, e.org_id, jsonb_agg(DISTINCT j.id) AS jobs
+      FROM recent e
+      JOIN datasets d ON d.id = e.dataset_uuid
+      JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+      JOIN dag_version_datasets served
+        ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
+       AND served.dataset_version = e.dataset_version
+      JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
+      JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
+      JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
+     -- What was routed before the reader's version became active was never for it.
+     WHERE e.routed_at >= reads.updated_at
+       AND NOT EXISTS (
+           SELECT FROM tasks t
+            WHERE t.job_id = j.id
+              AND t.dedupe_key = CASE e.kind
+                  WHEN 'cursor' THEN concat_ws(':', 'cursor', e.dataset_uuid, e.dataset_version, e.cursor_value)
+                  WHEN 'partition' THEN concat_ws(':', 'partition', e.dataset_uuid, e.dataset_version, e.partition_key)
+                  ELSE concat_ws(':', 'whole', e.dataset_uuid, e.dataset_version)
+              END || CASE WHEN e.commit_number IS NOT NULL AND (e.kind = 'update' OR EXISTS (
+                      SELECT FROM partition_versions p
+                       WHERE p.dataset_version = e.dataset_version AND p.valid_from < e.commit_number
+                         AND (p.partition_key = e.partition_key OR p.block_range && e.block_range)))
+                      THEN ':commit:' || e.commit_number ELSE '' END)
+       AND NOT EXISTS (SELECT FROM held_events h WHERE h.job_id = j.id AND h.event_id = e.id)
+     GROUP BY e.id, e.org_id
+), lost AS (
+    SELECT id, org_id, jobs FROM lacking
+    UNION ALL
+    SELECT e.id, e.org_id, NULL FROM recent e
+     WHERE e.routed_at IS NULL AND NOT EXISTS (SELECT FROM held_events h WHERE h.event_id = e.id)
+), promised AS (
+    INSERT INTO outbox (org_id, kind, payload, dedupe_key)
+    SELECT org_id, 'route_event', jsonb_strip_nulls(jsonb_build_object('event_id', id, 'jobs', jobs)), 'again:event:' || id
+      FROM lost
+     WHERE NOT EXISTS (SELECT FROM owed WHERE owed.event_id = lost.id::text)
+    ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND status IN ('Pending', 'Processing') DO NOTHING
+    RETURNING id
+)
+SELECT count(*) FROM promised;
+
+-- name: untold_commits
+-- Commits made from $1 to $2 of which their task said nothing, although somebody read that dataset then. A word of the
+-- same task about the same generation that names no commit may have been about this one.
+SELECT c.dataset_uuid, c.number, c.org_id, c.dataset_version, c.task_id, c.attempt
+  FROM commits c
+  JOIN datasets d ON d.id = c.dataset_uuid
+  JOIN dag_current_versions v ON v.org_id = d.org_id AND v.dag_name = d.producer_dag_name
+  JOIN dag_version_datasets served
+    ON served.dag_version_id = v.dag_version_id AND served.dataset_uuid = c.dataset_uuid
+   AND served.dataset_version = c.dataset_version
+ WHERE c.created_at >= $1 AND c.created_at < $2
+   AND EXISTS (
+       SELECT FROM job_inputs i
+         JOIN jobs j ON j.id = i.job_id AND j.activation = 'reactive'
+         JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
+        WHERE i.dataset_uuid = c.dataset_uuid AND i.live AND i.triggers AND reads.updated_at <= c.created_at)
+   AND NOT EXISTS (
+       SELECT FROM events e
+        WHERE e.producer_run_id = c.task_id AND e.dataset_uuid = c.dataset_uuid
+          AND e.dataset_version = c.dataset_version AND coalesce(e.commit_number, c.number) = c.number);
+
+-- name: partitions_of
+-- What these commits ($1: datasets, $2: numbers) set and is still in force.
+SELECT p.dataset_uuid, p.valid_from AS number, p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop
+  FROM unnest($1::uuid[], $2::bigint[]) AS c (dataset_uuid, number)
+  JOIN partition_versions p ON p.dataset_uuid = c.dataset_uuid AND p.valid_from = c.number
+ WHERE p.valid_to IS NULL;
+
+-- name: tell
+-- The events that those tasks should have sent, under the ids they would have had, with a promise to route each.
+WITH told AS (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::bigint[], $5::uuid[], $6::uuid[], $7::uuid[], $8::text[],
+                         $9::text[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[])
+        AS v (org_id, task_id, attempt, commit_number, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value,
+              partition_key, range_start, range_stop)
+), stored AS (
+    INSERT INTO events (id, org_id, origin, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
+                        dataset_version, scope, cursor_value, partition_key, block_range, commit_number)
+    SELECT event_id, org_id, 'task', kind::event_kind, attempt, task_id, task_id, dataset_uuid, dataset_version, scope,
+           cursor_value, partition_key, CASE WHEN range_start IS NOT NULL THEN int8range(range_start, range_stop) END,
+           commit_number
+      FROM told
+    ON CONFLICT DO NOTHING
+    RETURNING id, org_id
+), owed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored
+)
+SELECT count(*) FROM stored;
+
+-- name: owe_invalidations
+-- As for events: invalidations of current generations, made from $1 to $2, that were never routed, or for which a reader
+-- that was active then has no task.
+WITH owed AS MATERIALIZED (
+    SELECT payload ->> 'invalidation_id' AS invalidation_id FROM outbox
+     WHERE status = 'Pending' AND kind = 'route_invalidation'
+    UNION ALL SELECT payload ->> 'invalidation_id' FROM outbox WHERE status = 'Processing' AND kind = 'route_invalidation'
+    UNION ALL SELECT payload ->> 'invalidation_id' FROM outbox WHERE status = 'Failed' AND kind = 'route_invalidation'
+), recent AS MATERIALIZED (
+    SELECT v.*
+      FROM dag_current_versions c
+      JOIN dag_version_datasets served ON served.dag_version_id = c.dag_version_id
+      JOIN data_invalidations v
+        ON v.dataset_version = served.dataset_version AND v.created_at >= $1 AND v.created_at < $2
+     WHERE v.disposition = 'Route' AND v.block_range IS NOT NULL
+), lacking AS (
+    SELECT v.id, v.org_id, jsonb_agg(DISTINCT j.id) AS jobs
+      FROM recent v
+      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
+      JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
+      JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
+     WHERE v.routed_at >= reads.updated_at
+       AND NOT EXISTS (
+           SELECT FROM tasks t
+            WHERE t.job_id = j.id
+              AND t.dedupe_key = concat_ws(':', 'partition', v.dataset_uuid, v.dataset_version,
+                                           block_range_key(v.block_range), 'invalidation', v.id))
+     GROUP BY v.id, v.org_id
+), lost AS (
+    SELECT id, org_id, jobs FROM lacking
+    UNION ALL
+    SELECT v.id, v.org_id, NULL FROM recent v WHERE v.routed_at IS NULL
+), promised AS (
+    INSERT INTO outbox (org_id, kind, payload, dedupe_key)
+    SELECT org_id, 'route_invalidation', jsonb_strip_nulls(jsonb_build_object('invalidation_id', id, 'jobs', jobs)),
+           'again:invalidation:' || id
+      FROM lost
+     WHERE NOT EXISTS (SELECT FROM owed WHERE owed.invalidation_id = lost.id::text)
+    ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND status IN ('Pending', 'Processing') DO NOTHING
+    RETURNING id
+)
+SELECT count(*) FROM promised;
+
+-- name: owe_wake_ups
+-- Tasks that were woken, that nobody claims, and whose message must be gone: it was sent longer ago ($1) than the oldest
+-- that still waits on the queue of their runtime ($2, $3). They are woken again; a message too many does no harm.
+WITH owed AS MATERIALIZED (
+    SELECT payload ->> 'task_id' AS task_id FROM outbox WHERE status = 'Pending' AND kind = 'enqueue_task'
+    UNION ALL SELECT payload ->> 'task_id' FROM outbox WHERE status = 'Processing' AND kind = 'enqueue_task'
+), lost AS (
+    SELECT t.id, t.org_id, j.runtime
+      FROM tasks t
+      JOIN jobs j ON j.id = t.job_id
+      JOIN dag_current_versions c
+        ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
+      JOIN unnest($2::text[], $3::interval[]) AS q (runtime, oldest) ON q.runtime = j.runtime
+     WHERE t.status = 'Queued' AND t.woken_at < now() - $1::interval - q.oldest
+       AND NOT EXISTS (SELECT FROM owed WHERE owed.task_id = t.id::text)
+       FOR NO KEY UPDATE OF t SKIP LOCKED
+), woken AS (
+    UPDATE tasks t SET woken_at = now() FROM lost
+     WHERE t.id = lost.id AND (t.status = 'Queued') IS TRUE
+    RETURNING t.id, t.org_id, lost.runtime
+), promised AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime) FROM woken
+)
+SELECT count(*) FROM woken;
