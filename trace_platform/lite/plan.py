@@ -49,7 +49,10 @@ def children(
     names: Sequence[str], settings: Settings, *, ports: Ports, tls: TlsFiles, dsns: Dsns, worker_token: str, issuer: str
 ) -> list[Child]:
     base = _common(settings, ports, tls, worker_token)
-    return [_child(name, _for(name, base, dsns, issuer), ports) for name in names]
+    known = {name: _for(name, base, dsns, issuer) for name in names}
+    if "worker" in known:
+        known["worker"] = known["worker"].model_copy(update={"rpc_pools": settings.rpc_pools})
+    return [_child(name, told, ports) for name, told in known.items()]
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -63,6 +66,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
             "data": DataSettings(),
             "client": ClientSettings(),
             "queue": QueueSettings(),
+            "rpc_pools": {},
             "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
             "dispatcher": settings.dispatcher.model_copy(
                 update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}

@@ -64,6 +64,7 @@ class Follower:
     seen: int = -1
     """The head when there was last nothing to do: until it changes, one cheap question is enough."""
     tables: Mapping[str, HotTable] = field(init=False)
+    prepared: bool = False
 
     def __post_init__(self) -> None:
         self.tables = {
@@ -240,7 +241,8 @@ class Follower:
                 dataset_version=self.ctx.outputs[index].ref.dataset_version,
                 start=one.start,
                 end=end,
-                reason=f"reorg {one.id}: {one.cause}",
+                reason=f"a reorg: {one.cause}",
+                cause=f"announcement {one.id} of {self.source}",
             )
             for index, end in spans.items()
         ]
@@ -260,8 +262,16 @@ class Follower:
         return self.connection
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        for table in self.tables.values():
-            hot_tables.ensure(connection, table)
+        """Tables as they must be; empty, if the version says so and nothing of it was told yet."""
+        asked = self.ctx.task.bootstrap
+        with connection.transaction():
+            if asked is not None and asked.reset_outputs and not self.prepared:
+                announcements.forget_source(connection, self.source)
+                for table in self.tables.values():
+                    hot_tables.drop(connection, table)
+            for table in self.tables.values():
+                hot_tables.ensure(connection, table)
+        self.prepared = True
 
     def close(self) -> None:
         if self.connection is not None:

@@ -31,6 +31,7 @@ from trace_platform.settings.groups import (
     PostgresSettings,
     QuerySettings,
     QueueSettings,
+    RpcPoolSettings,
     RuntimeSettings,
     SparkSettings,
     StateSettings,
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
     tokens: TokenSettings = TokenSettings()
     loops: LoopSettings = LoopSettings()
     runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
+    rpc_pools: Mapping[Name, RpcPoolSettings] = {}
     worker: WorkerSettings = WorkerSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()

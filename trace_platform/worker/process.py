@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.errors import SettingsError
 from trace_platform.operators.context import Resources
 from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
-from trace_platform.settings import Settings
+from trace_platform.settings import RpcPoolSettings, Settings
 from trace_platform.spark.class_archive import archive_for
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
@@ -55,7 +56,28 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
 
 
 def resources(settings: Settings) -> Resources:
-    return Resources(data_dsn=required(settings.data.dsn, "data.dsn"))
+    pools = {name: pool_of(name, pool) for name, pool in settings.rpc_pools.items() if pool.endpoints is not None}
+    return Resources(data_dsn=required(settings.data.dsn, "data.dsn"), rpc_pools=pools)
+
+
+def pool_of(name: str, told: RpcPoolSettings) -> RpcPool:
+    """From `https://one  name=https://two`."""
+    words = told.endpoints.get_secret_value().split() if told.endpoints else []
+    return RpcPool(
+        name,
+        told.chain_id,
+        tuple(_endpoint(word) for word in words),
+        max_concurrency=told.max_concurrency,
+        batch_size=told.batch_size,
+        requests_per_second=told.requests_per_second,
+        timeout=told.timeout_seconds,
+        verify_roots=told.verify_roots,
+    )
+
+
+def _endpoint(word: str) -> Endpoint:
+    name, separator, url = word.partition("=")
+    return Endpoint(url, name) if separator and "://" not in name else Endpoint(word)
 
 
 def queue_of(settings: Settings) -> str:
