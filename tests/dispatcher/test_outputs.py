@@ -17,6 +17,7 @@ from trace_platform.contracts import Claimed, FilesRequest, OutputBody
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import list_files
+from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.domain.objects import Folder
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest
 from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
@@ -239,3 +240,23 @@ async def test_old_news_that_is_new_in_part_is_refused_and_can_be_tried_again(co
     with pytest.raises(Conflict, match="a later attempt wrote it"):
         await finish(control, early, early_claims, staged(control, chain, early, (0, 99)))
     assert await in_force(control) == [("0-49", 1)]
+
+
+async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control: Control) -> None:
+    chain = await deploy_chain(control)
+    winner, claims = await begun(control, chain)
+    outputs = staged(control, chain, winner, (0, 99))
+    control.objects.put(folder_of(winner).object("first_0_99_again_1.parquet"), b"Spark ran it twice")
+    await finish(control, winner, claims, outputs)
+    loser, theirs = await begun(control, chain)
+    staged(control, chain, loser, (100, 199))
+    failure = completion(loser, status="Failed", error_message="no", retryable=False)
+    await Completer(control)(failure, theirs)
+    running, _ = await begun(control, chain)
+    staged(control, chain, running, (200, 299))
+    assert await Janitor(control).once() == 0, "it is too early"
+    await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
+    assert await Janitor(control).once() == 2
+    left = {stored.name.name for stored in control.objects.objects(Folder.parse("s3://trace/datasets/"))}
+    assert left == {"first_0_99.parquet", "first_200_299.parquet", "_SUCCESS"}
+    assert await Janitor(control).once() == 0, "each is looked at once"

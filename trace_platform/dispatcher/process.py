@@ -15,6 +15,7 @@ from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import run_loop, stopped
 from trace_platform.dispatcher.loops.reap import Reaper
@@ -57,6 +58,7 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
             ("reap", Reaper(control), control.leases),
             ("sources", KeepSources(control), control.sources),
             ("retire", Retire(control), Bell()),
+            ("janitor", Janitor(control), Bell()),
             ("reconcile", Reconciler(control, settings.loops), Bell()),
         ):
             task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
