@@ -14,6 +14,7 @@ import asyncpg
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import EventsAnswer, EventsRequest, Fenced, InvalidationBody
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.count_completions import count_events
 from trace_platform.dispatcher.told import Told, read_events, require_writable, transposed
 from trace_platform.domain.event import RangeScope, scope_key
 from trace_platform.domain.ids import DatasetId, DatasetVersion, invalidation_id
@@ -26,10 +27,12 @@ async def accept_events(control: Control, request: EventsRequest, claims: Claims
     told = read_events(request.events, claims)
     spans = read_invalidations(request.invalidations, claims)
     async with control.pool.acquire() as connection, connection.transaction():
-        await lock_fenced(connection, request)
-        accepted = await store_events(connection, claims, told, {})
+        row = await lock_fenced(connection, request)
+        accepted = new = await store_events(connection, claims, told, {})
         accepted += await store_invalidations(connection, claims, request.invalidations, spans, None)
     control.owed.ring()
+    if new:
+        await count_events(control, row["job_id"], new)
     return EventsAnswer(accepted=accepted)
 
 
