@@ -38,6 +38,9 @@ from trace_platform.errors import (
     TraceError,
     Unauthenticated,
 )
+from trace_platform.observe.doorway import REQUEST_ID
+from trace_platform.observe.logs import spoken_of
+from trace_platform.observe.tracing import carried
 from trace_platform.settings import Settings
 from trace_platform.tls import client_context
 from trace_platform.user_calls import USER
@@ -80,7 +83,9 @@ class DispatcherClient:
     ) -> httpx.Response:
         """A call of the user API, for a user whose token was verified. A refusal is handed back as it was said."""
         # Percent-encoded, because a subject may be any text and a header may not.
-        headers = {USER: quote(user, safe="")} | ({"content-type": content_type} if content_type else {})
+        headers = {USER: quote(user, safe=""), **({"content-type": content_type} if content_type else {}), **carried()}
+        if (request_id := spoken_of().get("request")) is not None:
+            headers[REQUEST_ID] = str(request_id)  # one name for it at every door
         try:
             return await self._http.request(method, f"{path}?{query}" if query else path, content=body, headers=headers)
         except httpx.HTTPError as away:
@@ -147,7 +152,7 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
 async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
     """The answer, or the refusal that the door said, as the error it is."""
     try:
-        answer = await http.post(path, content=body, headers=headers)
+        answer = await http.post(path, content=body, headers={**headers, **carried()})
     except httpx.HTTPError as away:
         raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
     if answer.is_error:

@@ -12,6 +12,7 @@ from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Any
 
 import msgspec
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,8 +34,12 @@ from trace_platform.errors import (
     Unauthenticated,
     Unavailable,
 )
+from trace_platform.observe.doorway import Doorway
+from trace_platform.observe.metrics import Metrics
 from trace_platform.settings import TlsSettings
 from trace_platform.tls import TlsFiles, reload_if_changed, server_context
+
+log = structlog.get_logger()
 
 STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
     (BadInput, 400),
@@ -47,6 +52,7 @@ STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
 )
 
 RENEWAL_LOOK_SECONDS = 60.0
+HTTP_FAULT = 500
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,18 @@ class Door:
 
 @asynccontextmanager
 async def open_doors(
-    doors: Sequence[Door], tls: TlsSettings, look_every: float = RENEWAL_LOOK_SECONDS
+    doors: Sequence[Door],
+    tls: TlsSettings,
+    look_every: float = RENEWAL_LOOK_SECONDS,
+    *,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[dict[str, str]]:
     """Listen on every door until the block ends; gives the address of each. All are bound before any is served."""
+    metrics = metrics or Metrics()
     files = _files(tls)
     context = _context(files)
     sockets = [_bind(door) for door in doors]
-    servers = [_server(door.app, context) for door in doors]
+    servers = [_server(Doorway(door.app, door.name, metrics), context) for door in doors]
     serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
     renewal = asyncio.create_task(_follow_renewals(context, files, look_every))
     try:
@@ -110,12 +121,19 @@ def health_routes(ready: Callable[[], Awaitable[None]]) -> list[Route]:
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
+def bearer(request: Request) -> str | None:
+    """The token in `Authorization: Bearer`, if there is one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
 async def on_refusal(request: Request, refusal: Exception) -> Response:
     """A refusal is an answer, never a stack trace."""
-    del request
     if not isinstance(refusal, TraceError):
         raise refusal
-    return refusal_response(refusal)
+    answer = refusal_response(refusal)
+    _say(request, refusal, answer.status_code)
+    return answer
 
 
 async def on_no_route(request: Request, wrong: Exception) -> Response:
@@ -132,6 +150,16 @@ async def on_outage(request: Request, away: Exception) -> Response:
 
 HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
 """The exception handlers of every door."""
+
+
+def _say(request: Request, refusal: TraceError, status: int) -> None:
+    """What was refused, for whoever looks after the system. Strangers at a door are not worth a line each."""
+    say = log.debug if isinstance(refusal, Unauthenticated | NotFound) else log.info
+    if status >= HTTP_FAULT:
+        say = log.warning
+    # Neither headers nor body: those hold tokens.
+    said = {"code": refusal.code, "because": refusal.message, "where": refusal.where}
+    say("refused", method=request.method, path=request.url.path, status=status, **said)
 
 
 def _files(tls: TlsSettings) -> TlsFiles:

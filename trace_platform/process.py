@@ -7,11 +7,9 @@ process runs under `trace up`, under systemd, or with no supervisor at all.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -19,7 +17,11 @@ import structlog
 import uvloop
 
 from trace_platform.errors import TraceError, Unavailable
-from trace_platform.settings import LogSettings, Settings
+from trace_platform.observe.listener import serve_metrics
+from trace_platform.observe.logs import configure_logging
+from trace_platform.observe.metrics import Metrics
+from trace_platform.observe.tracing import start_tracing, stop_tracing
+from trace_platform.settings import Settings
 
 log = structlog.get_logger()
 
@@ -32,6 +34,7 @@ class Process:
     ) -> None:
         self.name = name
         self.settings = settings
+        self.metrics = Metrics()
         self.stop = asyncio.Event()
         self._notify_socket = notify_socket
         self._watchdog_seconds = watchdog_seconds
@@ -69,15 +72,19 @@ def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitab
         _stop_on_signals(process.stop)
         watchdog = asyncio.create_task(process.watchdog())
         try:
-            await main(process)
+            with serve_metrics(process.metrics, settings.metrics.port):
+                await main(process)
         finally:
             watchdog.cancel()
 
     try:
+        start_tracing(name, settings.tracing)
         uvloop.run(framed())
     except TraceError as refusal:
         log.error("ended", **refusal.as_dict())  # noqa: TRY400 - a refusal is said, not traced
         return 1
+    finally:
+        stop_tracing()
     log.info("stopped")
     return 0
 
@@ -96,25 +103,6 @@ async def until_answers(process: Process, what: str, ask: Callable[[], Awaitable
         with suppress(TimeoutError):
             await asyncio.wait_for(process.stop.wait(), pause)
         pause = min(pause * 2, 2.0)
-
-
-def configure_logging(name: str, settings: LogSettings) -> None:
-    for_eyes = settings.format == "console"
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.StackInfoRenderer(),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer() if for_eyes else structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
-        cache_logger_on_first_use=False,
-    )
-    structlog.contextvars.bind_contextvars(process=name)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(levelname)s %(name)s %(message)s")
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:

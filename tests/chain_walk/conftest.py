@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.session import start_session, stop_session
+from trace_platform.store.migrate import Database
 
 
 @pytest.fixture(scope="package")
@@ -36,7 +37,7 @@ def devchain() -> Iterator[Devchain]:
 
 @pytest.fixture
 async def rig(
-    state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: object, devchain: Devchain
+    clone: Callable[[Database], str], tmp_path: Path, spark: object, devchain: Devchain
 ) -> AsyncIterator[Rig]:
-    async with walking(state_db, queue_db, tmp_path) as walk:
-        yield Rig(walk, data_db, spark, devchain)
+    async with walking(clone("state"), clone("queue"), tmp_path) as walk:
+        yield Rig(walk, clone("data"), spark, devchain)

@@ -47,10 +47,10 @@ class Rig:
         moving = (
             "SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing'))"
             " + (SELECT count(*) FROM tasks t JOIN jobs j ON j.id = t.job_id"
-            "     WHERE j.activation <> 'source' AND (t.status IN ('Queued', 'Running') OR t.next_retry_at IS NOT NULL))"
+            " WHERE j.activation <> 'source' AND (t.status IN ('Queued', 'Running') OR t.next_retry_at IS NOT NULL))"
         )
         async with asyncio.timeout(seconds):
-            while await self.walk.control.pool.fetchval(moving):
+            while await self.walk.control.pool.fetchval(moving):  # noqa: ASYNC110 - several processes are waited for
                 await asyncio.sleep(0.05)
 
     async def failures(self) -> list[str]:
@@ -63,8 +63,8 @@ class Rig:
     async def cold(self, dag: str, job: str, output: int = 0) -> pa.Table | None:
         """Every row in force, read without Spark and without any of our readers."""
         rows = await self.walk.control.pool.fetch(
-            "SELECT p.location, f ->> 'name' AS name FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid,"
-            " jsonb_array_elements(p.files) f WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2"
+            "SELECT p.location, f ->> 'name' AS name"
+            " FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid, jsonb_array_elements(p.files) f WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2"
             " AND d.producer_output_index = $3 AND p.valid_to IS NULL ORDER BY lower(p.block_range), name",
             dag,
             job,
@@ -77,8 +77,8 @@ class Rig:
     async def version(self, dag: str, job: str, output: int = 0) -> UUID:
         found: UUID = await self.walk.control.pool.fetchval(
             "SELECT v.dataset_version FROM dag_current_versions c"
-            " JOIN dag_version_datasets v ON v.dag_version_id = c.dag_version_id JOIN datasets d ON d.id = v.dataset_uuid"
-            " WHERE c.dag_name = $1 AND d.producer_job_name = $2 AND d.producer_output_index = $3",
+            " JOIN dag_version_datasets v ON v.dag_version_id = c.dag_version_id"
+            " JOIN datasets d ON d.id = v.dataset_uuid WHERE c.dag_name = $1 AND d.producer_job_name = $2 AND d.producer_output_index = $3",
             dag,
             job,
             output,
@@ -93,7 +93,7 @@ class Rig:
         return {number: bytes(block_hash) for number, block_hash in rows}
 
     async def seam(self, dag: str, hot: str, cold: str, output: int, table: str) -> list[dict[str, Any]]:
-        """By the rule alone, in plain SQL and Python: hot where a mark is newer than the cold commit, cold elsewhere."""
+        """By the rule alone: hot where a mark is newer than the cold commit, cold elsewhere."""
         version = await self.version(dag, hot, output)
         commit = await self.walk.control.pool.fetchval(
             "SELECT coalesce(max(h.last_commit), 0) FROM dataset_heads h JOIN datasets d ON d.id = h.dataset_uuid"
@@ -108,7 +108,7 @@ class Rig:
                 " AND (compacted_in IS NULL OR compacted_in > %s)",
                 (version, commit),
             ).fetchall()
-            rows = connection.execute(f"SELECT * FROM hot.d_{version.hex}").fetchall()  # type: ignore[arg-type]  # noqa: S608
+            rows = connection.execute(f"SELECT * FROM hot.d_{version.hex}").fetchall()  # noqa: S608
         is_hot = {mark["number"] for mark in marks}
         from_hot = [row for row in rows if row["block_number"] in is_hot]
         files = await self.cold(dag, cold, output)

@@ -18,7 +18,7 @@ from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import PROCESSES
 from trace_platform.operators.registry import IN_PROCESS
-from trace_platform.query.process import query_door
+from trace_platform.query.process import metrics_route, query_door
 from trace_platform.settings import IdentitySettings, TokenSettings, leaves
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,7 +31,7 @@ DOORS = {
     "Dispatcher, task door": task_door(HOLLOW, NOTHING),
     "Dispatcher, internal door": internal_door(HOLLOW),
     "Query, task door": query_door(NOTHING),
-    "Query, internal door": query_door(NOTHING),
+    "Query, internal door": query_door(NOTHING, metrics_route(NOTHING, IdentitySettings())),
 }
 
 

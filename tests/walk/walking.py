@@ -23,7 +23,7 @@ from trace_platform.dispatcher.process import dispatching
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.operators.context import Resources
 from trace_platform.operators.outcome import Outcome
-from trace_platform.settings import TlsSettings, load_settings
+from trace_platform.settings import DispatcherSettings, TlsSettings, load_settings
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.identity import hash_token
 from trace_platform.store.signing_keys import published
@@ -71,12 +71,20 @@ class Walk:
 
 @asynccontextmanager
 async def walking(
-    state_db: str, queue_db: str, tmp_path: Path, *, replica: str = "one", deploys: bool = True
+    state_db: str,
+    queue_db: str,
+    tmp_path: Path,
+    *,
+    replica: str = "one",
+    deploys: bool = True,
+    beat_seconds: float = 5.0,
 ) -> AsyncIterator[Walk]:
     """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing."""
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
+    settings = load_settings({}, home=tmp_path).model_copy(
+        update={"tls": tls, "dispatcher": DispatcherSettings(beat_seconds=beat_seconds)}
+    )
     async with control_for(state_db, queue_db, tmp_path, replica=replica) as bare:
         verifier = Verifier(lambda: published(bare.pool), settings.tokens)
         control = replace(bare, minted=verifier.remember)

@@ -15,6 +15,7 @@ import asyncpg
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import EventsAnswer, EventsRequest, Fenced, InvalidationBody
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.count_completions import count_events
 from trace_platform.dispatcher.told import Told, read_events, require_writable, transposed
 from trace_platform.domain.event import RangeScope, scope_key
 from trace_platform.domain.ids import DatasetId, DatasetVersion, invalidation_id
@@ -28,13 +29,15 @@ async def accept_events(control: Control, request: EventsRequest, claims: Claims
     spans = read_invalidations(request.invalidations, claims)
     async with control.pool.acquire() as connection, connection.transaction():
         row = await lock_fenced(connection, request)
-        accepted = await store_events(connection, claims, told, {})
+        accepted = new = await store_events(connection, claims, told, {})
         accepted += await store_invalidations(connection, claims, request.invalidations, spans, None)
         if request.state is not None:
             await connection.execute(queries("complete")["save_state"], row["org_id"], row["job_id"], request.state)
         if told or spans or request.state is not None:
             await acknowledge_bootstrap(connection, row["job_id"])
     control.owed.ring()
+    if new:
+        await count_events(control, row["job_id"], new)
     return EventsAnswer(accepted=accepted)
 
 

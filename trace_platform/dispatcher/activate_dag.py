@@ -59,6 +59,8 @@ async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id
         if done is not None:
             control.owed.ring()
             control.leases.ring()
+            control.sources.ring()
+            control.metrics.moved("any", "Canceled", done.canceled_tasks)
             return done
     raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
 

@@ -13,9 +13,11 @@ from trace_platform.user_contracts import CancelAnswer
 
 async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str) -> CancelAnswer:
     """Canceled before is no refusal: the call may be a repeated one."""
-    ended = await control.pool.fetchval(queries("lifecycle")["cancel_task"], task_id, org_id, reason)
-    if ended:
+    was = await control.pool.fetchval(queries("lifecycle")["cancel_task"], task_id, org_id, reason)
+    if was:
+        control.metrics.moved(was, "Canceled")
         control.owed.ring()  # its slot may be another's turn
+        control.sources.ring()  # it may have been the run of one
         return CancelAnswer(task_id=task_id, changed=True)
     status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
     if status is None:

@@ -37,7 +37,7 @@ def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
     async def run(asked: Sequence[ClaimRequest]) -> Sequence[Answer | Exception]:
         return await claim_tasks(control, asked)
 
-    return Coalesced(run, key=lambda request: request.task_id)
+    return Coalesced(run, key=lambda request: request.task_id, verb="claim", metrics=control.metrics)
 
 
 async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[Answer | Exception]:
@@ -47,6 +47,7 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
         [request.worker_id for request in asked],
         [uuid4() for _ in asked],
     )
+    control.metrics.moved("Queued", "Running", sum(row["claimed"] for row in rows))
     return [await _answer(control, row) for row in rows]
 
 
@@ -81,6 +82,8 @@ async def _answer(control: Control, row: asyncpg.Record) -> Answer:
     if not row["claimed"]:
         return NotClaimed(reason=_why_not(row["was"]))
     job = await control.jobs.get(row["job_id"])
+    control.names.remember(row["task_id"], job)
+    control.leases.due_in(job.heartbeat_timeout_seconds)
     trigger = _trigger_dataset(row["trigger"])
     inputs = [_input(one, trigger) for one in msgspec.json.decode(row["inputs"] or "[]")]
     task = payload(job, row, inputs)

@@ -7,8 +7,12 @@ Dispatcher answers as quickly as ever, and a busy one pays one round trip and on
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from trace_platform.observe.metrics import Metrics
+from trace_platform.observe.tracing import batch_span, here
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -22,6 +26,8 @@ class Coalesced(Generic[Q, A]):
         run: Callable[[Sequence[Q]], Awaitable[Sequence[A | Exception]]],
         *,
         key: Callable[[Q], Hashable],
+        verb: str = "batch",
+        metrics: Metrics | None = None,
         at_once: int = 2,
         most: int = 200,
     ) -> None:
@@ -29,25 +35,29 @@ class Coalesced(Generic[Q, A]):
         self._key = key
         self._most = most
         self._free = at_once
-        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
+        self._verb = verb
+        self._sizes = (metrics or Metrics()).batch_size.labels(verb)
+        # A batch is nobody's: what it says and traces must not be said of the caller who happened to start it.
+        self._context = contextvars.copy_context()
+        self._waiting: list[tuple[Q, asyncio.Future[A], Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, question: Q) -> A:
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, answer))
+        self._waiting.append((question, answer, here()))
         self._go()
         return await answer
 
     def _go(self) -> None:
         while self._free and self._waiting:
             self._free -= 1
-            task = asyncio.create_task(self._one_batch(self._take()))
+            task = asyncio.create_task(self._one_batch(self._take()), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _take(self) -> list[tuple[Q, asyncio.Future[A]]]:
+    def _take(self) -> list[tuple[Q, asyncio.Future[A], Any]]:
         """As many as may go together: two questions about one thing never do."""
-        batch: dict[Hashable, tuple[Q, asyncio.Future[A]]] = {}
+        batch: dict[Hashable, tuple[Q, asyncio.Future[A], Any]] = {}
         left = []
         for waiting in self._waiting:
             key = self._key(waiting[0])
@@ -58,14 +68,16 @@ class Coalesced(Generic[Q, A]):
         self._waiting = left
         return list(batch.values())
 
-    async def _one_batch(self, batch: list[tuple[Q, asyncio.Future[A]]]) -> None:
+    async def _one_batch(self, batch: list[tuple[Q, asyncio.Future[A], Any]]) -> None:
+        self._sizes.observe(len(batch))
         try:
-            answers: Sequence[A | Exception] = await self._run([question for question, _ in batch])
+            with batch_span(self._verb, [caller for _, _, caller in batch], size=len(batch)):
+                answers: Sequence[A | Exception] = await self._run([question for question, _, _ in batch])
         except Exception as wrong:  # noqa: BLE001 - every caller hears of it
             answers = [wrong] * len(batch)
         finally:
             self._free += 1
-        for (_, future), answer in zip(batch, answers, strict=True):
+        for (_, future, _), answer in zip(batch, answers, strict=True):
             if future.done():  # the caller has gone
                 continue
             if isinstance(answer, Exception):

@@ -28,6 +28,7 @@ from trace_platform.dispatcher.accept_event import (
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.commit_outputs import commit_outputs
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.count_completions import count_one, count_plain
 from trace_platform.dispatcher.told import Told, read_events, transposed
 from trace_platform.dispatcher.verify_outputs import Schema, verify_outputs
 from trace_platform.domain.task import Backoff, retry_delay
@@ -53,7 +54,9 @@ class Completer:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._plain: Coalesced[Plain, CompleteAnswer] = Coalesced(self._run_plain, key=lambda one: one.request.task_id)
+        self._plain: Coalesced[Plain, CompleteAnswer] = Coalesced(
+            self._run_plain, key=lambda one: one.request.task_id, verb="complete", metrics=control.metrics
+        )
 
     async def __call__(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer:
         _refuse_nonsense(request)
@@ -84,6 +87,7 @@ async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[Compl
         [one.request.state for one in batch],
         *transposed(events, 10),
     )
+    await count_plain(control, batch, rows)
     return [_plain_answer(one, row) for one, row in zip(batch, rows, strict=True)]
 
 
@@ -100,8 +104,11 @@ async def complete_task(
         if not row["open"]:
             return _answered_before(row["status"], row["completion_hash"], row["completion_answer"], request, body)
         if request.status == "Completed":
-            return await _Success(control, connection, row, request, claims, schemas).commit(told, body)
-        return await _fail_or_cancel(control, connection, row, request, body)
+            answer = await _Success(control, connection, row, request, claims, schemas).commit(told, body)
+        else:
+            answer = await _fail_or_cancel(control, connection, row, request, body)
+    await count_one(control, row, answer.status, len(told))
+    return answer
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,8 @@ async def _fail_or_cancel(
     next_retry_at = await connection.fetchval(
         sql["end_task"], row["id"], request.status, delay, error, reason, None, body, None
     )
+    if delay is not None:
+        control.leases.due_in(delay.total_seconds())
     answer = CompleteAnswer(status=request.status, next_retry_at=next_retry_at)
     await connection.execute(sql["set_answer"], row["id"], msgspec.to_builtins(answer))
     await connection.execute(sql["end_attempt"], row["id"], row["attempt"], request.status, error, row["late"])

@@ -1,35 +1,19 @@
-"""What every verb of the Dispatcher stands on: the state database, known jobs, the signer, and a bell for the loops."""
+"""What every verb of the Dispatcher stands on: the state database, known jobs, the signer, bells for the loops."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import asyncpg
 
 from trace_platform.capability.claims import Claims
+from trace_platform.dispatcher.bell import Bell
+from trace_platform.dispatcher.names import TaskNames
+from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import ObjectStore, Queue, Signer
 from trace_platform.settings import RUNTIMES, RuntimeSettings, TokenSettings
 from trace_platform.store.jobs import JobCache
-
-
-class Bell:
-    """Rung when there is work for a loop; who waits hears of it at once, also if it rang before the wait."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        self._event.set()
-
-    async def heard(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        except TimeoutError:
-            pass
-        self._event.clear()
 
 
 @dataclass(frozen=True)
@@ -52,3 +36,6 @@ class Control:
     """Rung when a source is to be started or stopped."""
     leases: Bell = field(default_factory=Bell)
     """Rung when a lease or retry may be due earlier than the reaper knows."""
+    metrics: Metrics = field(default_factory=Metrics)
+    names: TaskNames = field(default_factory=TaskNames)
+    """Whose the tasks are that were claimed here, for what is said about them."""

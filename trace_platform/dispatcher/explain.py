@@ -7,7 +7,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from trace_platform.dispatcher.explain_partition import not_written, nothing_made
+from trace_platform.dispatcher.explain_event import told_of
+from trace_platform.dispatcher.explain_partition import not_written, nothing_made, parts_missing
 from trace_platform.dispatcher.explain_task import Facts, commit_of, explained
 from trace_platform.dispatcher.show_dataset import show_dataset
 from trace_platform.dispatcher.show_task import no_such_task, show_task
@@ -57,13 +58,32 @@ async def explain_partition(pool: asyncpg.Pool, user: User, dataset: str, partit
         verdict = f"{committed['partition_key']} stands at commit {committed['number']}. {chain.verdict}"
         steps = [step for step in chain.steps if commit_of(step, found.dataset_uuid)]
         return msgspec.structs.replace(chain, subject=subject, verdict=verdict, steps=steps, stopped=None)
-    if task_id := await pool.fetchval(sql["task_for_partition"], *at):
-        chain = await explain_task(pool, user.org_id, task_id)
+    task = await pool.fetchrow(sql["task_for_partition"], *at)
+    if told := await pool.fetchrow(sql["event_of_partition"], *at):
+        return await _told(pool, user.org_id, (subject, found.name or str(found.dataset_uuid)), told, task)
+    if task:
+        chain = await explain_task(pool, user.org_id, task["id"])
         return not_written(msgspec.structs.replace(chain, subject=subject), partition)
+    if part := await pool.fetchrow(sql["part_of_partition"], *at):
+        chain = await explain_task(pool, user.org_id, part["id"])
+        return parts_missing(msgspec.structs.replace(chain, subject=subject), partition, part["parts"])
     news = await pool.fetch(sql["events_for_partition"], *at)
     producer = await pool.fetchrow(sql["producer_of"], user.org_id, found.dataset_uuid)
     assert producer is not None  # noqa: S101 - its dataset was found
     return nothing_made(subject, partition, dict(producer), [dict(row) for row in news])
+
+
+async def _told(
+    pool: asyncpg.Pool, org_id: UUID, subject: tuple[str, str], news: asyncpg.Record, task: asyncpg.Record | None
+) -> Explanation:
+    """The dataset had news of it, and no rows: the chain leads through its own event."""
+    readers = await pool.fetch(queries("user_why")["readers_of_event"], news["id"], org_id)
+    maker = news["producer_task_id"]
+    producer = await explain_task(pool, org_id, maker) if maker else None
+    again = None
+    if task and task["id"] != maker and task["status"] not in {"Completed", "Canceled"}:
+        again = (await explain_task(pool, org_id, task["id"])).stopped
+    return told_of(subject, dict(news), [dict(row) for row in readers], producer, again)
 
 
 def _ends(partition: str) -> tuple[int | None, int | None]:

@@ -28,6 +28,15 @@ def not_written(chain: Explanation, partition: str) -> Explanation:
     return msgspec.structs.replace(chain, verdict=sentence, stopped=Stop(rule="not_written", sentence=sentence))
 
 
+def parts_missing(chain: Explanation, partition: str, parts: int) -> Explanation:
+    """The job has tasks over parts of it: what stopped one of them, or that the parts do not make the whole yet."""
+    if chain.stopped is not None:
+        sentence = f"{partition} is made from parts, and one of them is not done. {chain.stopped.sentence}"
+        return msgspec.structs.replace(chain, verdict=sentence)
+    sentence = f"{partition} is made from parts; {parts} that touch it have been done, and none has told of the whole."
+    return msgspec.structs.replace(chain, verdict=sentence, stopped=Stop(rule="parts_missing", sentence=sentence))
+
+
 def _step(row: Row, partition: str) -> Step:
     sentence = f"{row['dataset']} had news of {partition}."
     return Step(kind="event", at=row["created_at"], id=str(row["id"]), sentence=sentence)

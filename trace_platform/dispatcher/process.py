@@ -7,17 +7,18 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 
 from trace_platform.capability.verifier import Verifier
-from trace_platform.dispatcher.control import Bell, Control
+from trace_platform.dispatcher.bell import Bell
+from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.hear_others import HearOthers
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
-from trace_platform.dispatcher.loops.loop import run_loop, stopped
+from trace_platform.dispatcher.loops.loop import Loop, run_loop, stopped
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retire import Retire
@@ -36,11 +37,22 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     settings = process.settings
     dsn = required(settings.state.dsn, "state.dsn")
     await asyncio.to_thread(check, dsn, "state")
-    async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
+    # One more: the connection that hears the other replicas.
+    async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
         verifier = Verifier(lambda: published(pool), settings.tokens)
-        control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, settings.runtimes)
-        control = replace(control, minted=verifier.remember)
+        control = Control(
+            pool,
+            queue,
+            signer,
+            settings.tokens,
+            JobCache(pool),
+            objects,
+            replica,
+            settings.runtimes,
+            minted=verifier.remember,
+            metrics=process.metrics,
+        )
         await release_sources(control)
         async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")
@@ -53,16 +65,11 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
     async with AsyncExitStack() as stack:
         rotation = await keep_rotating(control)
         stack.push_async_callback(stopped, rotation)
-        for name, loop, bell in (
-            ("drain", Drain(control), control.owed),
-            ("reap", Reaper(control), control.leases),
-            ("sources", KeepSources(control), control.sources),
-            ("retire", Retire(control), Bell()),
-            ("janitor", Janitor(control), Bell()),
-            ("reconcile", Reconciler(control, settings.loops), Bell()),
-        ):
-            task = asyncio.create_task(run_loop(name, loop.once, loop.next_due, bell))
-            stack.push_async_callback(stopped, task)
+        for loop in loops(control, settings):
+            stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
+        others = HearOthers(control)
+        await others.start()
+        stack.push_async_callback(others.stop)
         stack.push_async_callback(verifier.close)
         doors = [
             Door(
@@ -75,4 +82,18 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
                 internal_door(control),
             ),
         ]
-        yield await stack.enter_async_context(open_doors(doors, settings.tls))
+        yield await stack.enter_async_context(open_doors(doors, settings.tls, metrics=control.metrics))
+
+
+def loops(control: Control, settings: Settings) -> list[Loop]:
+    return [
+        Loop(name, loop.once, loop.next_due, bell, settings.dispatcher.beat_seconds, control.metrics)
+        for name, loop, bell in (
+            ("drain", Drain(control), control.owed),
+            ("reap", Reaper(control), control.leases),
+            ("sources", KeepSources(control), control.sources),
+            ("retire", Retire(control), Bell()),
+            ("janitor", Janitor(control), Bell()),
+            ("reconcile", Reconciler(control, settings.loops), Bell()),
+        )
+    ]

@@ -29,7 +29,7 @@ def renewer(control: Control) -> Coalesced[Beat, HeartbeatAnswer]:
     async def run(asked: Sequence[Beat]) -> Sequence[HeartbeatAnswer | Exception]:
         return await renew_leases(control, asked)
 
-    return Coalesced(run, key=lambda beat: beat.request.task_id)
+    return Coalesced(run, key=lambda beat: beat.request.task_id, verb="heartbeat", metrics=control.metrics)
 
 
 async def renew_leases(control: Control, asked: Sequence[Beat]) -> list[HeartbeatAnswer | Exception]:

@@ -15,6 +15,7 @@ async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnsw
     attempt = await control.pool.fetchval(queries("lifecycle")["revive_task"], task_id, org_id)
     if attempt is None:
         raise await _refusal(control, org_id, task_id)
+    control.metrics.moved("Failed", "Queued")
     control.owed.ring()
     return RetryAnswer(task_id=task_id, attempt=attempt)
 

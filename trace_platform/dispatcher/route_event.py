@@ -51,6 +51,7 @@ async def route(control: Control, kind: str) -> Routed:
 async def _route(control: Control, kind: str, most: int) -> Routed:
     row = await control.pool.fetchrow(queries("route")[STATEMENTS[kind]], most, control.replica, HOLD)
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
+    control.metrics.moved("new", "Queued", row["tasks"])
     owed = zip(row["owed"] or [], row["payloads"] or [], strict=True)
     return Routed(row["events"], row["tasks"], row["waiting"], [WakeUp(*one) for one in owed])
 

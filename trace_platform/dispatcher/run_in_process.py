@@ -19,11 +19,14 @@ import structlog
 
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
+from trace_platform.capability.subject import task_fields
 from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, TaskPayload
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.errors import BadInput, Refused, Unavailable
+from trace_platform.observe.logs import speaking_of
+from trace_platform.observe.tracing import span
 from trace_platform.operators.registry import IN_PROCESS
 from trace_platform.store.queries import queries
 
@@ -82,7 +85,7 @@ async def _give_up(control: Control, task: UUID, error: str) -> Ran:
     try:
         return await _run_together(control, [task], error)
     except REFUSALS:
-        log.exception("a task can be neither run nor failed", task_id=str(task), because=error)
+        log.exception("a task can be neither run nor failed", task=str(task), because=error)
         return Ran(failed=1)
 
 
@@ -123,11 +126,12 @@ def _run(claimed: Claimed, task: TaskPayload) -> CompleteRequest:
     if operator is None:
         return _failed(claimed, f"operator {task.operator!r} does not run in the Dispatcher", retryable=False)
     try:
-        outcome = operator.run(task, task.state)
+        with span("run", **task_fields(claimed)), speaking_of(**task_fields(claimed)):
+            outcome = operator.run(task, task.state)
     except BadInput as wrong:
         return _failed(claimed, f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message, retryable=False)
     except Exception as wrong:
-        log.exception("operator failed", operator=task.operator, task_id=str(task.task_id))
+        log.exception("operator failed", operator=task.operator, **task_fields(claimed))
         return _failed(claimed, f"{type(wrong).__name__}: {wrong}", retryable=True)
     return CompleteRequest(
         task_id=task.task_id,

@@ -48,6 +48,8 @@ async def trigger(
             source = await _manual_source(control, connection, org_id, dag, job)
             found = await _store(connection, org_id, source, scope, request_id)
     control.owed.ring()
+    if found.created:
+        control.metrics.events.labels(dag, job).inc(len(found.event_ids))
     return found
 
 

@@ -23,7 +23,7 @@ async def main(process: Process) -> None:
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         app = public_door(dispatcher, settings.identity, settings.tls)
         door = Door("gateway", settings.gateway.host, settings.gateway.port, app)
-        async with open_doors([door], settings.tls) as addresses:
+        async with open_doors([door], settings.tls, metrics=process.metrics) as addresses:
             process.ready(f"open at {addresses['gateway']}")
             await process.stop.wait()
 

@@ -18,6 +18,7 @@ from trace_platform.settings import (
     ClientSettings,
     DataSettings,
     EndpointSettings,
+    MetricsSettings,
     QueueSettings,
     Settings,
     StateSettings,
@@ -101,7 +102,12 @@ def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
         "gateway": {"identity": public_key},
         "scheduler": {},
     }
-    return base.model_copy(update=dict(known[name]))
+    return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
+
+
+def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:
+    """One listener a process: the ports count on from the one that was set, in the order of the processes."""
+    return MetricsSettings(port=base.port + PROCESSES.index(name)) if base.port else base
 
 
 def _child(name: str, settings: Settings, ports: Ports) -> Child:

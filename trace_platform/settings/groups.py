@@ -77,6 +77,13 @@ class DispatcherSettings(Group):
     internal_port: int = setting(
         0, "Port of the internal door, /internal/*; 0 takes a free one.", unit="port", ge=0, le=65535
     )
+    beat_seconds: float = setting(
+        5.0,
+        "A loop that nobody wakes looks again after so long: what a dead replica left behind waits no longer.",
+        unit="s",
+        gt=0,
+        le=3600,
+    )
 
 
 class QuerySettings(Group):
@@ -304,3 +311,29 @@ class LogSettings(Group):
 
     level: Literal["debug", "info", "warning", "error"] = setting("info", "The least that is said.")
     format: Literal["json", "console"] = setting("json", "One JSON object a line, or lines for eyes.")
+
+
+class MetricsSettings(Group):
+    """Figures for Prometheus. The Dispatcher and the Query service also serve them at their internal doors."""
+
+    port: int = setting(
+        0,
+        "A loopback listener for `/metrics` in every process; 0: none. `trace up` counts on from it, one a process.",
+        unit="port",
+        ge=0,
+        le=65500,
+    )
+
+
+class TracingSettings(Group):
+    """OpenTelemetry spans. Off, and not even imported, until there is somewhere to send them."""
+
+    endpoint: str | None = setting(
+        None,
+        "Where spans go, by OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; unset: tracing is off.",
+        unit="http(s):// URL",
+        pattern=r"^https?://",
+    )
+    sample: float = setting(
+        1.0, "The share of traces that is kept, decided where a trace begins.", unit="0 to 1", ge=0, le=1
+    )

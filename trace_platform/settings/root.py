@@ -27,6 +27,7 @@ from trace_platform.settings.groups import (
     IdentitySettings,
     LogSettings,
     LoopSettings,
+    MetricsSettings,
     ObjectSettings,
     PostgresSettings,
     QuerySettings,
@@ -37,6 +38,7 @@ from trace_platform.settings.groups import (
     StateSettings,
     TlsSettings,
     TokenSettings,
+    TracingSettings,
     UpSettings,
     WorkerSettings,
     setting,
@@ -81,6 +83,8 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @property
     def object_folder(self) -> Path:

@@ -10,6 +10,8 @@ import msgspec
 from pydantic import SecretStr
 
 from trace_platform.errors import DatabaseUnavailable, SettingsError
+from trace_platform.observe.tracing import ended, is_tracing
+from trace_platform.store.queries import name_of
 
 OUTAGES = (
     OSError,
@@ -59,6 +61,14 @@ async def _speak_json(connection: asyncpg.Connection) -> None:
         encoder=lambda value: msgspec.json.encode(value).decode(),
         decoder=msgspec.json.decode,
     )
+    if is_tracing():
+        connection.add_query_logger(_trace_statement)
+
+
+def _trace_statement(said: asyncpg.connection.LoggedQuery) -> None:
+    """A span for each named statement; never its arguments."""
+    if (name := name_of(said.query)) is not None:
+        ended(f"sql {name}", said.elapsed, failed=said.exception is not None)
 
 
 async def _leave_as_it_is(connection: asyncpg.Connection) -> None:

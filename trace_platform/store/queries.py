@@ -15,4 +15,14 @@ NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 def queries(file: str) -> Mapping[str, str]:
     """The statements of `sql/<file>.sql` by name."""
     _, *parts = NAME.split((FOLDER / f"{file}.sql").read_text(encoding="utf-8"))
-    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    found = {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    _names.update({text: f"{file}.{name}" for name, text in found.items()})
+    return found
+
+
+_names: dict[str, str] = {}
+
+
+def name_of(statement: str) -> str | None:
+    """The name of a statement that was read here."""
+    return _names.get(statement)

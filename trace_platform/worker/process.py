@@ -48,6 +48,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
             runner=Runner(objects, resources(settings), spark),
             worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
             concurrency=settings.worker.concurrency,
+            metrics=process.metrics,
         )
         await until_answers(process, "data Postgres", lambda: answers(data))
         await until_answers(process, "the Dispatcher", dispatcher.ready)

@@ -8,6 +8,7 @@ queued again, and this wake-up finds it not to be claimed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,9 +17,13 @@ from typing import TypeVar
 import msgspec
 import structlog
 
+from trace_platform.capability.subject import task_fields
 from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import Claimed, CompleteRequest, Wakeup
+from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload, Wakeup
 from trace_platform.errors import BadInput, Conflict, LeaseLost, Refused, TraceError, Unavailable
+from trace_platform.observe.logs import speaking_of
+from trace_platform.observe.metrics import Metrics
+from trace_platform.observe.tracing import span
 from trace_platform.ports import Delivery, Queue
 from trace_platform.worker.door import Door
 from trace_platform.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
@@ -43,6 +48,7 @@ class Wrapper:
     concurrency: int
     sources: set[Door] = field(default_factory=set)
     """Of the always-on sources in hand."""
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and what is in hand is finished."""
@@ -82,7 +88,7 @@ class Wrapper:
         """What goes wrong with one wake-up is said, and ends nothing else: it comes again, or becomes a dead letter."""
         try:
             wake_up = msgspec.json.decode(delivery.body, type=Wakeup)
-            with structlog.contextvars.bound_contextvars(task=str(wake_up.task_id)):
+            with speaking_of(task=wake_up.task_id), span("wake-up", task=wake_up.task_id):
                 await self._follow(wake_up, delivery)
         except Exception:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
@@ -90,7 +96,11 @@ class Wrapper:
     async def _follow(self, wake_up: Wakeup, delivery: Delivery) -> None:
         claimed = await self._patiently(lambda: self.dispatcher.claim(wake_up.task_id, self.worker_id))
         if isinstance(claimed, Claimed):
-            await self._run_claimed(claimed, delivery)
+            subject = task_fields(claimed)
+            with speaking_of(**subject), span("run", **subject), self.metrics.in_hand.track_inprogress():
+                await self._run_claimed(claimed, delivery)
+        else:
+            log.info("not claimed", because=claimed.reason)
         await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
@@ -100,6 +110,8 @@ class Wrapper:
         work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
         if claimed.task.timeout_seconds is None:  # it runs until it is told to stop
             self.sources.add(door)
+        log.info("runs", operator=claimed.task.operator)
+        outcome, began = "Lost", time.perf_counter()
         try:
             await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -107,14 +119,15 @@ class Wrapper:
                 await asyncio.to_thread(self.runner.cancel, claimed)
                 await work  # its slot is free when it has ended, and not before
                 return
-            await self._report(door, work.result(), lease)
+            outcome = await self._report(door, work.result(), lease)
         finally:
             self.sources.discard(door)
             lease.cancel()
             door.lost.set()
+            self._count(claimed.task, outcome, time.perf_counter() - began)
 
-    async def _report(self, door: Door, finished: Finished, lease: asyncio.Task[str]) -> None:
-        """Again and again until it is heard, or the lease is lost: then it no longer matters."""
+    async def _report(self, door: Door, finished: Finished, lease: asyncio.Task[str]) -> str:
+        """Again and again until it is heard, or the lease is lost: then it no longer matters. How it ended."""
         while not lease.done():
             try:
                 answer = await self.tasks.complete(door.token, finished.request)
@@ -124,13 +137,18 @@ class Wrapper:
             except (LeaseLost, Refused, BadInput) as refusal:
                 log.warning("completion refused", **refusal.as_dict())
                 if isinstance(refusal, LeaseLost) or finished.request.status == "Failed":
-                    return
+                    return "Refused"
                 finished = Finished(_failed(finished.request, refusal))
             else:
                 log.info("completed", status=answer.status)
                 if finished.after_commit is not None and answer.status == "Completed":
                     await asyncio.to_thread(finished.after_commit)
-                return
+                return answer.status
+        return "Lost"
+
+    def _count(self, task: TaskPayload, outcome: str, seconds: float) -> None:
+        self.metrics.worker_tasks.labels(task.job.dag_name, task.job.name, outcome).inc()
+        self.metrics.worker_seconds.labels(task.job.dag_name, task.job.name).observe(seconds)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -64,14 +64,14 @@ def answer(view: View, method: str, params: list[Any]) -> bytes:
         raise Said(INVALID_PARAMS, f"invalid arguments for {method}") from None
 
 
-def _block(view: View, which: object, full: object = False) -> bytes:  # noqa: FBT002 - a position in JSON-RPC
+def _block(view: View, which: object, full: object = False) -> bytes:
     made = view.block(which)
     if made is None:
         return b"null"
     return made.full_json if full else made.hashes_json
 
 
-def _block_by_hash(view: View, which: object, full: object = False) -> bytes:  # noqa: FBT002 - "
+def _block_by_hash(view: View, which: object, full: object = False) -> bytes:
     if not isinstance(which, str) or len(which) != _HASH_LENGTH:
         raise Said(INVALID_PARAMS, "invalid argument 0: a hash has 32 bytes")
     return _block(view, which, full)

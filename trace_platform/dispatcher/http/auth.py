@@ -10,6 +10,7 @@ from starlette.requests import Request
 from trace_platform.capability.claims import Claims
 from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import Fenced
+from trace_platform.doors import bearer
 from trace_platform.errors import Forbidden, Unauthenticated
 from trace_platform.store.identity import hash_token, is_worker_token
 
@@ -27,15 +28,24 @@ class WorkerGate:
         self._good: dict[bytes, float] = {}
 
     async def require(self, request: Request) -> None:
-        token = request.headers.get(WORKER_TOKEN)
+        await self._check(request.headers.get(WORKER_TOKEN), f"header {WORKER_TOKEN}")
+
+    async def require_bearer(self, request: Request) -> None:
+        """The same token, also as Prometheus can send it: `Authorization: Bearer`."""
+        if WORKER_TOKEN in request.headers:
+            await self.require(request)
+        else:
+            await self._check(bearer(request), "header authorization")
+
+    async def _check(self, token: str | None, where: str) -> None:
         if token is None:
-            raise Unauthenticated("this door asks for a worker token", where=f"header {WORKER_TOKEN}")
+            raise Unauthenticated("this door asks for a worker token", where=where)
         shown = hash_token(token)
         if self._good.get(shown, 0.0) > time.monotonic():
             return
         if not await is_worker_token(self._pool, token):
             self._good.pop(shown, None)
-            raise Unauthenticated("the worker token does not hold", where=f"header {WORKER_TOKEN}")
+            raise Unauthenticated("the worker token does not hold", where=where)
         self._good[shown] = time.monotonic() + REMEMBERED_SECONDS
 
 

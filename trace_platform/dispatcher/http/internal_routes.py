@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
+import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import ClaimRequest, DrainAnswer
+from trace_platform.contracts import Claimed, ClaimRequest, DrainAnswer
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
@@ -18,19 +20,31 @@ from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.openapi import document
 from trace_platform.dispatcher.http.user_routes import user_routes
+from trace_platform.dispatcher.names import fields
+from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
+from trace_platform.observe.logs import is_debugging, speak_also_of
+from trace_platform.observe.metrics import OPENMETRICS_TEXT
+from trace_platform.observe.tracing import is_tracing, note
 from trace_platform.store.db import OUTAGES, answers
 from trace_platform.store.identity import find_user
 from trace_platform.store.signing_keys import published
 
+log = structlog.get_logger()
+
 
 def internal_door(control: Control) -> Starlette:
-    gate, claim = WorkerGate(control.pool), claimer(control)
+    gate, claim, gauges = WorkerGate(control.pool), claimer(control), Gauges(control)
 
     async def task_claim(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await claim(await read(request, ClaimRequest)))
+        asked = await read(request, ClaimRequest)
+        speak_also_of({"task": asked.task_id})
+        answer = await claim(asked)
+        if isinstance(answer, Claimed) and (job := control.names.of(asked.task_id)) is not None:
+            _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
+        return json_response(answer)
 
     async def task_fetch(request: Request) -> Response:
         await gate.require(request)
@@ -55,8 +69,14 @@ def internal_door(control: Control) -> Starlette:
         await gate.require(request)
         return json_response(DrainAnswer(told=await drain_sources(control)))
 
+    async def metrics(request: Request) -> Response:
+        await gate.require_bearer(request)
+        await gauges.refresh()
+        return Response(control.metrics.text(), media_type=OPENMETRICS_TEXT)
+
     routes = [
         Route("/internal/sources/drain", sources_drain, methods=["POST"]),
+        Route("/metrics", metrics, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
@@ -65,6 +85,14 @@ def internal_door(control: Control) -> Starlette:
         *user_routes(control),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)
+
+
+def _name(subject: dict[str, Any], worker: str) -> None:
+    speak_also_of(subject)
+    if is_tracing():
+        note(**subject)
+    if is_debugging():
+        log.debug("claimed", worker=worker)
 
 
 def _parameter(request: Request, name: str) -> str:

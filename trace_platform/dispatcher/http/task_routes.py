@@ -5,6 +5,7 @@ Next: `accept_event.py`.
 
 from __future__ import annotations
 
+import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,13 +22,17 @@ from trace_platform.contracts import (
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.http.about import about
 from trace_platform.dispatcher.http.auth import require_capability
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.publish_buffer import publish_buffer
 from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.doors import door_app, json_response
+from trace_platform.observe.logs import is_debugging
 from trace_platform.store.db import OUTAGES, answers
+
+log = structlog.get_logger()
 
 
 def task_door(control: Control, verifier: Verifier) -> Starlette:
@@ -36,22 +41,29 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
     async def heartbeat(request: Request) -> Response:
         body = await read(request, HeartbeatRequest)
         claims = await require_capability(request, verifier, body)
-        return json_response(await renew(Beat(body, claims)))
+        async with about(control, claims):
+            return json_response(await renew(Beat(body, claims)))
 
     async def completion(request: Request) -> Response:
         body = await read(request, CompleteRequest)
         claims = await require_capability(request, verifier, body)
-        return json_response(await complete(body, claims))
+        async with about(control, claims):
+            answer = await complete(body, claims)
+            if is_debugging():
+                log.debug("completed", status=answer.status)
+            return json_response(answer)
 
     async def events(request: Request) -> Response:
         body = await read(request, EventsRequest)
         claims = await require_capability(request, verifier, body)
-        return json_response(await accept_events(control, body, claims))
+        async with about(control, claims):
+            return json_response(await accept_events(control, body, claims))
 
     async def buffer(request: Request) -> Response:
         body = await read(request, BufferPublishRequest)
         claims = await require_capability(request, verifier, body)
-        return json_response(await publish_buffer(control, body, claims))
+        async with about(control, claims):
+            return json_response(await publish_buffer(control, body, claims))
 
     async def files(request: Request) -> Response:
         body = await read(request, FilesRequest)

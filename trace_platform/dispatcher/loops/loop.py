@@ -3,41 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 
-from trace_platform.dispatcher.control import Bell
+from trace_platform.dispatcher.bell import Bell
 from trace_platform.errors import Unavailable
+from trace_platform.observe.logs import speak_of
+from trace_platform.observe.metrics import Metrics
+from trace_platform.observe.tracing import span
 from trace_platform.store.db import OUTAGES
 
 log = structlog.get_logger()
 
-SLOWEST_BEAT_SECONDS = 5.0
-"""How long a loop sleeps at most: what a dead replica left behind is found within this time."""
 AFTER_TROUBLE_SECONDS = 1.0
 
 
-async def run_loop(
-    name: str, once: Callable[[], Awaitable[int]], next_due: Callable[[], Awaitable[float | None]], bell: Bell
-) -> None:
-    """`once` answers how much it did; as long as it does something, it is called again at once."""
-    while True:
-        try:
-            done = await once()
-            wait = 0.0 if done else await next_due()
-        except (*OUTAGES, Unavailable) as away:
-            log.warning("loop waits", loop=name, because=str(away) or type(away).__name__)
+@dataclass(frozen=True)
+class Loop:
+    name: str
+    once: Callable[[], Awaitable[int]]
+    """Answers how much it did; as long as it does something, it is called again at once."""
+    next_due: Callable[[], Awaitable[float | None]]
+    bell: Bell
+    beat_seconds: float = 5.0
+    """How long it sleeps at most: what a dead replica left behind is found within this time."""
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+async def run_loop(loop: Loop) -> None:
+    seconds = loop.metrics.loop_seconds.labels(loop.name)
+    failures = loop.metrics.loop_failures.labels(loop.name)
+    speak_of(loop=loop.name)
+    with loop.bell.attended():
+        while True:
+            began = time.perf_counter()
+            try:
+                wait = await _step(loop)
+            except (*OUTAGES, Unavailable) as away:
+                log.warning("loop waits", because=str(away) or type(away).__name__)
+            except Exception:
+                # A fault of ours must not stop the others' work: it is said, and tried again after a while.
+                log.exception("loop failed")
+            else:
+                seconds.observe(time.perf_counter() - began)
+                if wait != 0.0:
+                    await loop.bell.heard(max(wait, 0.001))
+                continue
+            failures.inc()
             await asyncio.sleep(AFTER_TROUBLE_SECONDS)
-            continue
-        except Exception:
-            # A fault of ours must not stop the others' work: it is said, and tried again after a while.
-            log.exception("loop failed", loop=name)
-            await asyncio.sleep(AFTER_TROUBLE_SECONDS)
-            continue
-        if wait != 0.0:
-            await bell.heard(min(max(wait if wait is not None else SLOWEST_BEAT_SECONDS, 0.001), SLOWEST_BEAT_SECONDS))
+
+
+async def _step(loop: Loop) -> float:
+    """How long to wait then."""
+    with span(f"loop {loop.name}"):
+        if await loop.once():
+            return 0.0
+        due = await loop.next_due()
+    return loop.beat_seconds if due is None else min(due, loop.beat_seconds)
 
 
 async def stopped(task: asyncio.Task[None]) -> None:

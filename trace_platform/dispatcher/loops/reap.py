@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import structlog
+
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
+
+log = structlog.get_logger()
 
 BATCH = 500
 
@@ -13,13 +17,25 @@ class Reaper:
         self._control = control
 
     async def once(self) -> int:
-        sql = queries("lifecycle")
-        lost = await self._control.pool.fetchval(sql["reap"], BATCH)
-        again = await self._control.pool.fetchval(sql["retry_due"], BATCH)
+        lost = await self._give_up()
+        again = int(await self._control.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
+        self._control.metrics.moved("Failed", "Queued", again)
         if again:
             self._control.owed.ring()
-        return int(lost) + int(again)
+        return lost + again
 
     async def next_due(self) -> float | None:
         found: float | None = await self._control.pool.fetchval(queries("lifecycle")["next_lifecycle"])
         return found
+
+    async def _give_up(self) -> int:
+        lost = await self._control.pool.fetch(queries("lifecycle")["reap"], BATCH)
+        for row in lost:
+            said = {name: value for name, value in row.items() if value is not None}
+            said |= {name: str(said[name]) for name in ("org", "task", "next_retry_at") if name in said}
+            log.warning("attempt given up", **said)
+        self._control.metrics.moved("Running", "Failed", len(lost))
+        if lost:
+            self._control.owed.ring()  # slots came back
+            self._control.sources.ring()  # a lost run may be a source's
+        return len(lost)

@@ -65,6 +65,10 @@ SELECT t.id AS task_id, t.org_id, t.job_id, t.status::text, t.attempt, t.input_v
   FROM tasks t
  WHERE t.id = $1;
 
+-- name: job_of
+-- Whose a task is, for what is said about it.
+SELECT job_id FROM tasks WHERE id = $1;
+
 -- name: renew_leases
 -- Every heartbeat asked for at once. A lost, canceled or overlong attempt is told so and never brought back.
 WITH asked AS (

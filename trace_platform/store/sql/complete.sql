@@ -90,7 +90,7 @@ WITH asked AS (
      WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL
 )
 SELECT a.n, f.id IS NOT NULL AS is_current, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer,
-       t.status::text AS now_status
+       f.job_id, t.status::text AS now_status
   FROM asked a
   LEFT JOIN fenced f ON f.n = a.n
   LEFT JOIN tasks t ON t.id = a.task_id

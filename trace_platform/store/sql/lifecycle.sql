@@ -18,7 +18,8 @@ WITH lost AS (
                * (0.5 + random() / 2)) END
       FROM lost, jobs j
      WHERE t.id = lost.id AND j.id = t.job_id
-    RETURNING t.id, t.attempt, t.error_message, t.timeout_seconds, t.started_at
+    RETURNING t.id, t.org_id, t.job_id, t.attempt, t.error_message, t.timeout_seconds, t.started_at, t.next_retry_at,
+              j.dag_name, j.name
 ), history AS (
     UPDATE task_attempts h
        SET ended_at = now(), error_message = g.error_message,
@@ -27,7 +28,7 @@ WITH lost AS (
       FROM given_up g
      WHERE h.task_id = g.id AND h.attempt = g.attempt
 )
-SELECT count(*) FROM given_up;
+SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, error_message AS because, next_retry_at FROM given_up;
 
 -- name: retry_due
 -- Waiting retries whose time has come: the next attempt, without the old token, and its wake-up.
@@ -61,7 +62,8 @@ SELECT extract(epoch FROM least(
        ) - now())::float8;
 
 -- name: cancel_task
--- A person ends a task that has not ended; its attempt, if it runs, hears of it at its next heartbeat.
+-- A person ends a task that has not ended; its attempt, if it runs, hears of it at its next heartbeat. The state that
+-- it was in, or no row.
 WITH ended AS (
     UPDATE tasks
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
@@ -70,13 +72,13 @@ WITH ended AS (
        AND (status IN ('Queued', 'Running')
             -- What has reported its last failure is over; what was only not heard of may still come back.
             OR (status = 'Failed' AND (next_retry_at IS NOT NULL OR completion_hash IS NULL)))
-    RETURNING id, attempt, lease_token
+    RETURNING id, attempt, old.status AS was
 ), history AS (
     UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL
       FROM ended e
      WHERE h.task_id = e.id AND h.attempt = e.attempt AND h.ended_at IS NULL
 )
-SELECT count(*) FROM ended;
+SELECT was::text FROM ended;
 
 -- name: revive_task
 -- A person asks for one more attempt of a task that failed.

@@ -46,9 +46,47 @@ SELECT c.task_id, c.number, p.partition_key
  ORDER BY p.partition_key = $3 DESC
  LIMIT 1;
 
+-- name: event_of_partition
+-- The newest news of a partition that a dataset itself had, by its key or a range that covers it; one that serves first.
+SELECT e.id, e.created_at, e.partition_key, e.origin::text, e.producer_task_id, e.disposition::text, e.audit_reason,
+       e.routed_at, o.id AS promise, o.status::text AS promise_status, o.last_error
+  FROM events e
+  LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
+             UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
+             UNION ALL SELECT * FROM outbox WHERE status = 'Failed') o
+         ON o.org_id = e.org_id AND o.kind = 'route_event' AND o.payload ->> 'event_id' = e.id::text
+ WHERE e.org_id = $1 AND e.dataset_uuid = $2 AND (e.partition_key = $3 OR e.block_range @> int8range($4, $5))
+ ORDER BY e.disposition = 'Route' DESC, e.partition_key = $3 DESC, e.created_at DESC
+ LIMIT 1;
+
+-- name: readers_of_event
+-- The active jobs that read a dataset, and what an event of it has come to with each: a task, a wait, or nothing new.
+SELECT DISTINCT ON (j.id) j.dag_name AS dag, j.name AS job, i.where_tree IS NOT NULL AS narrowed, h.held_at,
+       t.id AS task, t.status::text AS status, t.created_at
+  FROM events e
+  JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live
+  JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
+  LEFT JOIN tasks t ON t.job_id = j.id AND t.event_id = e.id
+  LEFT JOIN held_events h ON h.job_id = j.id AND h.event_id = e.id
+ WHERE e.id = $1 AND e.org_id = $2
+ ORDER BY j.id;
+
+-- name: part_of_partition
+-- A task of a dataset's producing job over a part of a range, for jobs that put parts together: one that has not
+-- completed first. Also how many parts there are.
+SELECT t.id, t.status::text, count(*) OVER () AS parts
+  FROM datasets d
+  JOIN jobs j ON j.org_id = d.org_id AND j.dag_name = d.producer_dag_name AND j.name = d.producer_job_name
+  JOIN tasks t ON t.job_id = j.id AND t.org_id = d.org_id
+ WHERE d.org_id = $1 AND d.id = $2 AND $3::text IS NOT NULL AND $4::bigint IS NOT NULL AND t.input_versions ? 'start'
+   AND int8range((t.input_versions ->> 'start')::bigint, (t.input_versions ->> 'end')::bigint, '[]')
+       && int8range($4, $5)
+ ORDER BY t.status IN ('Completed', 'Canceled'), t.id DESC
+ LIMIT 1;
+
 -- name: task_for_partition
 -- The newest task of a dataset's producing job that was to make a partition, or a range that covers it.
-SELECT t.id
+SELECT t.id, t.status::text
   FROM datasets d
   JOIN jobs j ON j.org_id = d.org_id AND j.dag_name = d.producer_dag_name AND j.name = d.producer_job_name
   JOIN tasks t ON t.job_id = j.id AND t.org_id = d.org_id

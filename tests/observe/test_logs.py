@@ -1,0 +1,171 @@
+"""Lines about a task carry organisation, DAG, job, task and attempt, each its own; and none carries a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import structlog
+
+from tests.dispatcher.chain import claimed
+from tests.walk.walking import Walk, walking, working
+from trace_platform.contracts import CompleteRequest, TaskPayload
+from trace_platform.dispatcher.coalesce import Coalesced
+from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.errors import LeaseLost
+from trace_platform.observe.logs import configure_logging, speak_of, speaking_of, spoken_of
+from trace_platform.operators.outcome import Outcome
+from trace_platform.settings import LogSettings
+from trace_platform.worker.run_task import run_pure
+
+pytestmark = pytest.mark.anyio
+
+SUBJECT = {"org", "dag", "job", "task", "attempt"}
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    said = io.StringIO()
+    before = logging.getLogger().handlers[:]
+    with redirect_stdout(said):
+        configure_logging("both", LogSettings(level="debug"))
+    yield lambda: [json.loads(line) for line in said.getvalue().splitlines()]
+    structlog.reset_defaults()
+    logging.getLogger().handlers[:] = before
+
+
+@pytest.fixture
+async def walk(lines: Lines, state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
+    del lines  # first: what the Dispatcher says is to be read
+    async with walking(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def test_every_line_about_a_task_says_whose_it_is_while_many_run_together(lines: Lines, walk: Walk) -> None:
+    async with working(walk.worker("one")), working(walk.worker("two")):
+        for cursor in range(20):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+        await walk.until("after", ["Completed"] * 20)
+    said = lines()
+    rows = await walk.control.pool.fetch(
+        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
+    )
+    ids = {str(row["id"]) for row in rows}
+    for event in ("claimed", "runs"):
+        assert {line["task"] for line in said if line["event"] == event} == ids
+    # One line of the worker and one of the door for each; those of the door have a request's id, each its own.
+    completed = [line for line in said if line["event"] == "completed"]
+    assert sorted(line["task"] for line in completed) == sorted([*ids, *ids])
+    requests = [line["request"] for line in completed if "request" in line]
+    assert len(set(requests)) == len(requests) == 20
+    for line in said:
+        if line["event"] in {"claimed", "runs", "completed"}:
+            assert set(line) >= SUBJECT, line
+            assert (line["org"], line["dag"], line["job"]) == (str(walk.org.id), "walk", "work")
+            assert line["attempt"] == 1
+        assert line["process"] == "both"
+
+
+async def test_no_line_holds_a_token(lines: Lines, walk: Walk) -> None:
+    seen: list[str] = []
+
+    def note(task: TaskPayload) -> Outcome:
+        if task.scope.cursor == 0:
+            raise RuntimeError("broken")
+        return run_pure(task)
+
+    async with working(walk.worker("one", note)):
+        for cursor in range(2):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+        await walk.until("after", ["Completed"])
+    await walk.dispatcher._http.post("/internal/task-claim", content=b"{", headers={"X-Trace-Worker-Token": "secret-1"})
+    seen += [str(row[0]) for row in await walk.control.pool.fetch("SELECT lease_token FROM task_attempts")]
+    text = json.dumps(lines())
+    for secret in (*seen, "secret-1", "eyJ"):
+        assert secret not in text
+
+
+async def test_a_refusal_says_whose_task_it_was_also_where_it_was_not_claimed(lines: Lines, walk: Walk) -> None:
+    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+    await walk.until("work", ["Queued"])
+    task, _ = await claimed(walk.control, await walk.control.pool.fetchval("SELECT id FROM tasks"))
+    await walk.control.pool.execute("UPDATE tasks SET lease_token = gen_random_uuid()")
+    walk.control.names.forget(task.task.task_id)  # as if another replica had given it out
+    late = CompleteRequest(
+        task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token, status="Completed"
+    )
+    with pytest.raises(LeaseLost):
+        await walk.tasks.complete(task.capability_token, late)
+    (line,) = [one for one in lines() if one["event"] == "refused"]
+    assert line["code"] == "lease_lost"
+    assert line["status"] == 409
+    assert SUBJECT | {"request"} <= set(line)
+    assert line["job"] == "work"
+
+
+async def test_an_attempt_that_is_given_up_is_said_with_whose_it_was(lines: Lines, walk: Walk) -> None:
+    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+    await walk.until("work", ["Queued"])
+    await claimed(walk.control, await walk.control.pool.fetchval("SELECT id FROM tasks"))
+    await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now()")
+    await Reaper(walk.control).once()
+    await walk.until("work", ["Failed"])
+    (line,) = [one for one in lines() if one["event"] == "attempt given up"]
+    assert set(line) >= SUBJECT
+    assert "was not heard" in line["because"]
+
+
+async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it() -> None:
+    inside: list[Any] = []
+
+    async def run(asked: Sequence[int]) -> Sequence[int]:
+        inside.append(dict(spoken_of()))
+        await asyncio.sleep(0)
+        return asked
+
+    coalesced: Coalesced[int, int] = Coalesced(run, key=lambda one: one)
+
+    async def call(number: int) -> None:
+        speak_of(task=number)
+        assert await coalesced(number) == number
+        assert spoken_of() == {"task": number}
+
+    await asyncio.gather(*(call(number) for number in range(10)))
+    assert inside
+    assert all(said == {} for said in inside)
+
+
+def test_what_a_block_speaks_of_ends_with_it(lines: Lines) -> None:
+    log = structlog.get_logger()
+    with speaking_of(task="a"):
+        with speaking_of(attempt=2):
+            log.info("inner")
+        log.info("outer")
+    log.info("after")
+    inner, outer, after = lines()
+    assert (inner["task"], inner["attempt"]) == ("a", 2)
+    assert outer["task"] == "a"
+    assert "attempt" not in outer
+    assert "task" not in after
+
+
+def test_libraries_speak_json_too(lines: Lines) -> None:
+    with speaking_of(request="r-1"):
+        logging.getLogger("uvicorn.error").error("it %s", "broke")
+    (line,) = lines()
+    assert (line["event"], line["level"], line["logger"], line["request"]) == (
+        "it broke",
+        "error",
+        "uvicorn.error",
+        "r-1",
+    )

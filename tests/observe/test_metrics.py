@@ -1,0 +1,245 @@
+"""What is counted is true, is told only to whom it may be, and costs the database little however many ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+from starlette.applications import Starlette
+
+from tests.walk.walking import Walk, walking, working
+from trace_platform.dispatcher.read_gauges import Gauges
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.errors import SetupError
+from trace_platform.gateway.process import public_door
+from trace_platform.lite.plan import PROCESSES, _metrics
+from trace_platform.lite.ports import free_port
+from trace_platform.observe.doorway import Doorway, Routes
+from trace_platform.observe.listener import serve_metrics
+from trace_platform.observe.metrics import GAUGES, Metrics, names
+from trace_platform.query.process import metrics_route
+from trace_platform.settings import IdentitySettings, MetricsSettings
+from trace_platform.store.queries import queries
+
+pytestmark = pytest.mark.anyio
+DOC = Path(__file__).parent.parent.parent / "docs" / "observability.md"
+BEARER = {"Authorization": "Bearer the worker token"}
+
+
+@pytest.fixture
+async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
+    async with walking(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def scraped(walk: Walk) -> dict[tuple[str, ...], float]:
+    """By name and the values of the labels, in the order of their names."""
+    answer = await walk.dispatcher._http.get("/metrics", headers=BEARER)
+    assert answer.status_code == 200, answer.text
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+async def test_an_events_way_is_counted_at_every_step(walk: Walk) -> None:
+    async with working(walk.worker("one")):
+        for cursor in range(3):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+        await walk.until("after", ["Completed"] * 3)
+    found = await scraped(walk)
+    assert found["trace_events_accepted_total", "walk", "ask"] == 3
+    assert found["trace_events_accepted_total", "walk", "work"] == 3
+    assert found["trace_events_accepted_total", "walk", "after"] == 3
+    for step in (("new", "Queued"), ("Queued", "Running"), ("Running", "Completed")):
+        assert found["trace_task_transitions_total", *step] == 6  # three of each job
+    complete = ("dispatcher_task", "POST", "/v1/task/complete")
+    assert found["trace_http_requests_total", *complete, "200"] == 3
+    assert found["trace_http_request_seconds_count", *complete] == 3
+    assert found["trace_batch_size_sum", "claim"] == 3
+    assert found["trace_loop_seconds_count", "drain"] > 0
+    assert found["trace_gauges_read",] == 1
+    assert found["trace_queue_messages", "tasks-ecs_platform", "ready"] == 0
+    assert found["process_open_fds",] > 0
+
+
+async def test_what_waits_is_seen_with_its_depth_and_age(walk: Walk) -> None:
+    for cursor in range(2):
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+    await walk.until("work", ["Queued"] * 2)
+    pool = walk.control.pool
+    await pool.execute("UPDATE tasks SET queued_at = now() - interval '90 s'")
+    await pool.execute(
+        "INSERT INTO outbox (org_id, kind, payload, status, last_error, processed_at)"
+        " VALUES ($1, 'enqueue_task', '{}', 'Failed', 'x', now())",
+        walk.org.id,
+    )
+    found = await scraped(walk)
+    assert found["trace_gauges_read",] == 1
+    assert found["trace_tasks_queued", "walk", "work", "acme"] == 2
+    assert found["trace_tasks_queued_oldest_seconds", "walk", "work", "acme"] >= 90
+    assert found["trace_outbox_dead", "enqueue_task"] == 1
+    assert found["trace_outbox_pending", "route_event"] == 0
+    assert found["trace_queue_messages", "tasks-ecs_platform", "ready"] == 2
+    assert found["trace_lease_lag_seconds",] == 0
+
+
+async def test_lags_say_how_late_leases_retries_and_promises_are(state_db: str, walk: Walk) -> None:
+    # Nobody does the work here: a database of its own that no loop looks after would do; this one is held by a lock.
+    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+    await walk.until("work", ["Queued"])
+    with psycopg.connect(state_db) as held:
+        held.execute(
+            "UPDATE tasks SET status = 'Running', lease_token = gen_random_uuid(), worker_id = 'w',"
+            " started_at = now() - interval '100 s', lease_expires_at = now() - interval '60 s'"
+        )
+        row = held.execute(queries("gauges")["lags"]).fetchone()
+        assert row is not None
+        assert row[0] >= 60
+        held.execute(
+            "INSERT INTO outbox (org_id, kind, payload, available_at)"
+            " SELECT id, 'route_event', '{}', now() - interval '7 s' FROM orgs"
+        )
+        owed = {kind: (depth, age) for kind, depth, age in held.execute(queries("gauges")["outbox_owed"]).fetchall()}
+        assert owed["route_event"][0] == 1
+        assert owed["route_event"][1] >= 7
+        held.rollback()
+
+
+async def test_many_who_ask_are_one_look_at_the_database(walk: Walk) -> None:
+    gauges = Gauges(walk.control, fresh_seconds=3600)
+    await gauges.refresh()
+    before = walk.control.metrics.text()
+    assert b"trace_tasks_queued{" not in before
+    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+    await walk.until("work", ["Queued"])
+    await gauges.refresh()
+    assert b"trace_tasks_queued{" not in walk.control.metrics.text()
+    await Gauges(walk.control).refresh()
+    assert b"trace_tasks_queued{" in walk.control.metrics.text()
+
+
+async def test_without_a_database_the_process_still_tells_what_it_counted(walk: Walk) -> None:
+    await Gauges(walk.control).refresh()
+    walk.control.pool.terminate()
+    gauges = Gauges(walk.control)
+    await gauges.refresh()
+    text = walk.control.metrics.text().decode()
+    assert "trace_gauges_read 0.0" in text
+    assert "trace_queue_messages{" not in text  # old figures are not told as new ones
+    assert "trace_loop_seconds_count" in text
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic dGhlIHdvcmtlciB0b2tlbg=="}]
+)
+async def test_only_who_shows_a_worker_token_is_told(walk: Walk, headers: dict[str, str]) -> None:
+    inside = walk.dispatcher._http
+    stranger = httpx.Request("GET", inside.base_url.join("/metrics"), headers=headers)
+    assert (await inside.send(stranger)).status_code == 401
+    assert (await inside.get("/metrics")).status_code == 200  # the header of workers does as well
+    assert (await walk.tasks._http.get("/metrics", headers=BEARER)).status_code == 404
+
+
+async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
+    metrics = Metrics()
+    inside = Starlette(routes=[metrics_route(metrics, IdentitySettings(worker_token=SecretStr("w")))])
+    async with _over(inside) as query:
+        assert (await query.get("/metrics", headers={"Authorization": "Bearer w"})).status_code == 200
+        with pytest.raises(Exception, match="worker token"):
+            await query.get("/metrics", headers={"Authorization": "Bearer x"})
+    nobody: httpx.AsyncClient = None  # type: ignore[assignment]
+    from trace_platform.client import DispatcherClient
+
+    async with _over(public_door(DispatcherClient(nobody), IdentitySettings())) as public:
+        assert (await public.get("/metrics", headers=BEARER)).status_code == 404
+
+
+async def test_what_a_caller_chooses_never_becomes_a_label(walk: Walk) -> None:
+    inside = walk.dispatcher._http
+    await inside.get(f"/internal/{uuid4()}")
+    await inside.request("PROPFIND", "/internal/task-claim")
+    await inside.get(f"/internal/v1/tasks/{uuid4()}")
+    found = {key[1:5] for key in await scraped(walk) if key[0] == "trace_http_requests_total"}
+    door = "dispatcher_internal"
+    assert (door, "GET", "(none)", "404") in found
+    assert (door, "other", "/internal/task-claim", "405") in found
+    assert any(key[2] == "/internal/v1/tasks/{task}" for key in found)
+    labels = " ".join(" ".join(key) for key in found)
+    assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}", labels)
+
+
+async def test_a_request_is_named_once_and_a_name_that_could_break_a_line_is_not_taken(walk: Walk) -> None:
+    inside = walk.dispatcher._http
+    assert (await inside.get("/healthz", headers={"X-Request-Id": "mine-7"})).headers["x-request-id"] == "mine-7"
+    other = (await inside.get("/healthz", headers={"X-Request-Id": 'x" y'})).headers["x-request-id"]
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]+", other)
+    assert (await inside.get("/healthz")).headers["x-request-id"] != other
+
+
+async def test_an_application_that_breaks_is_counted_as_a_fault() -> None:
+    metrics = Metrics()
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await Doorway(broken, "d", metrics)({"type": "http", "method": "GET", "path": "/", "headers": []}, None, None)  # type: ignore[arg-type]
+    labels = {"door": "d", "method": "GET", "route": "(none)", "status": "500"}
+    assert metrics.registry.get_sample_value("trace_http_requests_total", labels) == 1
+    assert Routes([]).template("/x") == "(none)"
+
+
+async def test_a_process_without_a_door_tells_on_loopback_if_asked_to() -> None:
+    metrics, port = Metrics(), free_port()
+    async with httpx.AsyncClient() as http:
+        with serve_metrics(metrics, port):
+            assert "trace_worker_tasks_in_hand" in (await http.get(f"http://127.0.0.1:{port}/metrics")).text
+            with pytest.raises(SetupError, match=str(port)), serve_metrics(metrics, port):
+                pass
+        with pytest.raises(httpx.ConnectError):
+            await http.get(f"http://127.0.0.1:{port}/metrics")
+    with serve_metrics(metrics, 0):
+        pass  # nothing listens
+
+
+def test_under_trace_up_each_process_has_a_port_of_its_own() -> None:
+    assert len({_metrics(name, MetricsSettings(port=9400)).port for name in PROCESSES}) == len(PROCESSES)
+    assert {_metrics(name, MetricsSettings()).port for name in PROCESSES} == {0}
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists() -> None:
+    assert set(re.findall(r"^\| `(trace_\w+)`", DOC.read_text(), re.MULTILINE)) == set(names())
+
+
+INDEXES = {
+    "queued": {"idx_tasks_queued"},
+    "outbox_owed": {"idx_outbox_pending", "idx_outbox_taken"},
+    "outbox_dead": {"idx_outbox_failed"},
+    "lags": {"idx_tasks_lease_expiry", "idx_tasks_next_retry", "idx_buffer_publishes_dead"},
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_every_look_at_a_table_that_grows_is_by_an_index_of_live_rows(name: str, state_db: str) -> None:
+    with psycopg.connect(state_db) as connection:
+        connection.execute("SET enable_seqscan = off")
+        plan = "\n".join(row[0] for row in connection.execute("EXPLAIN " + queries("gauges")[name].partition("\n")[2]))
+    assert INDEXES[name] <= set(re.findall(r"(?:using|on) (idx_\w+)", plan)), plan
+    assert not re.search(r"Seq Scan on (tasks|outbox|buffer_publishes)", plan)
+
+
+def test_gauges_are_all_named() -> None:
+    assert all(name.startswith("trace_") for name in GAUGES)
+
+
+def _over(app: object) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://test")  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+"""Replicas wake each other: nothing waits for a beat, except when the wire between them is cut, and then no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.dispatcher.chain import claimed, completion
+from tests.dispatcher.support import control_for
+from tests.walk.walking import Walk, walking
+from trace_platform.dispatcher.bell import Bell
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.hear_others import HearOthers
+from trace_platform.dispatcher.trigger import trigger
+
+pytestmark = pytest.mark.anyio
+AN_HOUR = 3600.0
+"""A beat that no test waits for: what happens was woken."""
+
+
+@asynccontextmanager
+async def awake(state_db: str, queue_db: str, folder: Path) -> AsyncIterator[Walk]:
+    """A Dispatcher that listens and whose loops have nothing to do for an hour."""
+    async with walking(state_db, queue_db, folder, beat_seconds=AN_HOUR) as walk:
+        await listens(walk)
+        yield walk
+
+
+@asynccontextmanager
+async def mute(state_db: str, queue_db: str, folder: Path, *, tells: bool = True) -> AsyncIterator[Control]:
+    """Another replica that can write and whose loops do not run."""
+    async with control_for(state_db, queue_db, folder, replica="mute") as control:
+        others = HearOthers(control)
+        if tells:
+            await others.start()
+        try:
+            yield control
+        finally:
+            await others.stop()
+
+
+async def listens(walk: Walk) -> None:
+    async with asyncio.timeout(60):
+        while await listener(walk) is None or not asleep(walk):  # noqa: ASYNC110 - others do it
+            await asyncio.sleep(0.02)
+
+
+async def listener(walk: Walk) -> int | None:
+    """The server process at the other end of a connection of this replica that listens."""
+    found: int | None = await walk.control.pool.fetchval(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'trace test one'"
+        " AND query LIKE 'LISTEN%'"
+    )
+    return found
+
+
+def asleep(walk: Walk) -> bool:
+    bells = (walk.control.owed, walk.control.leases, walk.control.sources)
+    return all(bell._sleeps_until is not None for bell in bells)
+
+
+async def test_work_of_a_replica_whose_loops_are_stopped_is_done_by_another_at_once(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with awake(state_db, queue_db, tmp_path) as walk, mute(state_db, queue_db, tmp_path) as other:
+        await trigger(other, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Queued"])
+        heard = walk.control.metrics.registry.get_sample_value(
+            "trace_wakes_total", {"bell": "owed", "direction": "heard"}
+        )
+        assert heard
+
+
+async def test_a_retry_that_another_replica_planned_is_not_slept_through(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with awake(state_db, queue_db, tmp_path) as walk, mute(state_db, queue_db, tmp_path) as other:
+        await walk.control.pool.execute("UPDATE jobs SET retry_backoff_seconds = 1, retry_backoff_max_seconds = 1")
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Queued"])
+        task_id: UUID = await walk.control.pool.fetchval("SELECT id FROM tasks")
+        task, claims = await claimed(other, task_id)
+        await Completer(other)(completion(task, status="Failed", error_message="x"), claims)
+        async with asyncio.timeout(60):
+            while await walk.control.pool.fetchval("SELECT attempt FROM tasks") != 2:  # noqa: ASYNC110 - others do it
+                await asyncio.sleep(0.02)
+
+
+async def test_a_lease_that_ends_sooner_than_the_reaper_meant_to_look_is_not_slept_through(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with awake(state_db, queue_db, tmp_path) as walk:
+        await walk.control.pool.execute("UPDATE jobs SET heartbeat_timeout_seconds = 2, heartbeat_interval_seconds = 1")
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Queued"])
+        await claimed(walk.control, await walk.control.pool.fetchval("SELECT id FROM tasks"))
+        await walk.until("work", ["Failed"])
+
+
+async def test_a_cut_wire_is_mended_and_what_was_written_meanwhile_is_found(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with (
+        awake(state_db, queue_db, tmp_path) as walk,
+        mute(state_db, queue_db, tmp_path, tells=False) as silent,
+    ):
+        before = await listener(walk)
+        await trigger(silent, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await silent.pool.execute("SELECT pg_terminate_backend($1)", before)
+        await walk.until("work", ["Queued"])
+        await listens(walk)
+        assert await listener(walk) != before
+        async with mute(state_db, queue_db, tmp_path) as other:
+            await trigger(other, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
+            await walk.until("work", ["Queued", "Queued"])
+
+
+async def test_a_replica_that_gets_to_its_own_work_tells_nobody(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    async with awake(state_db, queue_db, tmp_path) as walk:
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Queued"])
+        walk.control.owed._unheard()  # as if the time were up, whatever this machine is busy with
+        told = walk.control.metrics.registry.get_sample_value(
+            "trace_wakes_total", {"bell": "owed", "direction": "told"}
+        )
+        assert told is None
+
+
+async def test_a_bell_that_nobody_hears_tells_others_once_for_many_rings() -> None:
+    bell, told = Bell(), list[int]()
+    bell.tell_others(lambda: told.append(1))
+    for _ in range(100):
+        bell.ring()
+    async with asyncio.timeout(60):
+        while not told:  # noqa: ASYNC110 - a timer does it
+            await asyncio.sleep(0.01)
+    assert told == [1]
+
+
+async def test_a_bell_that_was_heard_tells_nobody_and_a_wake_is_never_passed_on() -> None:
+    bell, told = Bell(), list[int]()
+    bell.tell_others(lambda: told.append(1))
+    bell.ring()
+    await bell.heard(AN_HOUR)
+    bell._unheard()
+    bell.wake()
+    await bell.heard(AN_HOUR)
+    assert bell._check is None or not told
+    assert told == []
+
+
+async def test_what_falls_due_while_a_loop_works_shortens_its_next_sleep() -> None:
+    bell = Bell()
+    with bell.attended():
+        bell.due_in(0.01)  # during a step: nothing to wake
+        assert not bell._event.is_set()
+        async with asyncio.timeout(60):
+            await bell.heard(AN_HOUR)
+        sleeper = asyncio.create_task(bell.heard(AN_HOUR))
+        await asyncio.sleep(0)
+        bell.due_in(2 * AN_HOUR)  # later than it wakes anyway
+        assert not bell._event.is_set()
+        bell.due_in(1)
+        async with asyncio.timeout(60):
+            await sleeper

@@ -1,0 +1,1 @@
+"""How Trace is seen from outside: what it says (`logs`), counts (`metrics`, `doorway`) and traces (`tracing`)."""

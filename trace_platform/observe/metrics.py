@@ -1,0 +1,163 @@
+"""Everything that Trace counts, in one place; docs/observability.md has a row for each, and a test compares.
+
+One `Metrics` belongs to one process and is handed in. The seam for another monitoring system is its registry: whoever
+wants the figures elsewhere (CloudWatch) reads `registry.collect()` at a beat, and nothing that counts changes.
+
+Labels are bounded: names of doors, routes, loops, states, DAGs and jobs; never ids of tasks or what a caller chose.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LONG_SECONDS: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+OPENMETRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Counted as it happens; `told` holds what is looked up when somebody asks."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=False)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+        self.http = HttpTallies()
+        registry.register(self.http)
+        self.events = Counter(
+            "trace_events_accepted", "Events in calls that were accepted.", ("dag", "job"), registry=registry
+        )
+        self.transitions = Counter(
+            "trace_task_transitions", "Tasks that went from one state to another.", ("from", "to"), registry=registry
+        )
+        self.batch_size = Histogram(
+            "trace_batch_size", "Calls that one statement answered.", ("verb",), buckets=SIZES, registry=registry
+        )
+        self.loop_seconds = Histogram(
+            "trace_loop_seconds", "Time of one step of a loop.", ("loop",), buckets=SECONDS, registry=registry
+        )
+        self.loop_failures = Counter(
+            "trace_loop_failures", "Steps of a loop that failed, outages included.", ("loop",), registry=registry
+        )
+        self.wakes = Counter(
+            "trace_wakes", "Wakes between Dispatchers, by NOTIFY.", ("bell", "direction"), registry=registry
+        )
+        self.listening = Gauge("trace_listening", "1: other Dispatchers' wakes are heard.", registry=registry)
+        self.worker_tasks = Counter(
+            "trace_worker_tasks", "Attempts this worker has ended.", ("dag", "job", "outcome"), registry=registry
+        )
+        self.worker_seconds = Histogram(
+            "trace_worker_task_seconds",
+            "Time from claim to the end of an attempt.",
+            ("dag", "job"),
+            buckets=LONG_SECONDS,
+            registry=registry,
+        )
+        self.in_hand = Gauge("trace_worker_tasks_in_hand", "Tasks this worker runs now.", registry=registry)
+        self.told = Told()
+        registry.register(self.told)
+
+    def moved(self, before: str, after: str, count: int = 1) -> None:
+        if count:
+            self.transitions.labels(before, after).inc(count)
+
+    def text(self) -> bytes:
+        """As Prometheus reads it."""
+        return generate_latest(self.registry)
+
+
+class Tally:
+    """What a route answered, in plain numbers: it is counted on the event loop alone, so no lock is needed."""
+
+    __slots__ = ("buckets", "seconds", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+        self.buckets = [0] * (len(SECONDS) + 1)
+        self.seconds = 0.0
+
+    def add(self, status: int, seconds: float) -> None:
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.buckets[bisect_left(SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        bounds = [*(str(bound) for bound in SECONDS), "+Inf"]
+        return list(zip(bounds, accumulate(self.buckets), strict=True))
+
+
+class HttpTallies(Collector):
+    """Requests by door, method and route."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
+
+    def of(self, door: str, method: str, route: str) -> Tally:
+        return self._tallies.setdefault((door, method, route), Tally())
+
+    def collect(self) -> Iterable[Metric]:
+        labels = ("door", "method", "route")
+        requests = CounterMetricFamily("trace_http_requests", "Answers given at a door.", labels=(*labels, "status"))
+        about = "Time from a request's head to the end of its answer."
+        seconds = HistogramMetricFamily("trace_http_request_seconds", about, labels=labels)
+        for key, tally in list(self._tallies.items()):
+            for status, count in list(tally.statuses.items()):
+                requests.add_metric((*key, str(status)), count)
+            seconds.add_metric(key, buckets=tally.cumulative(), sum_value=tally.seconds)
+        return (requests, seconds)
+
+
+GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
+    "trace_tasks_queued": ("Tasks that wait for a worker or a slot.", ("org", "dag", "job")),
+    "trace_tasks_queued_oldest_seconds": ("How long the oldest of them has waited.", ("org", "dag", "job")),
+    "trace_lease_lag_seconds": ("How far past its end the oldest lease is that nobody has given up yet.", ()),
+    "trace_retry_lag_seconds": ("How far past its time the oldest retry is that was not queued yet.", ()),
+    "trace_outbox_pending": ("Promises that are owed.", ("kind",)),
+    "trace_outbox_oldest_seconds": ("How long the oldest of them has been due.", ("kind",)),
+    "trace_outbox_dead": ("Promises that were given up.", ("kind",)),
+    "trace_buffer_batches_dead": ("Batches that the sink gave up.", ()),
+    "trace_sources": ("Always-on sources.", ("state",)),
+    "trace_queue_messages": ("Messages in a queue.", ("queue", "state")),
+    "trace_queue_oldest_seconds": ("How long the oldest ready message has waited.", ("queue",)),
+    "trace_gauges_read": ("1: the figures above were read; 0: what holds them does not answer.", ()),
+}
+"""What is looked up in the databases when somebody asks. Every Dispatcher says the same: take max, not sum."""
+
+
+class Told(Collector):
+    """Gauges as they were read last."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, list[tuple[Sequence[str], float]]] = {}
+
+    def put(self, values: dict[str, list[tuple[Sequence[str], float]]]) -> None:
+        """All at once: what is not named is not said any more."""
+        self._read = values
+
+    def collect(self) -> Iterable[Metric]:
+        for name, samples in self._read.items():
+            about, labels = GAUGES[name]
+            family = GaugeMetricFamily(name, about, labels=labels)
+            for values, value in samples:
+                family.add_metric(list(values), value)
+            yield family
+
+
+def names() -> Iterator[str]:
+    """Every metric of ours, as it is asked for."""
+    for family in Metrics().registry.collect():
+        if family.name.startswith("trace_"):
+            yield f"{family.name}_total" if family.type == "counter" else family.name
+    yield from GAUGES

@@ -1,0 +1,41 @@
+-- name: queued
+-- Depth and age of every job's queue, by the index of queued tasks.
+SELECT o.slug AS org, j.dag_name AS dag, j.name AS job, sum(q.depth)::float8 AS depth,
+       greatest(extract(epoch FROM now() - min(q.oldest)), 0)::float8 AS oldest
+  FROM (SELECT job_id, count(*) AS depth, min(queued_at) AS oldest
+          FROM tasks WHERE status = 'Queued' GROUP BY job_id) q
+  JOIN jobs j ON j.id = q.job_id
+  JOIN orgs o ON o.id = j.org_id
+ GROUP BY o.slug, j.dag_name, j.name;
+
+-- name: outbox_owed
+-- Promises that are owed, and how long the oldest has been due; those in somebody's hands count until they are kept.
+SELECT k.kind::text, coalesce(p.depth, 0)::float8 AS depth,
+       greatest(extract(epoch FROM now() - p.oldest), 0)::float8 AS oldest
+  FROM unnest(enum_range(NULL::outbox_kind)) AS k (kind)
+  LEFT JOIN (
+      SELECT kind, count(*) AS depth, min(available_at) AS oldest
+        FROM (SELECT kind, available_at FROM outbox WHERE status = 'Pending'
+              UNION ALL SELECT kind, available_at FROM outbox WHERE status = 'Processing') owed
+       GROUP BY kind) p ON p.kind = k.kind;
+
+-- name: outbox_dead
+-- Promises that were given up and wait for a person.
+SELECT k.kind::text, coalesce(d.dead, 0)::float8 AS dead
+  FROM unnest(enum_range(NULL::outbox_kind)) AS k (kind)
+  LEFT JOIN (SELECT kind, count(*) AS dead FROM outbox WHERE status = 'Failed' GROUP BY kind) d ON d.kind = k.kind;
+
+-- name: lags
+-- How late the reaper is: the oldest lease past its end, the oldest retry past its time; and batches given up.
+SELECT greatest(extract(epoch FROM now() - (
+           SELECT min(lease_expires_at) FROM tasks WHERE status = 'Running')), 0)::float8 AS lease,
+       greatest(extract(epoch FROM now() - (
+           SELECT min(next_retry_at) FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL)), 0)::float8 AS retry,
+       (SELECT count(*) FROM buffer_publishes WHERE status = 'Dead')::float8 AS batches_dead;
+
+-- name: sources
+-- Always-on sources by state; a row each, and few of them.
+SELECT k.state::text, count(s.job_id)::float8 AS count
+  FROM unnest(enum_range(NULL::source_state)) AS k (state)
+  LEFT JOIN sources s ON s.state = k.state
+ GROUP BY k.state;
