@@ -62,6 +62,12 @@ class Walk:
             while await self._statuses_now(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
                 await asyncio.sleep(0.02)
 
+    async def until_nothing_is_owed(self) -> None:
+        owed = "SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')"
+        async with asyncio.timeout(90):
+            while await self.control.pool.fetchval(owed):  # noqa: ASYNC110 - the loops' work is waited for
+                await asyncio.sleep(0.02)
+
     async def _statuses_now(self, job: str) -> list[str] | None:
         try:
             return await self.statuses(job)

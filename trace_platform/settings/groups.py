@@ -199,7 +199,7 @@ class RpcPoolSettings(Group):
         "Addresses with their keys, apart by blanks; `name=https://...` gives one a name for logs and errors.",
         unit="URLs",
     )
-    chain_id: int = setting(1, "What every node must say its chain is.", ge=1)
+    chain_id: int = setting(1, "What every node must say its chain is.", unit="number", ge=1)
     max_concurrency: int = setting(8, "Requests under way at once, in each process.", unit="count", ge=1, le=256)
     batch_size: int = setting(100, "Calls in one request; halved for a node that refuses it.", unit="count", ge=1)
     requests_per_second: float | None = setting(
@@ -207,7 +207,7 @@ class RpcPoolSettings(Group):
     )
     timeout_seconds: float = setting(30.0, "How long one request may take.", unit="s", gt=0)
     verify_roots: float = setting(
-        1.0, "Share of blocks whose transactions and receipts are proved by the header's roots.", ge=0, le=1
+        1.0, "Blocks whose transactions and receipts are proved by the header's roots.", unit="0 to 1", ge=0, le=1
     )
 
 
