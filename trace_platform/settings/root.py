@@ -22,6 +22,7 @@ from trace_platform.settings.groups import (
     DataSettings,
     DispatcherSettings,
     EndpointSettings,
+    FaultSettings,
     GatewaySettings,
     Group,
     IdentitySettings,
@@ -81,6 +82,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()
+    faults: FaultSettings = FaultSettings()
 
     @property
     def object_folder(self) -> Path:

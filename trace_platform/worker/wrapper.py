@@ -18,6 +18,7 @@ import structlog
 
 from trace_platform.client import DispatcherClient, TaskClient
 from trace_platform.contracts import Claimed, CompleteRequest, Wakeup
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import BadInput, Conflict, LeaseLost, Refused, TraceError, Unavailable
 from trace_platform.ports import Delivery, Queue
 from trace_platform.worker.door import Door
@@ -88,10 +89,13 @@ class Wrapper:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
 
     async def _follow(self, wake_up: Wakeup, delivery: Delivery) -> None:
+        crash_point("wrapper.received")
         claimed = await self._patiently(lambda: self.dispatcher.claim(wake_up.task_id, self.worker_id))
         if isinstance(claimed, Claimed):
+            crash_point("wrapper.claimed")
             await self._run_claimed(claimed, delivery)
         await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
+        crash_point("wrapper.acknowledged")
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
         door = Door(claimed, self.tasks)
@@ -107,6 +111,7 @@ class Wrapper:
                 await asyncio.to_thread(self.runner.cancel, claimed)
                 await work  # its slot is free when it has ended, and not before
                 return
+            crash_point("wrapper.operator_done")
             await self._report(door, work.result(), lease)
         finally:
             self.sources.discard(door)
@@ -127,6 +132,7 @@ class Wrapper:
                     return
                 finished = Finished(_failed(finished.request, refusal))
             else:
+                crash_point("wrapper.completed")
                 log.info("completed", status=answer.status)
                 if finished.after_commit is not None and answer.status == "Completed":
                     await asyncio.to_thread(finished.after_commit)

@@ -18,6 +18,7 @@ from trace_platform.contracts import (
     FilesRequest,
     HeartbeatRequest,
 )
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
@@ -41,7 +42,9 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
     async def completion(request: Request) -> Response:
         body = await read(request, CompleteRequest)
         claims = await require_capability(request, verifier, body)
-        return json_response(await complete(body, claims))
+        answer = await complete(body, claims)
+        crash_point("complete_task.after_commit")
+        return json_response(answer)
 
     async def events(request: Request) -> Response:
         body = await read(request, EventsRequest)

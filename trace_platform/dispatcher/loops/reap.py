@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
 
@@ -15,7 +16,9 @@ class Reaper:
     async def once(self) -> int:
         sql = queries("lifecycle")
         lost = await self._control.pool.fetchval(sql["reap"], BATCH)
+        crash_point("reap.leases_ended", when=lost)
         again = await self._control.pool.fetchval(sql["retry_due"], BATCH)
+        crash_point("reap.retries_queued", when=again)
         if again:
             self._control.owed.ring()
         return int(lost) + int(again)
