@@ -97,7 +97,7 @@ PROMISES: Final[Mapping[str, str]] = {
 }
 
 
-async def broken(pool: asyncpg.Pool) -> dict[str, list[str]]:
+async def broken(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy) -> dict[str, list[str]]:
     """The promises that the history breaks, with the first rows that show it."""
     found = {}
     for promise, statement in PROMISES.items():

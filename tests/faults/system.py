@@ -171,9 +171,10 @@ class System:
 
     async def elapse(self) -> None:
         """Everything that only waits for time to pass has waited long enough."""
-        for statement in ELAPSED:
-            await self.pool.execute(statement)
-        await self.queue_pool.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
+        with suppress(*OUTAGES):
+            for statement in ELAPSED:
+                await self.pool.execute(statement)
+            await self.queue_pool.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
 
     async def drained(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves."""
@@ -268,9 +269,9 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(system: System, *, replicas: int = 1) -> AsyncIterator[Caller]:
+async def calling(system: System, *, replicas: int = 1, timeout: float = 5.0) -> AsyncIterator[Caller]:
     context = ssl.create_default_context(cafile=system.tls.ca)
-    async with httpx.AsyncClient(verify=context, timeout=5) as http:
+    async with httpx.AsyncClient(verify=context, timeout=timeout) as http:
         yield Caller(http, system.doors[:replicas])
 
 
