@@ -269,9 +269,9 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(system: System, *, replicas: int = 1, timeout: float = 5.0) -> AsyncIterator[Caller]:
+async def calling(system: System, *, replicas: int = 1, seconds: float = 5.0) -> AsyncIterator[Caller]:
     context = ssl.create_default_context(cafile=system.tls.ca)
-    async with httpx.AsyncClient(verify=context, timeout=timeout) as http:
+    async with httpx.AsyncClient(verify=context, timeout=seconds) as http:
         yield Caller(http, system.doors[:replicas])
 
 

@@ -42,7 +42,7 @@ async def test_a_wake_up_whose_publish_failed_stays_owed_until_it_is_published(s
         await traffic.deploy()
         await traffic.trigger("span", start=0, end=29)
         owed = "SELECT count(*) FROM outbox WHERE kind = 'enqueue_task' AND last_error LIKE 'lost before%'"
-        while not await system.pool.fetchval(owed):  # noqa: ASYNC110 - the Dispatcher finds out
+        while not await system.pool.fetchval(owed):
             await system.elapse()
         assert await system.queue_pool.fetchval("SELECT count(*) FROM pgqueue.messages") == 0
         await deaf.kill()

@@ -17,6 +17,7 @@ log = structlog.get_logger()
 SLOWEST_BEAT_SECONDS = 5.0
 """How long a loop sleeps at most: what a dead replica left behind is found within this time."""
 AFTER_TROUBLE_SECONDS = 1.0
+ASKED_AGAIN_SECONDS = 0.2
 
 
 async def run_loop(
@@ -41,6 +42,9 @@ async def run_loop(
 
 
 async def stopped(task: asyncio.Task[None]) -> None:
-    task.cancel()
+    """Asked until it ends: cut off in a transaction, asyncpg may say that the connection failed instead of canceled."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=ASKED_AGAIN_SECONDS)
     with suppress(asyncio.CancelledError):
         await task
