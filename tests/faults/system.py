@@ -6,6 +6,7 @@ Time is Postgres's alone, so a test may let it pass: `elapse` ends every lease, 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -273,6 +275,9 @@ async def calling(system: System, *, replicas: int = 1, seconds: float = 5.0) ->
     context = ssl.create_default_context(cafile=system.tls.ca)
     async with httpx.AsyncClient(verify=context, timeout=seconds) as http:
         yield Caller(http, system.doors[:replicas])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of handshakes that were given up: not the next test's
+        gc.collect()
 
 
 async def eventually(true: Any, seconds: float) -> bool:
