@@ -20,16 +20,17 @@ from typing import Any
 from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
 from trace_platform.client import dispatcher_client, task_client
-from trace_platform.contracts import TaskPayload
+from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
 from trace_platform.dispatcher import process as dispatcher_process
 from trace_platform.dispatcher.catalog import register
 from trace_platform.dispatcher.loops import loop, rotate_keys
+from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
 from trace_platform.process import Process, run_process
 from trace_platform.settings import settings_from_document
-from trace_platform.wiring import make_signer, open_queue
+from trace_platform.wiring import make_objects, make_signer, open_queue
 from trace_platform.worker import wrapper
-from trace_platform.worker.process import run_operator
+from trace_platform.worker.run_task import Finished, Runner, run_pure
 
 PR_SET_PDEATHSIG = 1
 SLOW_EVERY = 8
@@ -77,7 +78,8 @@ def _dispatcher(faults: Faults | None, hold: str | None) -> Callable[[Process], 
     async def run(process: Process) -> None:
         register("pull", PULL)
         async with open_queue(process.settings) as queue:
-            await dispatcher_process.main(process, disturbed(queue, faults), make_signer(process.settings))
+            ports = make_signer(process.settings), make_objects(process.settings)
+            await dispatcher_process.main(process, disturbed(queue, faults), *ports)
 
     return run
 
@@ -95,7 +97,7 @@ def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awai
                 queue_name=f"tasks-{settings.worker.runtime}",
                 dispatcher=dispatcher,
                 tasks=tasks,
-                run=_held(Path(hold)) if hold else _operator,
+                runner=_Runner(make_objects(settings), Resources(), pure=_held(Path(hold)) if hold else _operator),
                 worker_id=f"worker {os.getpid()}",
                 concurrency=8,
             )
@@ -105,12 +107,19 @@ def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awai
     return run
 
 
+class _Runner(Runner):
+    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+        if claimed.task.operator != "pull":
+            return super().run(claimed, door)
+        # A source that ends at once: it is started again and again.
+        fence = {"attempt": claimed.attempt, "lease_token": claimed.lease_token}
+        return Finished(CompleteRequest(task_id=claimed.task.task_id, status="Completed", **fence))  # type: ignore[arg-type]
+
+
 def _operator(task: TaskPayload) -> Outcome:
-    if task.operator == "pull":  # a source that ends at once: it is started again and again
-        return Outcome()
     if task.scope.cursor is not None and task.scope.cursor % SLOW_EVERY == 1:
         time.sleep(SLOW_SECONDS)
-    return run_operator(task)
+    return run_pure(task)
 
 
 def _held(sign: Path) -> Callable[[TaskPayload], Outcome]:
@@ -120,7 +129,7 @@ def _held(sign: Path) -> Callable[[TaskPayload], Outcome]:
         sign.with_suffix(".begun").touch()
         while not sign.with_suffix(".go").exists():
             time.sleep(0.01)
-        return run_operator(task)
+        return run_pure(task)
 
     return run
 
