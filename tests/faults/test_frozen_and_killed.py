@@ -65,7 +65,7 @@ async def test_a_worker_frozen_beyond_its_lease_cannot_commit_when_it_wakes(syst
 
 
 async def test_a_dispatcher_that_froze_and_was_replaced_does_no_harm_when_it_wakes(system: System) -> None:
-    async with calling(system, replicas=2, seconds=0.5) as caller:
+    async with calling(system, replicas=2, seconds=2.0) as caller:
         traffic = Traffic(system, caller)
         system.dispatcher(replica=1)
         await traffic.deploy()
@@ -90,7 +90,7 @@ async def test_kills_and_freezes_at_random_moments_lose_and_double_nothing(
     system: System, postgres: RunningServer, request: pytest.FixtureRequest
 ) -> None:
     seed, seconds = (request.config.getoption(f"--fault-{name}") for name in ("seed", "seconds"))
-    async with calling(system, replicas=2, seconds=1.0) as caller:
+    async with calling(system, replicas=2, seconds=2.0) as caller:
         traffic = Traffic(system, caller)
         chaos = Chaos(system, postgres, random.Random(seed))  # noqa: S311 - a seed, no secret
         await traffic.deploy()
