@@ -78,14 +78,8 @@ class Nursery:
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
 
-    def start(self, role: str, settings: dict[str, Any], log: Path, faults: Faults | None, hold: Path | None) -> Child:
-        asked = {
-            "role": role,
-            "settings": settings,
-            "log": str(log),
-            "faults": asdict(faults) if faults else None,
-            "hold": str(hold) if hold else None,
-        }
+    def start(self, role: str, settings: dict[str, Any], log: Path, **more: Any) -> Child:
+        asked = {"role": role, "settings": settings, "log": str(log), **more}
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         self._program.stdin.write(json.dumps(asked) + "\n")
@@ -132,13 +126,15 @@ class System:
         replica: int = 0,
         state_dsn: str | None = None,
         faults: Faults | None = None,
+        clock: Path | None = None,
     ) -> Child:
+        """`clock`: a file that says by how many seconds this process's own clock is wrong."""
         task, internal = self.doors[replica]
         more = {
             "state": {"dsn": state_dsn or self.state_dsn},
             "dispatcher": {"task_port": task, "internal_port": internal},
         }
-        return self._start("dispatcher", more, {"point": point, "nth": nth, "how": how}, faults, None)
+        return self._start("dispatcher", more, {"point": point, "nth": nth, "how": how}, faults, hold=None, clock=clock)
 
     def worker(
         self,
@@ -149,16 +145,17 @@ class System:
         replica: int = 0,
         faults: Faults | None = None,
         hold: Path | None = None,
+        clock: Path | None = None,
     ) -> Child:
         task, internal = self.doors[replica]
         more = {
             "endpoints": {"dispatcher_task": _url(task), "dispatcher_internal": _url(internal)},
             "identity": {"worker_token": WORKER_TOKEN},
         }
-        return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold)
+        return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
 
     def _start(
-        self, role: str, more: dict[str, Any], armed: dict[str, Any], faults: Faults | None, hold: Path | None
+        self, role: str, more: dict[str, Any], armed: dict[str, Any], faults: Faults | None, **files: Path | None
     ) -> Child:
         document = {
             "home": str(self.folder / "home"),
@@ -169,7 +166,9 @@ class System:
             **more,
         }
         log = self.folder / f"{len(self.started)}-{role}.log"
-        self.started.append(self.nursery.start(role, document, log, faults, hold))
+        said = {name: str(file) if file else None for name, file in files.items()}
+        child = self.nursery.start(role, document, log, faults=asdict(faults) if faults else None, **said)
+        self.started.append(child)
         return self.started[-1]
 
     async def elapse(self, *, leases: bool = True) -> None:
@@ -205,14 +204,22 @@ class System:
 
 # What a frozen process holds locked is passed over: to wait for it here would be to wait for ever.
 ELAPSED = (
-    "UPDATE tasks SET lease_expires_at = now() WHERE id IN (SELECT id FROM tasks"
-    " WHERE status = 'Running' AND lease_expires_at > now() FOR UPDATE SKIP LOCKED)",
-    "UPDATE tasks SET next_retry_at = now() WHERE id IN (SELECT id FROM tasks"
-    " WHERE status = 'Failed' AND next_retry_at > now() FOR UPDATE SKIP LOCKED)",
-    "UPDATE outbox SET taken_until = now() WHERE id IN (SELECT id FROM outbox"
-    " WHERE status = 'Processing' AND taken_until > now() FOR UPDATE SKIP LOCKED)",
-    "UPDATE outbox SET available_at = now() WHERE id IN (SELECT id FROM outbox"
-    " WHERE status = 'Pending' AND available_at > now() FOR UPDATE SKIP LOCKED)",
+    (
+        "UPDATE tasks SET lease_expires_at = now() WHERE id IN (SELECT id FROM tasks"
+        " WHERE status = 'Running' AND lease_expires_at > now() FOR UPDATE SKIP LOCKED)"
+    ),
+    (
+        "UPDATE tasks SET next_retry_at = now() WHERE id IN (SELECT id FROM tasks"
+        " WHERE status = 'Failed' AND next_retry_at > now() FOR UPDATE SKIP LOCKED)"
+    ),
+    (
+        "UPDATE outbox SET taken_until = now() WHERE id IN (SELECT id FROM outbox"
+        " WHERE status = 'Processing' AND taken_until > now() FOR UPDATE SKIP LOCKED)"
+    ),
+    (
+        "UPDATE outbox SET available_at = now() WHERE id IN (SELECT id FROM outbox"
+        " WHERE status = 'Pending' AND available_at > now() FOR UPDATE SKIP LOCKED)"
+    ),
 )
 
 LEFT = """

@@ -25,6 +25,7 @@ from trace_platform.doors import Door, open_doors
 from trace_platform.ports import ObjectStore, Queue, Signer
 from trace_platform.process import Process
 from trace_platform.settings import Settings
+from trace_platform.store.clock import DatabaseClock
 from trace_platform.store.db import open_pool, required
 from trace_platform.store.jobs import JobCache
 from trace_platform.store.migrate import check
@@ -37,9 +38,10 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     await asyncio.to_thread(check, dsn, "state")
     async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
-        verifier = Verifier(lambda: published(pool), settings.tokens)
+        clock = DatabaseClock()
+        verifier = Verifier(lambda: published(pool), settings.tokens, clock=clock)
         control = Control(pool, queue, signer, settings.tokens, JobCache(pool), objects, replica, settings.runtimes)
-        control = replace(control, minted=verifier.remember)
+        control = replace(control, minted=verifier.remember, clock=clock)
         await release_sources(control)
         async with dispatching(control, verifier, settings):
             process.ready("state schema checked; both doors open")

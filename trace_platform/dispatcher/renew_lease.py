@@ -5,7 +5,6 @@ A lost or stale attempt is refused and never brought back; a canceled one is tol
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,7 +67,7 @@ def _refusal(row: asyncpg.Record) -> HeartbeatAnswer | Exception:
 
 async def _fresh_token(control: Control, claims: Claims) -> str | None:
     """Past half its life (S14), with the same grants. Losing the answer does no harm: the next one carries another."""
-    now = time.time()
+    now = control.clock()
     if not renewal_due(claims, now):
         return None
     fresh = new_claims(
