@@ -59,6 +59,8 @@ POINTS: Final = (
     "keep_sources.left",
     "keep_sources.moved",
     "keep_sources.settled",
+    "reconcile.before_commit",
+    "reconcile.after_commit",
     "keep_keys.recorded",
     "keep_keys.settled",
     "keep_keys.rotated",

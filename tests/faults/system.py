@@ -162,6 +162,7 @@ class System:
             "queue": {"dsn": self.queue_dsn},
             "tls": {"ca": str(self.tls.ca), "cert": str(self.tls.cert), "key": str(self.tls.key)},
             "log": {"level": "warning"},
+            "loops": {"reconcile_seconds": 0.5},
             "faults": armed,
             **more,
         }
