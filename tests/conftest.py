@@ -18,6 +18,11 @@ from trace_platform.store.migrate import Database, migrate
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fault-seconds", type=float, default=4.0, help="how long the random fault run disturbs")
+    parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[RunningServer]:
     folder = Path(tempfile.mkdtemp(prefix="trace-test-"))

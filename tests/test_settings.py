@@ -197,3 +197,14 @@ def test_secrets_of_a_group_by_name_are_secrets(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(SettingsError) as refused:
             load_settings(given, home=write(tmp_path, text))
         assert "hush" not in json.dumps(refused.value.as_dict()), text or given
+
+
+def test_only_a_document_on_standard_input_arms_a_process_to_fail(tmp_path: Path) -> None:
+    armed = settings_from_document('{"faults": {"point": "trigger.after_commit"}}')
+    assert armed.faults.point == "trigger.after_commit"
+    with pytest.raises(SettingsError, match="only by the test"):
+        load_settings({"TRACE_FAULTS__POINT": "trigger.after_commit"}, home=tmp_path)
+    with pytest.raises(SettingsError, match="only by the test"):
+        load_settings({}, home=write(tmp_path, '[faults]\npoint = "trigger.after_commit"\n'))
+    with pytest.raises(SettingsError, match=r"did you mean trigger\.after_commit"):
+        settings_from_document('{"faults": {"point": "trigger.after_comit"}}')

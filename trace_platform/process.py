@@ -16,6 +16,7 @@ from contextlib import suppress
 import structlog
 import uvloop
 
+from trace_platform.crash_points import arm
 from trace_platform.errors import TraceError, Unavailable
 from trace_platform.observe.listener import serve_metrics
 from trace_platform.observe.logs import configure_logging
@@ -64,6 +65,7 @@ class Process:
 def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitable[None]]) -> int:
     """Run `main` until it returns or a signal asks it to stop; the result is the exit code."""
     configure_logging(name, settings.log)
+    arm(settings.faults.point, settings.faults.nth, settings.faults.how)
     microseconds = os.environ.pop("WATCHDOG_USEC", None)
     process_socket = os.environ.pop("NOTIFY_SOCKET", None)  # taken, so that our own children do not speak for us
 

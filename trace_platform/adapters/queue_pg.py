@@ -23,6 +23,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
 from trace_platform.ports import (
     QUEUE_NAME,
@@ -105,7 +106,9 @@ class PgQueue:
         if messages:
             bodies = [message.body for message in messages]
             delays = [message.delay for message in messages]
+            crash_point("queue.before_publish")
             await self._call("SELECT pgqueue.publish($1, $2, $3)", queue, bodies, delays)
+            crash_point("queue.after_publish")
 
     async def receive(
         self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
@@ -128,10 +131,15 @@ class PgQueue:
 
     async def extend(self, queue: str, receipts: Sequence[Receipt], visibility: timedelta) -> set[Receipt]:
         _check_duration(visibility, "/visibility", at_least=SHORTEST)
-        return await self._settle("SELECT pgqueue.extend($1, $2, $3)", queue, receipts, visibility)
+        held = await self._settle("SELECT pgqueue.extend($1, $2, $3)", queue, receipts, visibility)
+        crash_point("queue.after_extend")
+        return held
 
     async def ack(self, queue: str, receipts: Sequence[Receipt]) -> set[Receipt]:
-        return await self._settle("SELECT pgqueue.ack($1, $2)", queue, receipts)
+        crash_point("queue.before_ack")
+        gone = await self._settle("SELECT pgqueue.ack($1, $2)", queue, receipts)
+        crash_point("queue.after_ack")
+        return gone
 
     async def release(self, queue: str, receipts: Sequence[Receipt], delay: timedelta = timedelta()) -> set[Receipt]:
         _check_duration(delay, "/delay")
@@ -167,6 +175,7 @@ class PgQueue:
         while True:
             taking = self._call(sql, queue, at_most, visibility, self._max_receives, start, until=until)
             rows = await self._or_give_back(queue, taking)
+            crash_point("queue.after_receive", when=rows)
             alive = [row for row in rows if row["receipt"] is not None]
             if len(alive) < len(rows):
                 _tell_dead(queue, rows)

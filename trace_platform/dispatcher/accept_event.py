@@ -14,6 +14,7 @@ import asyncpg
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import EventsAnswer, EventsRequest, Fenced, InvalidationBody
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.count_completions import count_events
 from trace_platform.dispatcher.told import Told, read_events, require_writable, transposed
@@ -35,6 +36,8 @@ async def accept_events(control: Control, request: EventsRequest, claims: Claims
             await connection.execute(queries("complete")["save_state"], row["org_id"], row["job_id"], request.state)
         if told or spans or request.state is not None:
             await acknowledge_bootstrap(connection, row["job_id"])
+        crash_point("accept_event.before_commit")
+    crash_point("accept_event.after_commit")
     control.owed.ring()
     if new:
         await count_events(control, row["job_id"], new)

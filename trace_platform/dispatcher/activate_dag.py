@@ -13,6 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.catalog import catalog
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import input_ids, storage_kinds
@@ -57,6 +58,7 @@ async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id
         except asyncpg.DeadlockDetectedError:  # with workers that claim what we cancel; we are the rarer one
             continue
         if done is not None:
+            crash_point("activate_dag.after_commit")
             control.owed.ring()
             control.leases.ring()
             control.sources.ring()
@@ -119,6 +121,7 @@ class _Switch:
         # Names last: a completion takes its task before its dataset, and whoever took them in the other order would
         # wait for it in a ring.
         await self._name()
+        crash_point("activate_dag.before_commit")
         return done
 
     async def _point(self) -> None:

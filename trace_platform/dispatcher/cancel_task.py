@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.show_task import no_such_task
 from trace_platform.errors import Conflict
@@ -13,7 +14,9 @@ from trace_platform.user_contracts import CancelAnswer
 
 async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str) -> CancelAnswer:
     """Canceled before is no refusal: the call may be a repeated one."""
+    crash_point("cancel_task.before_commit")
     was = await control.pool.fetchval(queries("lifecycle")["cancel_task"], task_id, org_id, reason)
+    crash_point("cancel_task.after_commit")
     if was:
         control.metrics.moved(was, "Canceled")
         control.owed.ring()  # its slot may be another's turn

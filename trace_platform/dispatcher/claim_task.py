@@ -23,6 +23,7 @@ from trace_platform.contracts import (
     ScopeRef,
     TaskPayload,
 )
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.grant import token_for
@@ -35,7 +36,10 @@ Answer = Claimed | NotClaimed
 
 def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
     async def run(asked: Sequence[ClaimRequest]) -> Sequence[Answer | Exception]:
-        return await claim_tasks(control, asked)
+        crash_point("claim_task.before_commit")
+        answers = await claim_tasks(control, asked)
+        crash_point("claim_task.after_commit")
+        return answers
 
     return Coalesced(run, key=lambda request: request.task_id, verb="claim", metrics=control.metrics)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import CompleteAnswer, CompleteRequest
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import (
     acknowledge_bootstrap,
     read_invalidations,
@@ -77,6 +78,7 @@ class Completer:
 
 async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:
     events = [(n, *told.columns) for n, one in enumerate(batch, start=1) for told in one.told]
+    crash_point("complete_plain.before_commit")
     rows = await control.pool.fetch(
         queries("complete")["complete_plain"],
         [one.request.task_id for one in batch],
@@ -149,6 +151,7 @@ class _Success:
         outputs, told = msgspec.to_builtins(self.request.outputs), msgspec.to_builtins(answer)
         await self.connection.fetchval(sql["end_task"], row["id"], "Completed", None, None, None, outputs, body, told)
         await self.connection.execute(sql["end_attempt"], row["id"], row["attempt"], "Completed", None, row["late"])
+        crash_point("complete_outputs.before_commit")
         return answer
 
 
@@ -170,6 +173,7 @@ async def _fail_or_cancel(
     answer = CompleteAnswer(status=request.status, next_retry_at=next_retry_at)
     await connection.execute(sql["set_answer"], row["id"], msgspec.to_builtins(answer))
     await connection.execute(sql["end_attempt"], row["id"], row["attempt"], request.status, error, row["late"])
+    crash_point("complete_failed.before_commit")
     return answer
 
 

@@ -13,6 +13,7 @@ from trace_platform.dispatcher.names import TaskNames
 from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import ObjectStore, Queue, Signer
 from trace_platform.settings import RUNTIMES, RuntimeSettings, TokenSettings
+from trace_platform.store.clock import DatabaseClock
 from trace_platform.store.jobs import JobCache
 
 
@@ -30,6 +31,8 @@ class Control:
     """Where tasks run, and how they get there."""
     minted: Callable[[str, Claims], None] = lambda *_: None
     """Told of every token we sign, so that our own verifier need not prove it again."""
+    clock: DatabaseClock = field(default_factory=DatabaseClock)
+    """Times tokens; leases and retries are timed in SQL."""
     owed: Bell = field(default_factory=Bell)
     """Rung by every verb that writes a promise into the outbox."""
     sources: Bell = field(default_factory=Bell)

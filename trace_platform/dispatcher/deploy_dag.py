@@ -15,6 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.catalog import catalog
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.dag import (
@@ -58,6 +59,8 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
         new = await connection.fetchval(sql, version, org_id, dag.name, dag.yaml_hash, text, user_id)
         if new is not None:
             await _Writing(connection, OrgId(org_id), version, dag).everything()
+        crash_point("deploy_dag.before_commit")
+    crash_point("deploy_dag.after_commit")
     return Deployed(
         version,
         dag.name,

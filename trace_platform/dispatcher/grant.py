@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
@@ -32,7 +31,7 @@ async def token_for(
         datasets=(*_read(inputs), *_written(job, names)),
         s3=S3Prefixes(read=_prefixes(inputs), write=tuple(attempt_prefixes(job, task_id, attempt))),
         timeout_seconds=job.timeout_seconds,
-        now=time.time(),
+        now=control.clock(),
         max_life_seconds=control.tokens.max_life_seconds,
     )
     token = await mint(control.signer, claims)

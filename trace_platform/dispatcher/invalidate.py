@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.event import RangeScope, scope_key
 from trace_platform.domain.ids import DatasetId, DatasetVersion, invalidation_id
@@ -46,6 +47,7 @@ async def invalidate(
     row = await _served(control, org_id, dataset)
     target, version = DatasetId(row["id"]), DatasetVersion(row["dataset_version"])
     own = invalidation_id(target, version, scope_key(RangeScope(span)), f"request:{request_id}")
+    crash_point("invalidate.before_commit")
     new = await control.pool.fetchval(
         queries("events")["store_invalidation"],
         own,
@@ -60,6 +62,7 @@ async def invalidate(
         None,
         user_id,
     )
+    crash_point("invalidate.after_commit")
     control.owed.ring()
     return Invalidated(own, target, version, bool(new))
 

@@ -27,6 +27,7 @@ from trace_platform.doors import Door, open_doors
 from trace_platform.ports import ObjectStore, Queue, Signer
 from trace_platform.process import Process
 from trace_platform.settings import Settings
+from trace_platform.store.clock import DatabaseClock
 from trace_platform.store.db import open_pool, required
 from trace_platform.store.jobs import JobCache
 from trace_platform.store.migrate import check
@@ -40,7 +41,8 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     # One more: the connection that hears the other replicas.
     async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool:
         replica = f"{socket.gethostname()}:{os.getpid()}"
-        verifier = Verifier(lambda: published(pool), settings.tokens)
+        clock = DatabaseClock()
+        verifier = Verifier(lambda: published(pool), settings.tokens, clock=clock)
         control = Control(
             pool,
             queue,
@@ -52,6 +54,7 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
             settings.runtimes,
             minted=verifier.remember,
             metrics=process.metrics,
+            clock=clock,
         )
         await release_sources(control)
         async with dispatching(control, verifier, settings):

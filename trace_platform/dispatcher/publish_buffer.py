@@ -13,6 +13,7 @@ import msgspec
 
 from trace_platform.capability.claims import Claims, GrantedDataset
 from trace_platform.contracts import BufferPublishAnswer, BufferPublishRequest
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import lock_fenced
 from trace_platform.dispatcher.control import Control
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest
@@ -38,6 +39,8 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
             request.batch_size_bytes,
             contents,
         )
+        crash_point("publish_buffer.before_commit")
+    crash_point("publish_buffer.after_commit")
     assert row is not None  # noqa: S101 - an upsert always returns its row
     if row["content_hash"] != contents:
         raise Conflict("this batch has been published with other contents", where="/batch_uri")

@@ -5,7 +5,6 @@ A lost or stale attempt is refused and never brought back; a canceled one is tol
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import asyncpg
 
 from trace_platform.capability.claims import Claims, mint, new_claims, renewal_due
 from trace_platform.contracts import HeartbeatAnswer, HeartbeatRequest
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.control import Control
 from trace_platform.errors import LeaseLost
@@ -33,6 +33,7 @@ def renewer(control: Control) -> Coalesced[Beat, HeartbeatAnswer]:
 
 
 async def renew_leases(control: Control, asked: Sequence[Beat]) -> list[HeartbeatAnswer | Exception]:
+    crash_point("renew_lease.before_commit")
     rows = await control.pool.fetch(
         queries("claim")["renew_leases"],
         [beat.request.task_id for beat in asked],
@@ -40,6 +41,7 @@ async def renew_leases(control: Control, asked: Sequence[Beat]) -> list[Heartbea
         [beat.request.lease_token for beat in asked],
         [beat.request.progress for beat in asked],
     )
+    crash_point("renew_lease.after_commit")
     return [await _answer(control, beat, row) for beat, row in zip(asked, rows, strict=True)]
 
 
@@ -65,7 +67,7 @@ def _refusal(row: asyncpg.Record) -> HeartbeatAnswer | Exception:
 
 async def _fresh_token(control: Control, claims: Claims) -> str | None:
     """Past half its life (S14), with the same grants. Losing the answer does no harm: the next one carries another."""
-    now = time.time()
+    now = control.clock()
     if not renewal_due(claims, now):
         return None
     fresh = new_claims(

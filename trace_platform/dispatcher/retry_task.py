@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.show_task import no_such_task
 from trace_platform.errors import Conflict
@@ -12,7 +13,9 @@ from trace_platform.user_contracts import RetryAnswer
 
 
 async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnswer:
+    crash_point("retry_task.before_commit")
     attempt = await control.pool.fetchval(queries("lifecycle")["revive_task"], task_id, org_id)
+    crash_point("retry_task.after_commit")
     if attempt is None:
         raise await _refusal(control, org_id, task_id)
     control.metrics.moved("Failed", "Queued")

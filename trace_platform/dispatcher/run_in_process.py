@@ -21,6 +21,7 @@ from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.capability.subject import task_fields
 from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, TaskPayload
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
@@ -104,6 +105,8 @@ async def _run_together(control: Control, tasks: Sequence[UUID], error: str | No
             answer = await complete(request, decode(take_apart(claimed.capability_token).payload))
             state = request.state or state
             done[answer.status.lower()] += 1
+        crash_point("run_in_process.before_commit")
+    crash_point("run_in_process.after_commit")
     return Ran(**done, skipped=len(tasks) - sum(done.values()))
 
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.told import Told, transposed
 from trace_platform.domain.event import Event, Scope, read_scope, scope_key
@@ -47,6 +48,8 @@ async def trigger(
         else:
             source = await _manual_source(control, connection, org_id, dag, job)
             found = await _store(connection, org_id, source, scope, request_id)
+        crash_point("trigger.before_commit")
+    crash_point("trigger.after_commit")
     control.owed.ring()
     if found.created:
         control.metrics.events.labels(dag, job).inc(len(found.event_ids))

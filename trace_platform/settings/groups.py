@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from trace_platform.crash_points import POINTS
 
 
 def setting(default: Any, why: str, *, unit: str | None = None, **limits: Any) -> Any:
@@ -337,3 +340,19 @@ class TracingSettings(Group):
     sample: float = setting(
         1.0, "The share of traces that is kept, decided where a trace begins.", unit="0 to 1", ge=0, le=1
     )
+
+
+class FaultSettings(Group):
+    """For tests of ours only: this process ends itself at a named place. Taken from no file and no environment."""
+
+    point: str | None = setting(None, "The crash point that this process does not survive; see docs/faults.md.")
+    nth: int = setting(1, "At which pass of that point.", unit="count", ge=1)
+    how: Literal["kill", "stop"] = setting("kill", "SIGKILL, as a power cut; or SIGSTOP, until somebody continues it.")
+
+    @field_validator("point")
+    @classmethod
+    def _is_one(cls, point: str | None) -> str | None:
+        if point is not None and point not in POINTS:
+            close = get_close_matches(point, POINTS, n=1)
+            raise ValueError(f"there is no such crash point{f'; did you mean {close[0]}?' if close else ''}")
+        return point

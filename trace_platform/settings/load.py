@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
 from trace_platform.errors import SettingsError
-from trace_platform.settings.groups import Group
+from trace_platform.settings.groups import FaultSettings, Group
 from trace_platform.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
 
 
@@ -24,7 +24,18 @@ def load_settings(env: Mapping[str, str], *, home: Path | None = None) -> Settin
     """Environment, then `<home>/trace.toml`, then defaults. `home` (the option `--home`) wins over both."""
     _refuse_unknown_variables(env)
     place = (home or Path(env.get(f"{PREFIX}HOME") or DEFAULT_HOME)).expanduser().absolute()
-    return _build(env, _read_file(place / "trace.toml"), {"home": place})
+    return _refuse_faults(_build(env, _read_file(place / "trace.toml"), {"home": place}))
+
+
+def _refuse_faults(settings: Settings) -> Settings:
+    """Nobody arms a process by a variable that was left over, or a file that was copied."""
+    if settings.faults != FaultSettings():
+        raise SettingsError(
+            "a process is armed to fail only by the test that starts it, on standard input",
+            where="faults.point",
+            hint="take `faults` out of the environment and of trace.toml",
+        )
+    return settings
 
 
 def settings_from_document(document: str) -> Settings:

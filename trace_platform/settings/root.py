@@ -22,6 +22,7 @@ from trace_platform.settings.groups import (
     DataSettings,
     DispatcherSettings,
     EndpointSettings,
+    FaultSettings,
     GatewaySettings,
     Group,
     IdentitySettings,
@@ -85,6 +86,7 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()
+    faults: FaultSettings = FaultSettings()
 
     @property
     def object_folder(self) -> Path:

@@ -14,6 +14,7 @@ import structlog
 
 from trace_platform.client import TaskClient
 from trace_platform.contracts import Claimed, HeartbeatRequest
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import LeaseLost, Unavailable
 from trace_platform.ports import Delivery, Queue
 from trace_platform.worker.door import Door
@@ -79,7 +80,9 @@ class LeaseKeeper:
             lease_token=self._claimed.lease_token,
             progress=self._door.progress,
         )
+        crash_point("lease_keeper.before_beat")
         answer = await self._tasks.heartbeat(self._door.token, request)
+        crash_point("lease_keeper.renewed")
         self._door.token = answer.capability_token or self._door.token
         if answer.paused:
             self._door.asked_to_stop.set()

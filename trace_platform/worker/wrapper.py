@@ -20,6 +20,7 @@ import structlog
 from trace_platform.capability.subject import task_fields
 from trace_platform.client import DispatcherClient, TaskClient
 from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload, Wakeup
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import BadInput, Conflict, LeaseLost, Refused, TraceError, Unavailable
 from trace_platform.observe.logs import speaking_of
 from trace_platform.observe.metrics import Metrics
@@ -94,14 +95,17 @@ class Wrapper:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
 
     async def _follow(self, wake_up: Wakeup, delivery: Delivery) -> None:
+        crash_point("wrapper.received")
         claimed = await self._patiently(lambda: self.dispatcher.claim(wake_up.task_id, self.worker_id))
         if isinstance(claimed, Claimed):
+            crash_point("wrapper.claimed")
             subject = task_fields(claimed)
             with speaking_of(**subject), span("run", **subject), self.metrics.in_hand.track_inprogress():
                 await self._run_claimed(claimed, delivery)
         else:
             log.info("not claimed", because=claimed.reason)
         await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
+        crash_point("wrapper.acknowledged")
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
         door = Door(claimed, self.tasks)
@@ -119,6 +123,7 @@ class Wrapper:
                 await asyncio.to_thread(self.runner.cancel, claimed)
                 await work  # its slot is free when it has ended, and not before
                 return
+            crash_point("wrapper.operator_done")
             outcome = await self._report(door, work.result(), lease)
         finally:
             self.sources.discard(door)
@@ -140,6 +145,7 @@ class Wrapper:
                     return "Refused"
                 finished = Finished(_failed(finished.request, refusal))
             else:
+                crash_point("wrapper.completed")
                 log.info("completed", status=answer.status)
                 if finished.after_commit is not None and answer.status == "Completed":
                     await asyncio.to_thread(finished.after_commit)

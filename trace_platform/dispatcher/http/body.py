@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from trace_platform.contracts import MAX_BODY_BYTES, Message, decode
 from trace_platform.errors import InvalidRequest
@@ -18,8 +18,11 @@ async def read(request: Request, kind: type[B]) -> B:
 
 async def read_bytes(request: Request) -> bytes:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+    except ClientDisconnect:  # nobody hears this: it keeps a stack trace out of the log
+        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
     return bytes(body)

@@ -19,6 +19,7 @@ from trace_platform.contracts import (
     FilesRequest,
     HeartbeatRequest,
 )
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
@@ -49,6 +50,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             answer = await complete(body, claims)
+            crash_point("complete_task.after_commit")
             if is_debugging():
                 log.debug("completed", status=answer.status)
             return json_response(answer)

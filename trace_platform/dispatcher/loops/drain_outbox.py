@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.route_event import BATCH, HOLD, route
 from trace_platform.dispatcher.run_in_process import run_in_process
@@ -48,12 +49,17 @@ class Drain:
 
     async def once(self) -> int:
         events = await route(self._control, "route_event")
+        crash_point("drain_outbox.events_routed", when=events.handled)
         invalidations = await route(self._control, "route_invalidation")
+        crash_point("drain_outbox.invalidations_routed", when=invalidations.handled)
         await self._keep(
             [self._wake_up(one.promise, one.payload) for one in (*events.wake_ups, *invalidations.wake_ups)]
         )
+        crash_point("drain_outbox.wake_ups_kept", when=events.wake_ups)
         woken = await self._control.pool.fetchval(queries("route")["wake_waiting"])
+        crash_point("drain_outbox.slots_given", when=woken)
         taken, given_up = await self._take()
+        crash_point("drain_outbox.promises_taken", when=taken)
         await self._keep(taken)
         return events.handled + invalidations.handled + int(woken) + len(taken) + given_up
 
@@ -100,11 +106,14 @@ class Drain:
     async def _try(self, promises: Sequence[Promise], act: Awaitable[object]) -> None:
         ids = [one.id for one in promises]
         try:
+            crash_point("drain_outbox.before_act")
             await act
         except Unavailable as away:
             await self._put_off(ids, away.message)
         else:
+            crash_point("drain_outbox.before_mark")
             await self._control.pool.execute(queries("outbox")["keep_promises"], ids, self._control.replica)
+            crash_point("drain_outbox.after_mark")
 
     async def _put_off(
         self, promises: Sequence[int], error: str, *, final: bool = False, delay: timedelta | None = None
@@ -119,6 +128,7 @@ class Drain:
             [error] * len(promises),
             [final] * len(promises),
         )
+        crash_point("drain_outbox.put_off")
 
     def _wake_up(self, promise: int, payload: str) -> Promise:
         """How a task gets to where it runs: by a message, by our own hands, or, for now, not at all."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
 
@@ -27,9 +28,13 @@ class KeepSources:
         """In the order that lets a source take one step at a time, so that every state can be seen."""
         pool, sql = self._control.pool, queries("sources")
         started = int(await pool.fetchval(sql["start"], BATCH))
+        crash_point("keep_sources.started", when=started)
         left = int(await pool.fetchval(sql["leave"], None, None))
+        crash_point("keep_sources.left")
         moved = [_count(await pool.execute(sql[name])) for name in ("restart", "bury", "resume", "hold")]
+        crash_point("keep_sources.moved")
         settled = int(await pool.fetchval(sql["settle"]))
+        crash_point("keep_sources.settled")
         ended = _count(await pool.execute(sql["end_drain"], DRAIN_LIMIT))
         if started:
             self._control.owed.ring()

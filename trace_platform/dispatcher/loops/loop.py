@@ -20,6 +20,7 @@ from trace_platform.store.db import OUTAGES
 log = structlog.get_logger()
 
 AFTER_TROUBLE_SECONDS = 1.0
+ASKED_AGAIN_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ async def _step(loop: Loop) -> float:
 
 
 async def stopped(task: asyncio.Task[None]) -> None:
-    task.cancel()
+    """Asked until it ends: cut off in a transaction, asyncpg may say that the connection failed instead of canceled."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=ASKED_AGAIN_SECONDS)
     with suppress(asyncio.CancelledError):
         await task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
 
@@ -18,7 +19,9 @@ class Reaper:
 
     async def once(self) -> int:
         lost = await self._give_up()
+        crash_point("reap.leases_ended", when=lost)
         again = int(await self._control.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
+        crash_point("reap.retries_queued", when=again)
         self._control.metrics.moved("Failed", "Queued", again)
         if again:
             self._control.owed.ring()

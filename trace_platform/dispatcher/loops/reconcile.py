@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg
 import structlog
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.told import Told, transposed
 from trace_platform.domain.event import Event, read_scope
@@ -52,6 +53,7 @@ class Reconciler:
 
     async def once(self) -> int:
         mended = await self.look()
+        crash_point("reconcile.after_commit")
         if mended.all:
             log.warning("what was lost is on its way again", **vars(mended))
             self._control.owed.ring()
@@ -83,6 +85,7 @@ class Reconciler:
         invalidations = [await connection.fetchval(sql["owe_invalidations"], *one) for one in stretches]
         wake_ups = await self._wake(connection, oldest)
         await connection.execute(sql["move_mark"], mark["fresh_to"], mark["swept_to"])
+        crash_point("reconcile.before_commit")
         return Mended(sum(events), sum(untold), sum(invalidations), wake_ups)
 
     async def _wake(self, connection: Connection, oldest: dict[str, timedelta]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.activate_dag import retire_tasks
 from trace_platform.dispatcher.control import Control
 
@@ -12,6 +13,7 @@ class Retire:
 
     async def once(self) -> int:
         await retire_tasks(self._control)
+        crash_point("retire.tasks_canceled")
         return 0  # nothing follows from it at once: the next beat is soon enough
 
     async def next_due(self) -> float | None:

@@ -18,7 +18,7 @@ BEAT_SECONDS = 15.0
 
 async def keep_rotating(control: Control) -> asyncio.Task[None]:
     """Returns when the signer signs; the task goes on."""
-    await keep_keys(control.pool, control.signer, control.tokens)
+    await _once(control)
     return asyncio.create_task(_go_on(control))
 
 
@@ -26,6 +26,11 @@ async def _go_on(control: Control) -> None:
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         try:
-            await keep_keys(control.pool, control.signer, control.tokens)
+            await _once(control)
         except (*OUTAGES, TraceError) as wrong:
             log.warning("signing keys are not looked after", because=str(wrong))
+
+
+async def _once(control: Control) -> None:
+    await control.clock.look(control.pool)
+    await keep_keys(control.pool, control.signer, control.tokens)

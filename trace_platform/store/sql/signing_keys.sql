@@ -93,3 +93,7 @@ UPDATE signing_keys
  WHERE kid = $1
    AND purpose = 'task'
    AND status <> 'Retired';
+
+-- name: now
+-- Seconds since 1970 on the one clock that counts.
+SELECT extract(epoch FROM clock_timestamp())::float8;

@@ -1,0 +1,39 @@
+"""A loop that is told to stop does stop, whatever it was doing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from trace_platform.dispatcher.bell import Bell
+from trace_platform.dispatcher.loops.loop import Loop, run_loop, stopped
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_loop_stops_although_its_cancel_came_out_as_an_outage() -> None:
+    """As asyncpg does when it is cut off inside a transaction: the rollback fails, and hides the cancellation."""
+    begun = asyncio.Event()
+
+    async def once() -> int:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if not swallowed:
+                swallowed.append(True)
+                raise asyncpg.InterfaceError("another operation is in progress") from None
+            raise
+        return 0
+
+    async def never() -> float | None:
+        return None
+
+    swallowed: list[bool] = []
+    task = asyncio.create_task(run_loop(Loop("test", once, never, Bell())))
+    await begun.wait()
+    async with asyncio.timeout(20):
+        await stopped(task)
+    assert swallowed

@@ -1,0 +1,15 @@
+"""Every crash point is in the page that tells how to arm one, and no other is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trace_platform.crash_points import POINTS
+
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+
+
+def test_the_page_lists_every_crash_point_and_no_other() -> None:
+    table = PAGE.read_text().partition("| where | points |")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+\.\w+)`", table) == list(POINTS)

@@ -1,0 +1,147 @@
+"""Starts Dispatchers and workers as processes of their own, without the second that Python takes to import them.
+
+A program: it imports once and forks for each line on standard input, a JSON object, answering with the child's pid. A
+child is what `trace dispatcher` and `trace worker` are, on the same settings document; only that the worker has no
+Spark session, and that pauses are shorter (they are beats, and no promise hangs on them).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.dispatcher.support import PULL
+from tests.faults.faulty_queue import Faults, disturbed
+from trace_platform.client import dispatcher_client, task_client
+from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
+from trace_platform.dispatcher import process as dispatcher_process
+from trace_platform.dispatcher.catalog import register
+from trace_platform.dispatcher.loops import loop, rotate_keys
+from trace_platform.operators.context import Resources, TaskDoor
+from trace_platform.operators.outcome import Outcome
+from trace_platform.process import Process, run_process
+from trace_platform.settings import settings_from_document
+from trace_platform.wiring import make_objects, make_signer, open_queue
+from trace_platform.worker import wrapper
+from trace_platform.worker.run_task import Finished, Runner, run_pure
+
+PR_SET_PDEATHSIG = 1
+SLOW_EVERY = 8
+SLOW_SECONDS = 1.3
+"""Longer than a heartbeat of the test's jobs, so that some tasks beat."""
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children; whoever waits holds a pidfd
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _live(json.loads(line))
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+def _live(asked: dict[str, Any]) -> None:
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for number, handle in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+            os.dup2(handle, number)
+        _hurry()
+        if asked["clock"]:
+            _step(Path(asked["clock"]))
+        settings = settings_from_document(json.dumps(asked["settings"]))
+        hurried = settings.dispatcher.model_copy(update={"beat_seconds": 0.25})
+        settings = settings.model_copy(update={"dispatcher": hurried})
+        faults = Faults(**asked["faults"]) if asked["faults"] else None
+        make = {"dispatcher": _dispatcher, "worker": _worker}[asked["role"]]
+        code = run_process(asked["role"], settings, make(faults, asked["hold"]))
+    finally:
+        os._exit(code)
+
+
+def _hurry() -> None:
+    loop.AFTER_TROUBLE_SECONDS = 0.05
+    rotate_keys.BEAT_SECONDS = 0.5
+    wrapper.AFTER_OUTAGE_SECONDS = 0.05
+
+
+def _step(wrong_by: Path) -> None:
+    """The wall clock of this process is wrong by what the file says now. Timers of the kernel are not."""
+    right = time.time
+    time.time = lambda: right() + float(wrong_by.read_text() or 0)
+
+
+def _dispatcher(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    del hold
+
+    async def run(process: Process) -> None:
+        register("pull", PULL)
+        async with open_queue(process.settings) as queue:
+            ports = make_signer(process.settings), make_objects(process.settings)
+            await dispatcher_process.main(process, disturbed(queue, faults), *ports)
+
+    return run
+
+
+def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    async def run(process: Process) -> None:
+        settings = process.settings
+        async with (
+            open_queue(settings) as queue,
+            dispatcher_client(settings) as dispatcher,
+            task_client(settings) as tasks,
+        ):
+            made = wrapper.Wrapper(
+                queue=disturbed(queue, faults),
+                queue_name=f"tasks-{settings.worker.runtime}",
+                dispatcher=dispatcher,
+                tasks=tasks,
+                runner=_Runner(make_objects(settings), Resources(), pure=_held(Path(hold)) if hold else _operator),
+                worker_id=f"worker {os.getpid()}",
+                concurrency=8,
+            )
+            process.ready("works")
+            await made.work(process.stop)
+
+    return run
+
+
+class _Runner(Runner):
+    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+        if claimed.task.operator != "pull":
+            return super().run(claimed, door)
+        # A source that ends at once: it is started again and again.
+        fence = {"attempt": claimed.attempt, "lease_token": claimed.lease_token}
+        return Finished(CompleteRequest(task_id=claimed.task.task_id, status="Completed", **fence))  # type: ignore[arg-type]
+
+
+def _operator(task: TaskPayload) -> Outcome:
+    if task.scope.cursor is not None and task.scope.cursor % SLOW_EVERY == 1:
+        time.sleep(SLOW_SECONDS)
+    return run_pure(task)
+
+
+def _held(sign: Path) -> Callable[[TaskPayload], Outcome]:
+    """Says that it has begun, and waits to be let go."""
+
+    def run(task: TaskPayload) -> Outcome:
+        sign.with_suffix(".begun").touch()
+        while not sign.with_suffix(".go").exists():
+            time.sleep(0.01)
+        return run_pure(task)
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A process dies at every commit and every side effect there is, and nothing is lost or counted twice.
+
+A chain of processes, each armed for one point: each must die there, and the next goes on with what it left, while
+people and tasks go on asking. A point at which nobody dies fails the test. Then all drains, and the history is read.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checker import assert_kept
+from tests.faults.faulty_queue import Faults
+from tests.faults.system import Child, System, calling
+from tests.faults.traffic import Traffic, flowing
+from trace_platform import crash_points
+from trace_platform.crash_points import POINTS
+
+pytestmark = pytest.mark.anyio
+
+KEYS = [one for one in POINTS if one.startswith("keep_keys.")]
+AT_WORKERS = [
+    one
+    for one in POINTS
+    if one.startswith(("wrapper.", "lease_keeper.")) or (one.startswith("queue.") and "publish" not in one)
+]
+PEOPLE = list(POINTS[: POINTS.index("claim_task.before_commit")])
+TASKS = list(POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")])
+LOOPS = [one for one in POINTS if one not in {*KEYS, *AT_WORKERS, *PEOPLE, *TASKS}]
+DISTURBED = Faults(seed=1, lost=0.3)
+"""So that promises are put off, which is a commit too."""
+
+
+async def test_every_call_in_the_code_is_a_point_and_every_point_a_call() -> None:
+    called = [name for path in sources() for name in points_in(path)]
+    assert sorted(called) == sorted(POINTS)
+
+
+async def test_every_point_is_in_one_of_the_chains() -> None:
+    assert sorted([*KEYS, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS]) == sorted(POINTS)
+
+
+@pytest.mark.parametrize("points", [PEOPLE, TASKS, LOOPS], ids=["people", "tasks", "loops"])
+async def test_a_dispatcher_dies_at_each_point_and_nothing_is_lost_or_doubled(
+    system: System, points: list[str]
+) -> None:
+    async with calling(system) as caller:
+        traffic = Traffic(system, caller)
+        first = system.dispatcher()
+        await traffic.deploy()
+        system.worker()
+        await first.kill()
+        async with flowing(traffic):
+            for point in points:
+                await dies_at(system.dispatcher(point=point, faults=DISTURBED if points is LOOPS else None), point)
+            system.dispatcher()
+    await assert_kept(system.pool, system.queue_pool, traffic.accepted)
+
+
+async def test_a_worker_dies_at_each_point_and_nothing_is_lost_or_doubled(system: System) -> None:
+    async with calling(system) as caller:
+        traffic = Traffic(system, caller)
+        system.dispatcher()
+        await traffic.deploy()
+        async with flowing(traffic):
+            for point in AT_WORKERS:
+                await dies_at(system.worker(point=point), point)
+            system.worker()
+    await assert_kept(system.pool, system.queue_pool, traffic.accepted)
+
+
+async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_one_signs(system: System) -> None:
+    for point in sorted(KEYS, key=lambda one: one != "keep_keys.rotated"):  # only the very first start makes a key
+        await dies_at(system.dispatcher(point=point), point)
+    system.dispatcher()
+    system.worker()
+    async with calling(system) as caller:
+        traffic = Traffic(system, caller)
+        await traffic.deploy()
+        async with flowing(traffic):
+            pass
+    assert await system.pool.fetchval("SELECT count(*) FROM signing_keys WHERE status = 'Active'") == 1
+    await assert_kept(system.pool, system.queue_pool, traffic.accepted)
+
+
+async def dies_at(child: Child, point: str) -> None:
+    assert await child.ended(30), f"{point} was never hit: {child.said()}"
+    assert child.said().endswith(f"crash point {point}: SIGKILL\n"), child.said()
+
+
+def sources() -> list[Path]:
+    return sorted(Path(crash_points.__file__).parent.rglob("*.py"))
+
+
+def points_in(path: Path) -> list[str]:
+    """Names are written where they are passed: a name that is computed could not be found by a reader, nor by us."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "crash_point":
+            (name,) = node.args
+            assert isinstance(name, ast.Constant), f"{path}:{node.lineno}"
+            found.append(str(name.value))
+    return found
