@@ -175,7 +175,7 @@ class _Attempt:
         cursor, first = self.claimed["task"]["scope"]["cursor"], self.claimed["attempt"] == 1
         if first and cursor % 5 == 3:
             return False
-        if not await self._say("heartbeat", {"progress": {"at": cursor}}):
+        if not await self._say("heartbeat", {"progress": {"done": cursor}}):
             return True
         if not await self._say("events", {"events": [self._about(cursor=cursor)]}):
             return True
