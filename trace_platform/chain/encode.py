@@ -137,7 +137,7 @@ def _text(field: object) -> str:
 
 
 def encode_receipt(receipt: Receipt, bloom: int) -> bytes:
-    """As it stands in the receipts tree. Before Byzantium it names the state's root, since then whether it succeeded."""
+    """As it stands in the receipts tree. Before Byzantium it names the state's root, since then the outcome."""
     outcome = text_of_word(receipt.root) if receipt.root else text_of_quantity(_text(receipt.status))
     logs = text_of_list("".join(map(_log, receipt.logs)))
     body = outcome + text_of_quantity(receipt.cumulative_gas_used) + f"b90100{bloom:0512x}" + logs

@@ -1,8 +1,9 @@
 """A few blocks from one endpoint, checked. The calls:
 
 - `eth_getBlockByNumber`, with whole transactions only when that table is wanted;
-- `eth_getBlockReceipts` when `transactions` is wanted (gas used and success stand nowhere else) or when a block's logs are
-  proved by its root: one call gives every log, and the header proves them. A node without it is asked receipt by receipt;
+- `eth_getBlockReceipts` when `transactions` is wanted (gas used and success stand nowhere else) or when a block's logs
+  are proved by its root: one call gives every log, and the header proves them. A node without it is asked receipt by
+  receipt;
 - `eth_getLogs` for the blocks whose logs are not proved by root: one call for all of them, a third of the bytes.
 
 Calls about one block go in one HTTP request, so a node that changes its mind in between is rare; and it is noticed.
@@ -46,6 +47,7 @@ from trace_platform.chain.wire import (
 )
 from trace_platform.errors import ChainMoved, MethodUnknown, ProviderLagged, ProviderRefused, SizeRefused
 
+AnyBlock = Block | BlockOfHashes
 Found = TypeVar("Found")
 _SPREAD = 2654435761
 """Knuth's multiplier: neighbouring numbers land far apart, so a sample is spread over any range."""
@@ -123,7 +125,7 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
 
 async def _ask(
     lane: Lane, numbers: range, with_receipts: Sequence[int], wants: Wants
-) -> tuple[list[Block | BlockOfHashes], dict[int, list[Receipt]]]:
+) -> tuple[list[AnyBlock], dict[int, list[Receipt]]]:
     calls: list[Call] = [("eth_getBlockByNumber", (hex(number), wants.transactions)) for number in numbers]
     whole = lane.standing.whole_receipts
     if whole:
@@ -135,8 +137,8 @@ async def _ask(
             raise
         lane.standing.whole_receipts = False
         return await _ask(lane, numbers, with_receipts, wants)
-    decode: Callable[..., Block | BlockOfHashes | None] = read_block if wants.transactions else read_block_of_hashes
-    blocks = [_there(lane, lane.read(raw, decode), n) for n, raw in zip(numbers, answers, strict=False)]
+    decode: Callable[..., AnyBlock | None] = read_block if wants.transactions else read_block_of_hashes
+    blocks: list[AnyBlock] = [_there(lane, lane.read(raw, decode), n) for n, raw in zip(numbers, answers, strict=False)]
     if not whole:
         return blocks, {n: await _one_by_one(lane, blocks[n - numbers.start], n) for n in with_receipts}
     found = zip(with_receipts, answers[len(numbers) :], strict=True)

@@ -43,13 +43,13 @@ class Transaction(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_d
     y_parity: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
     gas_price: str | UnsetType = UNSET
-    chain_id: str | None | UnsetType = UNSET
-    access_list: list[Access] | None | UnsetType = UNSET
-    max_fee_per_gas: str | None | UnsetType = UNSET
-    max_priority_fee_per_gas: str | None | UnsetType = UNSET
-    max_fee_per_blob_gas: str | None | UnsetType = UNSET
-    blob_versioned_hashes: list[str] | None | UnsetType = UNSET
-    authorization_list: list[Authorization] | None | UnsetType = UNSET
+    chain_id: str | UnsetType | None = UNSET
+    access_list: list[Access] | UnsetType | None = UNSET
+    max_fee_per_gas: str | UnsetType | None = UNSET
+    max_priority_fee_per_gas: str | UnsetType | None = UNSET
+    max_fee_per_blob_gas: str | UnsetType | None = UNSET
+    blob_versioned_hashes: list[str] | UnsetType | None = UNSET
+    authorization_list: list[Authorization] | UnsetType | None = UNSET
 
 
 class Withdrawal(msgspec.Struct, rename="camel", gc=False):
@@ -78,13 +78,13 @@ class Header(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defaul
     extra_data: str
     mix_hash: str
     nonce: str
-    base_fee_per_gas: str | None | UnsetType = UNSET
-    withdrawals_root: str | None | UnsetType = UNSET
-    blob_gas_used: str | None | UnsetType = UNSET
-    excess_blob_gas: str | None | UnsetType = UNSET
-    parent_beacon_block_root: str | None | UnsetType = UNSET
-    requests_hash: str | None | UnsetType = UNSET
-    withdrawals: list[Withdrawal] | None | UnsetType = UNSET
+    base_fee_per_gas: str | UnsetType | None = UNSET
+    withdrawals_root: str | UnsetType | None = UNSET
+    blob_gas_used: str | UnsetType | None = UNSET
+    excess_blob_gas: str | UnsetType | None = UNSET
+    parent_beacon_block_root: str | UnsetType | None = UNSET
+    requests_hash: str | UnsetType | None = UNSET
+    withdrawals: list[Withdrawal] | UnsetType | None = UNSET
 
 
 class BlockOfHashes(Header):
@@ -117,8 +117,8 @@ class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defau
     cumulative_gas_used: str
     logs: list[Log]
     type: str | UnsetType = UNSET
-    status: str | None | UnsetType = UNSET
-    root: str | None | UnsetType = UNSET
+    status: str | UnsetType | None = UNSET
+    root: str | UnsetType | None = UNSET
 
 
 class RpcError(msgspec.Struct, gc=False):

@@ -39,9 +39,7 @@ class View:
         if tag in late:
             return min(late[tag], self.head)
         try:
-            if not tag.startswith("0x"):
-                raise ValueError(tag)
-            return int(tag, 16)
+            return int(tag, 16) if tag.startswith("0x") else int("")
         except ValueError:
             raise Said(INVALID_PARAMS, "invalid argument 0: hex string without 0x prefix or unknown tag") from None
 
@@ -64,14 +62,14 @@ def answer(view: View, method: str, params: list[Any]) -> bytes:
         raise Said(INVALID_PARAMS, f"invalid arguments for {method}") from None
 
 
-def _block(view: View, which: object, full: object = False) -> bytes:  # noqa: FBT002 - a position in JSON-RPC
+def _block(view: View, which: object, full: object = False) -> bytes:
     made = view.block(which)
     if made is None:
         return b"null"
     return made.full_json if full else made.hashes_json
 
 
-def _block_by_hash(view: View, which: object, full: object = False) -> bytes:  # noqa: FBT002 - "
+def _block_by_hash(view: View, which: object, full: object = False) -> bytes:
     if not isinstance(which, str) or len(which) != _HASH_LENGTH:
         raise Said(INVALID_PARAMS, "invalid argument 0: a hash has 32 bytes")
     return _block(view, which, full)

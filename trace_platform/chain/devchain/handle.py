@@ -1,4 +1,4 @@
-"""A dev chain as a process of its own, from a test or a benchmark: real HTTP, real orders, and the truth to compare with.
+"""A dev chain as a process of its own, from a test or a benchmark: real HTTP, real orders, and the truth beside it.
 
 with running(blocks=100) as devchain:
     pool = devchain.pool("a", "b")
