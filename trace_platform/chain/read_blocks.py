@@ -48,7 +48,7 @@ from trace_platform.chain.wire import (
 from trace_platform.errors import ChainMoved, MethodUnknown, ProviderLagged, ProviderRefused, SizeRefused
 
 AnyBlock = Block | BlockOfHashes
-Found = TypeVar("Found")
+Found = TypeVar("Found", Block | BlockOfHashes, list[Receipt], Receipt)
 _SPREAD = 2654435761
 """Knuth's multiplier: neighbouring numbers land far apart, so a sample is spread over any range."""
 _WRAP = 1 << 32
