@@ -11,12 +11,14 @@ Calls about one block go in one HTTP request, so a node that changes its mind in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from operator import or_
 from typing import TypeVar
+
+from msgspec import Raw
 
 from trace_platform.chain.bloom import bloom_of
 from trace_platform.chain.encode import UnknownType
@@ -48,7 +50,7 @@ from trace_platform.chain.wire import (
 from trace_platform.errors import ChainMoved, MethodUnknown, ProviderLagged, ProviderRefused, SizeRefused
 
 AnyBlock = Block | BlockOfHashes
-Found = TypeVar("Found", Block | BlockOfHashes, list[Receipt], Receipt)
+Found = TypeVar("Found")
 _SPREAD = 2654435761
 """Knuth's multiplier: neighbouring numbers land far apart, so a sample is spread over any range."""
 _WRAP = 1 << 32
@@ -137,12 +139,17 @@ async def _ask(
             raise
         lane.standing.whole_receipts = False
         return await _ask(lane, numbers, with_receipts, wants)
-    decode: Callable[..., AnyBlock | None] = read_block if wants.transactions else read_block_of_hashes
-    blocks: list[AnyBlock] = [_there(lane, lane.read(raw, decode), n) for n, raw in zip(numbers, answers, strict=False)]
+    blocks = [_block(lane, raw, number, wants) for number, raw in zip(numbers, answers, strict=False)]
     if not whole:
         return blocks, {n: await _one_by_one(lane, blocks[n - numbers.start], n) for n in with_receipts}
     found = zip(with_receipts, answers[len(numbers) :], strict=True)
     return blocks, {n: _there(lane, lane.read(raw, read_receipts), n) for n, raw in found}
+
+
+def _block(lane: Lane, raw: Raw, number: int, wants: Wants) -> AnyBlock:
+    if wants.transactions:
+        return _there(lane, lane.read(raw, read_block), number)
+    return _there(lane, lane.read(raw, read_block_of_hashes), number)
 
 
 async def _one_by_one(lane: Lane, block: Block | BlockOfHashes, number: int) -> list[Receipt]:
