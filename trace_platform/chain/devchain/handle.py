@@ -107,6 +107,7 @@ class Devchain:
             with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - our own loopback
                 described: dict[str, Any] = json.load(response)
         except HTTPError as refused:
-            error = json.load(refused)["error"]
+            with refused:
+                error = json.load(refused)["error"]
             raise InvalidRequest(error["message"], where=error["where"], hint=error["hint"]) from None
         return described
