@@ -36,6 +36,9 @@ from trace_platform.chain.verify import (
 )
 from trace_platform.errors import InvalidRequest
 
+FULL, HASHES = True, False
+"""Of a block: whole transactions, or their hashes."""
+
 
 def post(url: str, body: Any, content_type: str = "application/json") -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -146,16 +149,16 @@ def test_a_reorg_that_cannot_be_is_refused(order: dict[str, int]) -> None:
 
 def test_blocks_are_answered_by_number_tag_and_hash(devchain: Devchain) -> None:
     chain = devchain.chain()
-    latest = result(devchain, "eth_getBlockByNumber", "latest", True)
+    latest = result(devchain, "eth_getBlockByNumber", "latest", FULL)
     assert latest["hash"] == chain.block(240).hash
-    assert result(devchain, "eth_getBlockByHash", latest["hash"], True) == latest
-    short = result(devchain, "eth_getBlockByNumber", "0xf0", False)
+    assert result(devchain, "eth_getBlockByHash", latest["hash"], FULL) == latest
+    short = result(devchain, "eth_getBlockByNumber", "0xf0", HASHES)
     assert short["transactions"] == [tx["hash"] for tx in latest["transactions"]]
-    tags = {tag: result(devchain, "eth_getBlockByNumber", tag, False)["number"] for tag in ("safe", "finalized")}
+    tags = {tag: result(devchain, "eth_getBlockByNumber", tag, HASHES)["number"] for tag in ("safe", "finalized")}
     assert tags == {"safe": hex(240 - 32), "finalized": hex(240 - 64)}
-    assert result(devchain, "eth_getBlockByNumber", "earliest", False)["number"] == "0x0"
-    assert result(devchain, "eth_getBlockByNumber", "0xf1", False) is None
-    assert result(devchain, "eth_getBlockByHash", "0x" + "11" * 32, False) is None
+    assert result(devchain, "eth_getBlockByNumber", "earliest", HASHES)["number"] == "0x0"
+    assert result(devchain, "eth_getBlockByNumber", "0xf1", HASHES) is None
+    assert result(devchain, "eth_getBlockByHash", "0x" + "11" * 32, HASHES) is None
 
 
 def test_receipts_are_answered_by_block_and_by_transaction(devchain: Devchain) -> None:
@@ -194,7 +197,11 @@ def test_logs_are_found_by_range_address_topics_and_block(devchain: Devchain) ->
 
 def test_errors_are_those_of_a_real_node(devchain: Devchain, shared_data: Path) -> None:
     """The requests of the real vectors, moved to this chain's height, get the same codes and words."""
-    answers = {name: response["error"] for name, _, response in exchanges(shared_data / "execution-apis/eth_getLogs") if "error" in response}
+    answers = {
+        name: response["error"]
+        for name, _, response in exchanges(shared_data / "execution-apis/eth_getLogs")
+        if "error" in response
+    }
     asked = {
         "filter-error-future-block-range": {"fromBlock": "0x32", "toBlock": "0xffff"},
         "filter-error-reversed-block-range": {"fromBlock": "0x32", "toBlock": "0x2f"},
@@ -250,7 +257,13 @@ def test_one_node_can_lie_while_another_is_honest(devchain: Devchain) -> None:
 
 @pytest.mark.parametrize(
     "order",
-    [{"do": "dance"}, {"do": "mine", "blocks": "3"}, {"do": "fault", "kind": "nap"}, {"do": "reorg"}, {"do": "set_head"}],
+    [
+        {"do": "dance"},
+        {"do": "mine", "blocks": "3"},
+        {"do": "fault", "kind": "nap"},
+        {"do": "reorg"},
+        {"do": "set_head"},
+    ],
 )
 def test_an_order_that_makes_no_sense_is_refused(devchain: Devchain, order: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):

@@ -32,7 +32,7 @@ TYPED = json.loads((Path(__file__).parent / "vectors" / "typed_transactions.json
 
 
 def blocks(data: Path) -> dict[str, Block | BlockOfHashes]:
-    found = {}
+    found: dict[str, Block | BlockOfHashes] = {}
     for name, request, response in exchanges(data / "execution-apis" / "eth_getBlockByNumber"):
         if response["result"] is not None:
             shape = Block if request["params"][1] else BlockOfHashes
@@ -98,9 +98,7 @@ def test_real_logs_are_read(shared_data: Path) -> None:
         ("filter-error-reversed-block-range", ProviderRefused),
     ],
 )
-def test_a_real_nodes_error_is_read_as_what_it_means(
-    shared_data: Path, name: str, kind: type[ProviderError]
-) -> None:
+def test_a_real_nodes_error_is_read_as_what_it_means(shared_data: Path, name: str, kind: type[ProviderError]) -> None:
     answers = {name: response for name, _, response in exchanges(shared_data / "execution-apis/eth_getLogs")}
     error = read_error(Endpoint("https://node/KEY"), "eth_getLogs", msgspec.convert(answers[name]["error"], RpcError))
     assert type(error) is kind

@@ -98,4 +98,6 @@ def _tuple(components: Any, where: str, depth: int) -> AbiType:
         for place, one in enumerate(components)
     )
     names = tuple(str(one.get("name") or f"arg{place}") for place, one in enumerate(components))
+    if len(set(names)) < len(names):
+        raise InvalidAbi("two components of a tuple have one name", where=where)
     return AbiType("tuple", None, parts, names)
