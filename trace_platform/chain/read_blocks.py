@@ -13,20 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
-from operator import or_
 from typing import TypeVar
 
 from msgspec import Raw
 
-from trace_platform.chain.bloom import bloom_of
 from trace_platform.chain.encode import UnknownType
 from trace_platform.chain.rpc import Call, Lane
 from trace_platform.chain.tables import Known
 from trace_platform.chain.verify import (
     OtherFork,
     Untrue,
+    check_bloom,
     check_header,
     check_link,
     check_logs,
@@ -117,11 +115,12 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
     if receipts is None:
         return Known(block, [], [])
     check_receipts(block, receipts)
-    blooms = [bloom_of(receipt.logs) for receipt in receipts]
     logs = [log for receipt in receipts for log in receipt.logs]
-    check_logs(block, logs, reduce(or_, blooms, 0))
+    check_logs(block, logs)
     if wants.roots(number):
-        check_receipts_root(block, receipts, blooms)
+        check_receipts_root(block, receipts)
+    else:
+        check_bloom(block, logs)
     return Known(block, receipts, logs)
 
 
@@ -184,3 +183,4 @@ async def _add_logs(lane: Lane, known: list[Known], numbers: range, have: set[in
         one = known[number - numbers.start]
         one.logs = of_block[number]
         check_logs(one.block, one.logs)
+        check_bloom(one.block, one.logs)

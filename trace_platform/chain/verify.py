@@ -70,20 +70,23 @@ def check_receipts(block: Block | BlockOfHashes, receipts: Sequence[Receipt]) ->
         raise Untrue(f"{_name(block)}: the receipts do not add up to the gas used")
 
 
-def check_logs(block: Header, logs: Sequence[Log], bloom: int | None = None) -> None:
-    """They are of this block, numbered without a gap, and their bloom (made before, or here) is the header's."""
+def check_logs(block: Header, logs: Sequence[Log]) -> None:
+    """They are of this block, numbered without a gap."""
     for position, log in enumerate(logs):
         if log.block_hash != block.hash:
             raise OtherFork(f"{_name(block)}: its logs are of another block")
         if log.log_index != hex(position):
             raise Untrue(f"{_name(block)}: log {position} is missing or of another place")
-    if (bloom_of(logs) if bloom is None else bloom) != number(block.logs_bloom):
+
+
+def check_bloom(block: Header, logs: Sequence[Log]) -> None:
+    """Their bloom filter is the header's. The receipts' root proves more; this is for those who do not ask for it."""
+    if bloom_of(logs) != number(block.logs_bloom):
         raise Untrue(f"{_name(block)}: the logs are not those that its bloom filter was made of")
 
 
-def check_receipts_root(block: Header, receipts: Sequence[Receipt], blooms: Sequence[int]) -> None:
-    """`blooms`: of each receipt's logs."""
-    if as_data(ordered_root(list(map(encode_receipt, receipts, blooms)))) != block.receipts_root:
+def check_receipts_root(block: Header, receipts: Sequence[Receipt]) -> None:
+    if as_data(ordered_root(list(map(encode_receipt, receipts)))) != block.receipts_root:
         raise Untrue(f"{_name(block)}: the receipts do not have the root that the header names")
     used = 0
     for position, receipt in enumerate(receipts):

@@ -1,7 +1,7 @@
 """What nodes answer, as far as we read it. Everything stays hex text until somebody needs it as something else.
 
-Unknown fields are skipped by the decoder, which is why a receipt's bloom (half its bytes) costs next to nothing: it is
-made again from the logs. None of these can be part of a reference cycle, so the garbage collector need not look.
+Unknown fields are skipped by the decoder and cost next to nothing. None of these can be part of a reference cycle, so
+the garbage collector need not look.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defau
     gas_used: str
     cumulative_gas_used: str
     logs: list[Log]
+    logs_bloom: str
     type: str | UnsetType = UNSET
     status: str | UnsetType | None = UNSET
     root: str | UnsetType | None = UNSET

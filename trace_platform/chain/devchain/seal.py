@@ -33,7 +33,6 @@ class Receipt(wire.Receipt, kw_only=True):
     to: str | None
     contract_address: str | None
     effective_gas_price: str
-    logs_bloom: str
     blob_gas_used: str | UnsetType = UNSET
 
 
@@ -92,9 +91,7 @@ def seal(seed: int, chain_id: int, number: int, branch: int, parent_hash: str) -
     block = _block(seed, number, branch, happened, receipts)
     block.parent_hash = parent_hash
     block.transactions_root = as_data(ordered_root(encoded))
-    block.receipts_root = as_data(
-        ordered_root([encode_receipt(receipt, int(receipt.logs_bloom, 16)) for receipt in receipts])
-    )
+    block.receipts_root = as_data(ordered_root(list(map(encode_receipt, receipts))))
     _name(block, receipts)
     return Made(block, receipts, number, branch)
 
