@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +17,20 @@ BLOCKS = 240
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real blocks and files that nobody here made; they lie beside the checkout, where there are any."""
-    told = os.environ.get("TRACE_TEST_SHARED_DATA")
-    place = Path(told) if told else Path(__file__).parents[3] / "shared" / "data"
-    if not (place / "execution-apis").is_dir():
-        pytest.skip(f"the real data is not at {place}")
-    return place
+    for checkout in _checkouts():
+        place = checkout.parent / "shared" / "data"
+        if (place / "execution-apis").is_dir():
+            return place
+    pytest.skip("there is no shared/data beside the checkout")
+
+
+def _checkouts() -> Iterator[Path]:
+    """This one, and the one that it is a worktree of."""
+    here = Path(__file__).parents[2]
+    yield here
+    asked = ["git", "-C", str(here), "rev-parse", "--path-format=absolute", "--git-common-dir"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        yield Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()).parent
 
 
 @pytest.fixture(scope="session")
