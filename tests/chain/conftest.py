@@ -25,7 +25,7 @@ def shared_data() -> Path:
 
 
 def _checkouts() -> Iterator[Path]:
-    """This one, and the one that it is a worktree of."""
+    """The one we stand in, and the one that it is a worktree of."""
     here = Path(__file__).parents[2]
     yield here
     asked = ["git", "-C", str(here), "rev-parse", "--path-format=absolute", "--git-common-dir"]
