@@ -17,7 +17,7 @@ Maybe = str | Any
 def fixed(texts: Sequence[str], size: int) -> pa.Array:
     """Hashes and addresses: each exactly `size` bytes."""
     wanted = 2 + 2 * size
-    if any(len(text) != wanted for text in texts):
+    if set(map(len, texts)) - {wanted}:
         raise Untrue(f"a value that should have {size} bytes has not")
     offsets = np.arange(0, size * (len(texts) + 1), size, dtype=np.int32)
     return _binary(len(texts), None, offsets, _bytes("".join(texts)))
@@ -26,7 +26,7 @@ def fixed(texts: Sequence[str], size: int) -> pa.Array:
 def fixed_or_null(texts: Sequence[Maybe], size: int) -> pa.Array:
     there = [bool(text) for text in texts]
     present = [text for text in texts if text]
-    if any(len(text) != 2 + 2 * size for text in present):
+    if set(map(len, present)) - {2 + 2 * size}:
         raise Untrue(f"a value that should have {size} bytes has not")
     mask = np.array(there, dtype=np.int32)
     return _binary(

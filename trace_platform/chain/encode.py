@@ -14,7 +14,8 @@ from trace_platform.chain.rlp import (
 )
 from trace_platform.chain.wire import Access, Authorization, Header, Log, Receipt, Transaction, Withdrawal
 
-_BLOOM_DIGITS = 514
+_WORD, _BLOOM, _NONCE = {66}, 514, 18
+"""Lengths as text."""
 
 
 class UnknownType(ValueError):
@@ -26,24 +27,19 @@ def header_hash(header: Header) -> bytes:
 
 
 def encode_header(header: Header) -> bytes:
-    if len(header.logs_bloom) != _BLOOM_DIGITS:
-        raise ValueError("a bloom filter does not have 256 bytes")
+    words = (header.parent_hash, header.sha3_uncles, header.state_root, header.transactions_root, header.receipts_root)
+    if (
+        {len(header.mix_hash), *map(len, words)} != _WORD
+        or len(header.logs_bloom) != _BLOOM
+        or len(header.nonce) != _NONCE
+    ):
+        raise ValueError("a field of a header does not have the length it should")
+    parent, uncles, state, transactions, receipts = words
     body = (
-        text_of_word(header.parent_hash)
-        + text_of_word(header.sha3_uncles)
-        + text_of_address(header.miner)
-        + text_of_word(header.state_root)
-        + text_of_word(header.transactions_root)
-        + text_of_word(header.receipts_root)
-        + text_of_data(header.logs_bloom)
-        + text_of_quantity(header.difficulty)
-        + text_of_quantity(header.number or "0x")
-        + text_of_quantity(header.gas_limit)
-        + text_of_quantity(header.gas_used)
-        + text_of_quantity(header.timestamp)
-        + text_of_data(header.extra_data)
-        + text_of_word(header.mix_hash)
-        + text_of_data(header.nonce)
+        f"a0{parent[2:]}a0{uncles[2:]}{text_of_address(header.miner)}a0{state[2:]}a0{transactions[2:]}a0{receipts[2:]}"
+        f"b90100{header.logs_bloom[2:]}{text_of_quantity(header.difficulty)}{text_of_quantity(header.number or '0x0')}"
+        f"{text_of_quantity(header.gas_limit)}{text_of_quantity(header.gas_used)}{text_of_quantity(header.timestamp)}"
+        f"{text_of_data(header.extra_data)}a0{header.mix_hash[2:]}88{header.nonce[2:]}"
     )
     # Each fork adds at the end, and none leaves a gap: the first absent one ends the list.
     for text, spelled in (
@@ -100,14 +96,9 @@ _TYPED: dict[int, Callable[[Transaction], str]] = {
 
 
 def _common(tx: Transaction, prices: str) -> str:
-    return (
-        text_of_quantity(tx.nonce)
-        + prices
-        + text_of_quantity(tx.gas)
-        + (text_of_address(tx.to) if tx.to else "80")
-        + text_of_quantity(tx.value)
-        + text_of_data(tx.input)
-    )
+    to = text_of_address(tx.to) if tx.to else "80"
+    numbers = f"{text_of_quantity(tx.nonce)}{prices}{text_of_quantity(tx.gas)}"
+    return f"{numbers}{to}{text_of_quantity(tx.value)}{text_of_data(tx.input)}"
 
 
 def _signature(tx: Transaction, v: str) -> str:
@@ -136,18 +127,24 @@ def _text(field: object) -> str:
     return field
 
 
-def encode_receipt(receipt: Receipt, bloom: int) -> bytes:
-    """As it stands in the receipts tree. Before Byzantium it names the state's root, since then whether it succeeded."""
+def encode_receipt(receipt: Receipt) -> bytes:
+    """As it stands in the receipts tree. Before Byzantium it names the state's root, since then the outcome.
+
+    Its bloom filter is taken as it was told: the root that this leads to proves it, or not.
+    """
     outcome = text_of_word(receipt.root) if receipt.root else text_of_quantity(_text(receipt.status))
-    logs = text_of_list("".join(map(_log, receipt.logs)))
-    body = outcome + text_of_quantity(receipt.cumulative_gas_used) + f"b90100{bloom:0512x}" + logs
+    bloom = receipt.logs_bloom
+    if len(bloom) != _BLOOM:
+        raise ValueError("a bloom filter does not have 256 bytes")
+    logs = text_of_list("".join(map(_log, receipt.logs))) if receipt.logs else "c0"
+    body = f"{outcome}{text_of_quantity(receipt.cumulative_gas_used)}b90100{bloom[2:]}{logs}"
     kind = int(receipt.type, 16) if receipt.type else 0
     return bytes.fromhex((f"{kind:02x}" if kind else "") + text_of_list(body))
 
 
 def _log(log: Log) -> str:
     topics = text_of_list("".join(map(text_of_word, log.topics)))
-    return text_of_list(text_of_address(log.address) + topics + text_of_data(log.data))
+    return text_of_list(f"{text_of_address(log.address)}{topics}{text_of_data(log.data)}")
 
 
 def encode_withdrawal(one: Withdrawal) -> bytes:

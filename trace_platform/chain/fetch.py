@@ -1,8 +1,8 @@
 """`fetch_range`: an inclusive range of blocks -> checked Arrow tables, or an error; never something in between.
 
-The range is cut into pieces of one batch each; a few are under way at once, on whichever endpoints are well, and each is
-checked before it counts (`read_blocks.py`). Pieces must then link by parent hash. If they do not, because one endpoint
-follows another fork, each endpoint is asked for the whole range alone, in turn.
+The range is cut into pieces of one batch each; a few are under way at once, on whichever endpoints are well, and each
+is checked before it counts (`read_blocks.py`). Pieces must then link by parent hash. If they do not, because one
+endpoint follows another fork, each endpoint is asked for the whole range alone, in turn.
 """
 
 from __future__ import annotations

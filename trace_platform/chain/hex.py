@@ -1,4 +1,4 @@
-"""JSON-RPC's two spellings of bytes: `data` (as many digits as bytes need) and `quantity` (a number, no leading zeros)."""
+"""JSON-RPC's spellings: `data` (two digits for each byte) and `quantity` (a number without leading zeros)."""
 
 from __future__ import annotations
 

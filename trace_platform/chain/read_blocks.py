@@ -1,8 +1,9 @@
 """A few blocks from one endpoint, checked. The calls:
 
 - `eth_getBlockByNumber`, with whole transactions only when that table is wanted;
-- `eth_getBlockReceipts` when `transactions` is wanted (gas used and success stand nowhere else) or when a block's logs are
-  proved by its root: one call gives every log, and the header proves them. A node without it is asked receipt by receipt;
+- `eth_getBlockReceipts` when `transactions` is wanted (gas used and success stand nowhere else) or when a block's logs
+  are proved by its root: one call gives every log, and the header proves them. A node without it is asked receipt by
+  receipt;
 - `eth_getLogs` for the blocks whose logs are not proved by root: one call for all of them, a third of the bytes.
 
 Calls about one block go in one HTTP request, so a node that changes its mind in between is rare; and it is noticed.
@@ -10,20 +11,20 @@ Calls about one block go in one HTTP request, so a node that changes its mind in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
-from operator import or_
 from typing import TypeVar
 
-from trace_platform.chain.bloom import bloom_of
+from msgspec import Raw
+
 from trace_platform.chain.encode import UnknownType
 from trace_platform.chain.rpc import Call, Lane
 from trace_platform.chain.tables import Known
 from trace_platform.chain.verify import (
     OtherFork,
     Untrue,
+    check_bloom,
     check_header,
     check_link,
     check_logs,
@@ -46,6 +47,7 @@ from trace_platform.chain.wire import (
 )
 from trace_platform.errors import ChainMoved, MethodUnknown, ProviderLagged, ProviderRefused, SizeRefused
 
+AnyBlock = Block | BlockOfHashes
 Found = TypeVar("Found")
 _SPREAD = 2654435761
 """Knuth's multiplier: neighbouring numbers land far apart, so a sample is spread over any range."""
@@ -113,17 +115,18 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
     if receipts is None:
         return Known(block, [], [])
     check_receipts(block, receipts)
-    blooms = [bloom_of(receipt.logs) for receipt in receipts]
     logs = [log for receipt in receipts for log in receipt.logs]
-    check_logs(block, logs, reduce(or_, blooms, 0))
+    check_logs(block, logs)
     if wants.roots(number):
-        check_receipts_root(block, receipts, blooms)
+        check_receipts_root(block, receipts)
+    else:
+        check_bloom(block, logs)
     return Known(block, receipts, logs)
 
 
 async def _ask(
     lane: Lane, numbers: range, with_receipts: Sequence[int], wants: Wants
-) -> tuple[list[Block | BlockOfHashes], dict[int, list[Receipt]]]:
+) -> tuple[list[AnyBlock], dict[int, list[Receipt]]]:
     calls: list[Call] = [("eth_getBlockByNumber", (hex(number), wants.transactions)) for number in numbers]
     whole = lane.standing.whole_receipts
     if whole:
@@ -135,12 +138,17 @@ async def _ask(
             raise
         lane.standing.whole_receipts = False
         return await _ask(lane, numbers, with_receipts, wants)
-    decode: Callable[..., Block | BlockOfHashes | None] = read_block if wants.transactions else read_block_of_hashes
-    blocks = [_there(lane, lane.read(raw, decode), n) for n, raw in zip(numbers, answers, strict=False)]
+    blocks = [_block(lane, raw, number, wants) for number, raw in zip(numbers, answers, strict=False)]
     if not whole:
         return blocks, {n: await _one_by_one(lane, blocks[n - numbers.start], n) for n in with_receipts}
     found = zip(with_receipts, answers[len(numbers) :], strict=True)
     return blocks, {n: _there(lane, lane.read(raw, read_receipts), n) for n, raw in found}
+
+
+def _block(lane: Lane, raw: Raw, number: int, wants: Wants) -> AnyBlock:
+    if wants.transactions:
+        return _there(lane, lane.read(raw, read_block), number)
+    return _there(lane, lane.read(raw, read_block_of_hashes), number)
 
 
 async def _one_by_one(lane: Lane, block: Block | BlockOfHashes, number: int) -> list[Receipt]:
@@ -175,3 +183,4 @@ async def _add_logs(lane: Lane, known: list[Known], numbers: range, have: set[in
         one = known[number - numbers.start]
         one.logs = of_block[number]
         check_logs(one.block, one.logs)
+        check_bloom(one.block, one.logs)

@@ -32,7 +32,8 @@ _THROTTLES = re.compile(
     re.IGNORECASE,
 )
 _TOO_MUCH = re.compile(
-    r"too (large|big|wide|long)|too many (results|logs|blocks|calls|requests in)|more than [\d,]+ (results|logs|blocks)|"
+    r"too (large|big|wide|long)|too many (results|logs|blocks|calls|requests in)|"
+    r"more than [\d,]+ (results|logs|blocks)|"
     r"(size|range|results?|limit|blocks?) (is )?exceed|exceed\w* .*(size|range|results|limit|blocks)|"
     r"limited to .*(range|blocks|results)|max\w* (block )?range|batch (size|limit)|query timeout|reduce",
     re.IGNORECASE,

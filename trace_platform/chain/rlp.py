@@ -18,6 +18,9 @@ _LIST = [bytes([0xC0 + size]) for size in range(SHORT)]
 _LIST += [bytes([0xF8, size]) for size in range(SHORT, 256)]
 _BYTES_TEXT = [prefix.hex() for prefix in _BYTES]
 _LIST_TEXT = [prefix.hex() for prefix in _LIST]
+_QUANTITY_TEXT = [f"{0x80 + (size - 1) // 2:02x}{'0' * (size % 2)}" for size in range(2 * SHORT)]
+"""By length of the text with its `0x`: the prefix, and the zero that makes an odd number of digits whole bytes."""
+_ZERO = ("0", "")
 _TABLE = 256
 ASCII = b"\x80"
 """A single byte below this is its own encoding."""
@@ -68,15 +71,15 @@ def text_of_data(text: str) -> str:
 
 def text_of_quantity(text: str) -> str:
     """A number: its bytes, as few as possible; zero has none."""
+    size = len(text)
+    if size == 3:  # noqa: PLR2004 - 0x and one digit
+        return "80" if text == "0x0" else "0" + text[2]
     digits = text[2:]
-    if digits[:1] == "0":
-        digits = digits.lstrip("0")
-    count = len(digits)
-    if count & 1:
-        digits, count = "0" + digits, count + 1
-    if count == 2 and digits < "80":  # noqa: PLR2004 - one byte
+    if digits[:1] in _ZERO:
+        return text_of_quantity("0x" + (digits.lstrip("0") or "0"))
+    if size == 4 and digits < "80":  # noqa: PLR2004 - one byte
         return digits
-    return _BYTES_TEXT[count >> 1] + digits
+    return _QUANTITY_TEXT[size] + digits
 
 
 def text_of_list(body: str) -> str:

@@ -1,4 +1,4 @@
-"""A JSON-RPC client for a pool of nodes: batches, bounded concurrency, rest after failures, another node when one fails.
+"""A JSON-RPC client for a pool of nodes: batches, bounded concurrency, another node when one fails, rest for that one.
 
 `work` is the door: it gives a piece of work one endpoint (a `Lane`) at a time until one of them does it right. What
 "right" means is up to the work: it checks what it got and raises a ProviderError, which is why a node that lies is left

@@ -55,7 +55,7 @@ class RpcPool:
     timeout: float = 30.0
     """Seconds for one HTTP request."""
     verify_roots: float = 1.0
-    """Share of blocks whose transactions and receipts are hashed up to the header's roots; which ones is fixed by number."""
+    """Share of blocks whose transactions and receipts are hashed up to the header's roots; fixed by block number."""
     attempts: int = 6
     """How often one piece of work is tried, on whichever endpoints, before its last error is raised."""
     rest: float = 0.2

@@ -1,9 +1,9 @@
 """The columns of `blocks`, `transactions` and `logs`: cryo's names and meanings, so that its users can switch.
 
-Spark has no unsigned numbers, so what cryo writes as u32 and u64 is int64 here; hashes, addresses and data are binary; a
-u256 is 32 bytes big-endian (`_binary`), a decimal text (`_string`) and, where sums may be rough, a double (`_f64`).
-After cryo's columns, in cryo's order, come our own: `block_hash` (a row names its fork) and `timestamp` (seconds, so that
-no one must join `blocks` to place a row in time).
+Spark has no unsigned numbers, so what cryo writes as u32 and u64 is int64 here; hashes, addresses and data are binary;
+a u256 is 32 bytes big-endian (`_binary`), a decimal text (`_string`) and, where sums may be rough, a double (`_f64`).
+After cryo's columns, in cryo's order, come our own: `block_hash` (a row names its fork) and `timestamp` (seconds, so
+that no one must join `blocks` to place a row in time).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """What nodes answer, as far as we read it. Everything stays hex text until somebody needs it as something else.
 
-Unknown fields are skipped by the decoder, which is why a receipt's bloom (half its bytes) costs next to nothing: it is
-made again from the logs. None of these can be part of a reference cycle, so the garbage collector need not look.
+Unknown fields are skipped by the decoder and cost next to nothing. None of these can be part of a reference cycle, so
+the garbage collector need not look.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -116,6 +117,7 @@ class Receipt(msgspec.Struct, rename="camel", gc=False, kw_only=True, omit_defau
     gas_used: str
     cumulative_gas_used: str
     logs: list[Log]
+    logs_bloom: str
     type: str | UnsetType = UNSET
     status: str | UnsetType | None = UNSET
     root: str | UnsetType | None = UNSET
@@ -135,10 +137,11 @@ class Answer(msgspec.Struct, gc=False):
     error: RpcError | None = None
 
 
-read_answers = msgspec.json.Decoder(list[Answer] | Answer).decode
-read_block = msgspec.json.Decoder(Block | None).decode
-read_block_of_hashes = msgspec.json.Decoder(BlockOfHashes | None).decode
-read_receipts = msgspec.json.Decoder(list[Receipt] | None).decode
-read_receipt = msgspec.json.Decoder(Receipt | None).decode
-read_logs = msgspec.json.Decoder(list[Log]).decode
-read_text = msgspec.json.Decoder(str).decode
+Read = bytes | msgspec.Raw
+read_answers: Callable[[Read], list[Answer] | Answer] = msgspec.json.Decoder(list[Answer] | Answer).decode
+read_block: Callable[[Read], Block | None] = msgspec.json.Decoder(Block | None).decode
+read_block_of_hashes: Callable[[Read], BlockOfHashes | None] = msgspec.json.Decoder(BlockOfHashes | None).decode
+read_receipts: Callable[[Read], list[Receipt] | None] = msgspec.json.Decoder(list[Receipt] | None).decode
+read_receipt: Callable[[Read], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode
+read_logs: Callable[[Read], list[Log]] = msgspec.json.Decoder(list[Log]).decode
+read_text: Callable[[Read], str] = msgspec.json.Decoder(str).decode

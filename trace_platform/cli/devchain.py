@@ -31,7 +31,7 @@ StopWithStdin = Annotated[
 ]
 
 
-def devchain(
+def devchain(  # noqa: PLR0917 - typer names them all
     port: Port = 8545,
     host: Host = "127.0.0.1",
     seed: Seed = 7,
@@ -43,7 +43,7 @@ def devchain(
     stop_with_stdin: StopWithStdin = False,
     json: Json = False,
 ) -> None:
-    """Serve a made-up Ethereum chain until Ctrl-C: real hashes and roots, token transfers, reorgs and faults on command.
+    """Serve a made-up Ethereum chain until Ctrl-C: true hashes and roots, token transfers, reorgs and faults on order.
 
     It speaks JSON-RPC at `/` and at `/node/NAME` (any name: one node can lie while another is honest). Orders go to
     `/control` as JSON: {"do": "mine", "blocks": 5}, {"do": "reorg", "depth": 3}, {"do": "switch", "branch": 0},

@@ -39,9 +39,7 @@ class View:
         if tag in late:
             return min(late[tag], self.head)
         try:
-            if not tag.startswith("0x"):
-                raise ValueError(tag)
-            return int(tag, 16)
+            return int(tag, 16) if tag.startswith("0x") else int("")
         except ValueError:
             raise Said(INVALID_PARAMS, "invalid argument 0: hex string without 0x prefix or unknown tag") from None
 

@@ -1,7 +1,7 @@
 """The chain as it stands: branches, which of them is the canonical one, and how high.
 
-A branch leaves another after block `fork` and has a number; a block is made from seed, number and branch, on its parent's
-hash. So nothing but the branches and the head need be remembered: any two with the same are the same chain.
+A branch leaves another after block `fork` and has a number; a block is made from seed, number and branch, on its
+parent's hash. So only the branches and the head need be remembered: any two with the same are the same chain.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _blocks(view: View, query: dict[str, Any]) -> Iterator[Made]:
 def _addresses(given: object) -> set[str]:
     if given is None:
         return set()
-    several = given if isinstance(given, list) else [given]
+    several: list[Any] = given if isinstance(given, list) else [given]
     if not all(isinstance(one, str) for one in several):
         raise Said(INVALID_PARAMS, "invalid argument 0: an address is hex")
     return {one.lower() for one in several}

@@ -1,4 +1,4 @@
-"""A dev chain as a process of its own, from a test or a benchmark: real HTTP, real orders, and the truth to compare with.
+"""A dev chain as a process of its own, from a test or a benchmark: real HTTP, real orders, and the truth beside it.
 
 with running(blocks=100) as devchain:
     pool = devchain.pool("a", "b")
@@ -107,6 +107,7 @@ class Devchain:
             with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - our own loopback
                 described: dict[str, Any] = json.load(response)
         except HTTPError as refused:
-            error = json.load(refused)["error"]
+            with refused:
+                error = json.load(refused)["error"]
             raise InvalidRequest(error["message"], where=error["where"], hint=error["hint"]) from None
         return described

@@ -80,12 +80,7 @@ def _played(path: Path, lines: list[str], seed: int, chain_id: int) -> Chain:
     place = 1
     try:
         first = json.loads(lines[0])
-        if (first["seed"], first["chain_id"]) != (seed, chain_id):
-            raise SetupError(
-                f"this is a chain with seed {first['seed']} and chain id {first['chain_id']}",
-                where=str(path),
-                hint="start with the same --seed and --chain-id, or with another file",
-            )
+        _expect_same(path, first, seed, chain_id)
         chain = Chain(seed, chain_id, first["blocks"], first["finality"])
         for place, line in enumerate(lines[1:], 2):  # noqa: B007 - where it went wrong
             move(chain, json.loads(line))
@@ -95,6 +90,15 @@ def _played(path: Path, lines: list[str], seed: int, chain_id: int) -> Chain:
         said = f"this is not the history of a dev chain ({wrong})"
         raise SetupError(said, where=f"{path}, line {place}", hint="remove it to begin anew") from None
     return chain
+
+
+def _expect_same(path: Path, first: dict[str, Any], seed: int, chain_id: int) -> None:
+    if (first["seed"], first["chain_id"]) != (seed, chain_id):
+        raise SetupError(
+            f"this is a chain with seed {first['seed']} and chain id {first['chain_id']}",
+            where=str(path),
+            hint="start with the same --seed and --chain-id, or with another file",
+        )
 
 
 def describe(chain: Chain) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Ways to tell a result wrongly. Each takes a decoded result and gives the told one, or None if there is nothing to bend."""
+"""Ways to tell a result wrongly: each takes a decoded result and gives the told one, or None if nothing can be bent."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ LIES: dict[str, Callable[[Told, str], Told]] = {
     "missing_log": _missing_log,
     "empty_logs": _empty_logs,
 }
-_ABOUT_BLOCKS = tuple(kind for kind in LIES if kind.startswith("lie_") and kind != "lie_log") + ("missing_transaction",)
+_ABOUT_BLOCKS = (*(kind for kind in LIES if kind.startswith("lie_") and kind != "lie_log"), "missing_transaction")
 _ABOUT_LOGS = ("lie_log", "missing_log", "empty_logs")
 ABOUT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_BLOCKS, _ABOUT_BLOCKS),

@@ -33,7 +33,6 @@ class Receipt(wire.Receipt, kw_only=True):
     to: str | None
     contract_address: str | None
     effective_gas_price: str
-    logs_bloom: str
     blob_gas_used: str | UnsetType = UNSET
 
 
@@ -89,11 +88,10 @@ def seal(seed: int, chain_id: int, number: int, branch: int, parent_hash: str) -
         action.tx.hash, action.tx.transaction_index = as_data(keccak(body)), hex(place)
         action.tx.block_number = hex(number)
     receipts = _receipts(happened, number)
-    block = _block(seed, number, branch, parent_hash, happened, receipts)
+    block = _block(seed, number, branch, happened, receipts)
+    block.parent_hash = parent_hash
     block.transactions_root = as_data(ordered_root(encoded))
-    block.receipts_root = as_data(
-        ordered_root([encode_receipt(receipt, int(receipt.logs_bloom, 16)) for receipt in receipts])
-    )
+    block.receipts_root = as_data(ordered_root(list(map(encode_receipt, receipts))))
     _name(block, receipts)
     return Made(block, receipts, number, branch)
 
@@ -158,16 +156,14 @@ def _bloom(logs: list[wire.Log]) -> str:
     return as_data(bloom_of(logs).to_bytes(BLOOM_SIZE, "big"))
 
 
-def _block(
-    seed: int, number: int, branch: int, parent_hash: str, happened: list[Action], receipts: list[Receipt]
-) -> Block:
+def _block(seed: int, number: int, branch: int, happened: list[Action], receipts: list[Receipt]) -> Block:
     draw = Draw(seed, "header", number, branch, size=160)
     paid_out = withdrawals(seed, number)
     blobs = sum(len(action.tx.blob_versioned_hashes or []) for action in happened)
     return Block(
         hash="",
         number=hex(number),
-        parent_hash=parent_hash,
+        parent_hash="",
         sha3_uncles=_NO_UNCLES,
         miner=as_data(draw.take(20)),
         state_root=as_data(draw.take(32)),

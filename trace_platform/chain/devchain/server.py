@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -99,7 +100,7 @@ def _on_end_of_input(stop: asyncio.Event) -> None:
     """Whoever started us holds the other end: when they are gone, however they went, so are we."""
 
     def read() -> None:
-        if not sys.stdin.buffer.raw.read(1024):  # type: ignore[attr-defined]
+        if not os.read(sys.stdin.fileno(), 1024):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             stop.set()
 

@@ -1,0 +1,75 @@
+"""A follower sees heads that prove themselves, and can walk back along hashes after a reorg."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.chain.test_fetch import QUICK
+from trace_platform.chain import tip
+from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.chain.rpc import RpcClient, run
+from trace_platform.chain.rpc_pool import RpcPool
+from trace_platform.errors import ProviderLagged, ProviderLied
+
+
+def ask(pool: RpcPool, question: Callable[[RpcClient], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with RpcClient(pool) as client:
+            return await question(client)
+
+    return run(main())
+
+
+def test_heads_are_the_chains(devchain: Devchain) -> None:
+    heads = ask(devchain.pool(**QUICK), tip.heads)
+    chain = devchain.chain()
+    assert (heads.latest.number, heads.safe.number, heads.finalized.number) == (240, 208, 176)
+    made = chain.block(240)
+    assert heads.latest == tip.Header(
+        240, bytes.fromhex(made.hash[2:]), bytes.fromhex(made.block.parent_hash[2:]), int(made.block.timestamp, 16)
+    )
+    assert ask(devchain.pool(**QUICK), tip.head_number) == 240
+
+
+def test_a_head_that_is_not_its_hash_is_a_lie(devchain: Devchain) -> None:
+    devchain.fault("lie_hash")
+    for question in (tip.heads, lambda client: tip.headers(client, [3, 4])):
+        with pytest.raises(ProviderLied):
+            ask(devchain.pool(**QUICK), question)
+
+
+def test_headers_come_in_the_order_asked_for(devchain: Devchain) -> None:
+    chain = devchain.chain()
+    found = ask(devchain.pool(batch_size=3, **QUICK), lambda client: tip.headers(client, [9, 2, 200, 5, 4, 3, 1]))
+    assert [(one.number, one.hash.hex()) for one in found] == [
+        (number, chain.block(number).hash[2:]) for number in (9, 2, 200, 5, 4, 3, 1)
+    ]
+
+
+def test_a_header_that_is_not_there_yet_is_lag(devchain: Devchain) -> None:
+    with pytest.raises(ProviderLagged, match="9999"):
+        ask(devchain.pool(**QUICK), lambda client: tip.header_by_number(client, 9999))
+    with pytest.raises(ProviderLagged):
+        ask(devchain.pool(**QUICK), lambda client: tip.header_by_hash(client, b"\1" * 32))
+
+
+def test_a_follower_finds_where_a_reorg_began() -> None:
+    with running(blocks=50) as moving:
+        pool = moving.pool(**QUICK)
+        known = {one.number: one for one in ask(pool, lambda client: tip.headers(client, range(51)))}
+        left = known[50]
+        moving.reorg(7)
+        assert ask(pool, lambda client: tip.header_by_hash(client, left.hash)) == left
+        now = ask(pool, lambda client: tip.headers(client, range(51)))
+        assert [one.number for one in now if known[one.number] != one] == list(range(44, 51))
+        moving.switch(0)
+        assert ask(pool, lambda client: tip.header_by_number(client, 50)) == left
+
+
+def test_a_node_that_lags_is_left_for_one_that_does_not(devchain: Devchain) -> None:
+    devchain.fault("lag", node="late", value=100)
+    pool = devchain.pool("late", "here", **QUICK)
+    assert ask(pool, lambda client: tip.header_by_number(client, 240)).number == 240

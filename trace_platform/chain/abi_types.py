@@ -1,0 +1,103 @@
+"""Solidity's types, read from a JSON ABI and written as signatures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trace_platform.errors import InvalidAbi
+
+Kind = Literal["uint", "int", "address", "bool", "fixed_bytes", "bytes", "string", "array", "tuple"]
+
+_ARRAY = re.compile(r"^(.*)\[(\d*)\]$")
+_NUMBER = re.compile(r"^(u?int)(\d*)$")
+_FIXED_BYTES = re.compile(r"^bytes(\d+)$")
+_WIDEST = 256
+_WORD = 32
+_DEEPEST = 16
+"""How far arrays and tuples may nest: a hostile ABI is refused, not followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbiType:
+    """`size`: bits of a number, bytes of fixed bytes, elements of an array (None if it may have any number)."""
+
+    kind: Kind
+    size: int | None = None
+    parts: tuple[AbiType, ...] = ()
+    """The element of an array, the fields of a tuple."""
+    names: tuple[str, ...] = ()
+    """Of a tuple's fields."""
+
+    def __str__(self) -> str:
+        if self.kind == "array":
+            return f"{self.parts[0]}[{'' if self.size is None else self.size}]"
+        if self.kind == "tuple":
+            return f"({','.join(map(str, self.parts))})"
+        if self.kind == "fixed_bytes":
+            return f"bytes{self.size}"
+        return f"{self.kind}{self.size or ''}"
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it stands behind an offset."""
+        if self.kind == "array":
+            return self.size is None or self.parts[0].dynamic
+        return self.kind in {"bytes", "string"} or any(part.dynamic for part in self.parts)
+
+    @property
+    def elementary(self) -> bool:
+        """One word, which says it all."""
+        return self.kind in {"uint", "int", "address", "bool", "fixed_bytes"}
+
+    @property
+    def words(self) -> int:
+        """How many it takes in the head."""
+        if self.dynamic or self.elementary:
+            return 1
+        if self.kind == "array":
+            return (self.size or 0) * self.parts[0].words
+        return sum(part.words for part in self.parts)
+
+
+def read_type(text: Any, components: Any, where: str, depth: int = 0) -> AbiType:
+    if not isinstance(text, str) or depth > _DEEPEST:
+        raise InvalidAbi("a type is a text, and not nested without end", where=where)
+    if array := _ARRAY.match(text):
+        size = int(array[2]) if array[2] else None
+        return AbiType("array", size, (read_type(array[1], components, where, depth + 1),))
+    if text == "tuple":
+        return _tuple(components, where, depth)
+    if number := _NUMBER.match(text):
+        return _number(number, where)
+    if fixed := _FIXED_BYTES.match(text):
+        if not 1 <= int(fixed[1]) <= _WORD:
+            raise InvalidAbi(f"there is no type {text}", where=where)
+        return AbiType("fixed_bytes", int(fixed[1]))
+    if text == "function":
+        return AbiType("fixed_bytes", 24)
+    simple: dict[str, Kind] = {"address": "address", "bool": "bool", "bytes": "bytes", "string": "string"}
+    if text not in simple:
+        raise InvalidAbi(f"there is no type {text[:80]!r}, or none that can be read", where=where)
+    return AbiType(simple[text])
+
+
+def _number(found: re.Match[str], where: str) -> AbiType:
+    bits = int(found[2] or _WIDEST)
+    if not 0 < bits <= _WIDEST or bits % 8:
+        raise InvalidAbi(f"there is no type {found[0]}", where=where)
+    return AbiType("uint" if found[1] == "uint" else "int", bits)
+
+
+def _tuple(components: Any, where: str, depth: int) -> AbiType:
+    if not isinstance(components, list) or not all(isinstance(one, dict) for one in components):
+        raise InvalidAbi("a tuple has a list of components", where=where)
+    parts = tuple(
+        read_type(one.get("type"), one.get("components"), f"{where}/components/{place}", depth + 1)
+        for place, one in enumerate(components)
+    )
+    names = tuple(str(one.get("name") or f"arg{place}") for place, one in enumerate(components))
+    if len(set(names)) < len(names):
+        raise InvalidAbi("two components of a tuple have one name", where=where)
+    return AbiType("tuple", None, parts, names)
