@@ -87,9 +87,7 @@ class CheckedSql:
         return _text(tree)
 
 
-def check_sql(
-    text: str, tables: Collection[str], *, deterministic: bool = True, bounded: bool = True
-) -> CheckedSql:
+def check_sql(text: str, tables: Collection[str], *, deterministic: bool = True, bounded: bool = True) -> CheckedSql:
     """The query as a checked tree, or InvalidSql. `tables` are all the names that it may read.
 
     `deterministic` refuses what gives other rows each time. `bounded` refuses what makes much of little unless it says

@@ -23,9 +23,7 @@ Origin = tuple[str, str]
 def column_lineage(checked: CheckedSql) -> tuple[ColumnSource, ...]:
     """Sorted; an output column made of constants alone is not in it."""
     columns = _query(checked.tree, _Scope({name.casefold(): _Input(name) for name in checked.tables}))
-    return tuple(
-        sorted({ColumnSource(name, *origin) for name, origins in columns.items() for origin in origins})
-    )
+    return tuple(sorted({ColumnSource(name, *origin) for name, origins in columns.items() for origin in origins}))
 
 
 def unnamed_columns(checked: CheckedSql) -> Iterator[int]:
@@ -98,7 +96,9 @@ def _query(tree: exp.Expression, scope: _Scope) -> dict[str, frozenset[Origin]]:
     return {}
 
 
-def _matched(left: Mapping[str, frozenset[Origin]], right: Mapping[str, frozenset[Origin]]) -> dict[str, frozenset[Origin]]:
+def _matched(
+    left: Mapping[str, frozenset[Origin]], right: Mapping[str, frozenset[Origin]]
+) -> dict[str, frozenset[Origin]]:
     """By position; where a star hides positions, each column may come from all that the other side reads."""
     if STAR in left or STAR in right or len(left) != len(right):
         others = frozenset().union(*right.values()) if right else frozenset()

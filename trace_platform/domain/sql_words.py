@@ -64,7 +64,9 @@ TYPES: Final = _words("""
     bigint binary boolean double float int smallint string tinyint typeof
 """)
 
-CHOICES: Final = _words("coalesce if ifnull isnan isnotnull isnull nanvl nullif nullifzero nvl nvl2 zeroifnull equal_null")
+CHOICES: Final = _words(
+    "coalesce if ifnull isnan isnotnull isnull nanvl nullif nullifzero nvl nvl2 zeroifnull equal_null"
+)
 
 JSON: Final = _words("""
     from_csv from_json get_json_object json_array_length json_object_keys parse_json to_csv to_json try_parse_json
@@ -79,7 +81,9 @@ CLOCKS_AND_CHANCE: Final = _words("""
 """)
 """Another result each time: for people's questions only, never for what is stored. (`unix_timestamp()` is the clock.)"""
 
-SESSION_WORDS: Final = _words("current_date current_time current_timestamp localtimestamp current_user user session_user")
+SESSION_WORDS: Final = _words(
+    "current_date current_time current_timestamp localtimestamp current_user user session_user"
+)
 """Where no column has this name, Spark takes it for a function."""
 
 REPEATERS: Final = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1}

@@ -127,7 +127,7 @@ def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable
         for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
-    body = memoryview(sink.getvalue())
+    body = memoryview(sink.getvalue()).cast("B")  # Arrow calls its bytes signed, and the store takes that for a list
     entry = FileEntry(name=_put(place, stem, body), rows=rows, bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
     return Written(part, entry, tuple(columns_of(schema)))
 
