@@ -193,6 +193,9 @@ class WorkerSettings(Group):
     concurrency: int = _setting(
         8, "Tasks in hand at once; Spark shares its cores among them.", unit="count", ge=1, le=512
     )
+    files_folder: Path | None = _setting(
+        None, "Where the files lie that jobs may read (`read_files`); unset: they may read none.", unit="folder"
+    )
 
 
 class SparkSettings(Group):

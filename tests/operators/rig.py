@@ -1,4 +1,4 @@
-"""Operators as they really run: a Dispatcher with its doors, worker loops, one Spark session, and datasets read back."""
+"""Operators as they really run: a Dispatcher with its doors, worker loops, one Spark session, datasets read back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class Rig:
         return {row["name"]: row["states"] for row in rows}
 
     async def _busy(self) -> bool:
-        owed = "SELECT EXISTS (SELECT FROM outbox WHERE status <> 'Done') OR EXISTS (SELECT FROM tasks WHERE status IN ('Queued', 'Running'))"
+        owed = (
+            "SELECT EXISTS (SELECT FROM outbox WHERE status <> 'Done')"
+            " OR EXISTS (SELECT FROM tasks WHERE status IN ('Queued', 'Running'))"
+        )
         return bool(await self.walk.control.pool.fetchval(owed))
 
     async def until(self, sql: str, *values: Any) -> None:
@@ -119,7 +122,7 @@ class Rig:
         return sorted(found, key=lambda row: [(value is None, str(type(value)), value) for value in row.values()])
 
     async def dataset(self, name: str) -> UUID:
-        return cast(UUID, await self.walk.control.pool.fetchval("SELECT id FROM datasets WHERE name = $1", name))
+        return cast("UUID", await self.walk.control.pool.fetchval("SELECT id FROM datasets WHERE name = $1", name))
 
 
 @asynccontextmanager
@@ -137,7 +140,7 @@ def operator(
     """An operator of a test's own, for as long as the block lasts."""
     given = config or Settings
     made = OperatorSpec(checked_by(given), frozenset({"ecs_platform"}), storages=(Storage.PARQUET,), **spec)
-    known = cast(dict[str, OnWorkers], ON_WORKERS)
+    known = cast("dict[str, OnWorkers]", ON_WORKERS)
     known[name] = OnWorkers(made, given, run)
     try:
         with registered(**{name: made}):
@@ -160,4 +163,3 @@ class Numbers:
                 output.write_table(
                     pa.table({"block_number": numbers, "value": [self.value(number) for number in numbers]}), part
                 )
-

@@ -89,11 +89,11 @@ def _show(found: DatasetDetail) -> None:
             for one in found.generations
         ],
     )
-    if found.commits:
-        if found.lineage:
+    if found.lineage:
         rows.title("columns")
         rows.table(("column", "made from"), [(one.column, f"{one.input}.{one.input_column}") for one in found.lineage])
-    rows.title("last commits")
+    if found.commits:
+        rows.title("last commits")
         rows.table(
             ("commit", "rows", "bytes", "at", "task"),
             [(one.commit, one.rows, one.bytes, one.committed_at, one.task_id) for one in found.commits],

@@ -146,9 +146,7 @@ class _Writing:
         await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers)
         await self._column_lineage(job, own, written, dict(zip(names, read, strict=True)))
 
-    async def _column_lineage(
-        self, job: Job, own: UUID, written: Sequence[UUID], read: Mapping[str, UUID]
-    ) -> None:
+    async def _column_lineage(self, job: Job, own: UUID, written: Sequence[UUID], read: Mapping[str, UUID]) -> None:
         operator = operators().get(job.operator)
         if operator is None or operator.column_lineage is None:
             return

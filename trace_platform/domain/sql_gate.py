@@ -97,7 +97,7 @@ def check_sql(text: str, tables: Collection[str], *, deterministic: bool = True,
 
 
 @lru_cache(maxsize=KEPT)
-def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool) -> CheckedSql:  # noqa: FBT001
+def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool) -> CheckedSql:
     tree = _plain_strings(_parse(text))
     rules = _Rules(tables, deterministic, bounded)
     for count, node in enumerate(tree.walk()):
@@ -154,6 +154,8 @@ def _refuse_text(text: str) -> None:
 def _not_sql(wrong: SqlglotError) -> InvalidSql:
     found: list[dict[str, Any]] = getattr(wrong, "errors", None) or [{}]
     said = str(found[0].get("description") or "it cannot be read").rstrip(".")
+    if said.startswith("Required keyword"):  # it names classes of the parser
+        said = "something is missing here"
     return InvalidSql(
         f"this is not SQL as Spark reads it: {said}", line=found[0].get("line"), column=found[0].get("col")
     )
@@ -188,6 +190,8 @@ class _Rules:
     bounded: bool
 
     def check(self, node: exp.Expression) -> None:
+        if isinstance(node, exp.Concat):  # the parser's name for two texts side by side, and for '' inside of one
+            raise _refusal(node, "two texts stand side by side", r"write \' for a quote inside a text")
         if type(node) not in _NODES:
             raise _refusal(node, f"{_said(node)} is not allowed in a query")
         rule = _BY_TYPE.get(type(node))
@@ -220,8 +224,8 @@ class _Rules:
 
     def _column(self, column: exp.Column) -> None:
         names = [part.name.casefold() for part in column.parts]
-        if "_metadata" in names:
-            raise _refusal(column, "files have no columns about themselves here")
+        if "_metadata" in names or names[:2] == ["system", "session"]:
+            raise _refusal(column, "there are no columns but those of the inputs")
         if len(names) == 1 and names[0] in SESSION_WORDS and not column.this.args.get("quoted"):
             raise _refusal(
                 column, f"{names[0]} could be a function", f"for a column of that name, write the table: t.{names[0]}"
@@ -283,9 +287,10 @@ def _names_cte(table: exp.Table) -> bool:
                 return True
             above = above.parent  # the query that it belongs to: its other parts are not visible from here
             assert above is not None  # noqa: S101 - a WITH belongs to a query
-        elif (given := above.args.get("with_")) is not None and below is not given:
-            if any(one.alias.casefold() == name for one in given.expressions):
-                return True
+        elif (given := above.args.get("with_")) is not None and any(
+            one.alias.casefold() == name for one in given.expressions
+        ):
+            return True
         below, above = above, above.parent
     return False
 
@@ -297,9 +302,9 @@ def _small(node: exp.Expression) -> bool:
 
 def _short_sequence(arguments: list[exp.Expression]) -> bool:
     numbers = [_number(one) for one in arguments]
-    if len(numbers) < 2 or None in numbers:
+    if None in numbers:
         return False
-    start, stop, *rest = [number for number in numbers if number is not None]
+    start, stop, *rest = [number for number in (*numbers, 0, 0) if number is not None][: max(2, len(numbers))]
     step = abs(rest[0]) if rest else 1
     return step > 0 and abs(stop - start) // step < MAX_REPEATS
 

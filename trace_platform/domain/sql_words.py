@@ -34,11 +34,11 @@ NUMBERS: Final = _words("""
 """)
 
 TEXTS: Final = _words("""
-    ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains crc32 decode elt encode
-    endswith find_in_set format_number format_string hash hex initcap instr lcase left length levenshtein locate lower
-    lpad ltrim luhn_check mask md5 octet_length overlay position printf regexp_count regexp_extract
-    regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat replace reverse right rpad rtrim sha
-    sha1 sha2 soundex space split split_part startswith substr substring substring_index to_binary to_char
+    ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains crc32 decode elt
+    encode endswith find_in_set format_number format_string hash hex initcap instr lcase left length levenshtein
+    locate lower lpad ltrim luhn_check mask md5 octet_length overlay position printf regexp_count regexp_extract
+    regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat replace reverse right rpad rtrim
+    sha sha1 sha2 soundex space split split_part startswith substr substring substring_index to_binary to_char
     to_number translate trim try_to_binary try_to_number ucase unbase64 unhex upper xxhash64
 """)
 
@@ -64,9 +64,9 @@ TYPES: Final = _words("""
     bigint binary boolean double float int smallint string tinyint typeof
 """)
 
-CHOICES: Final = _words(
-    "coalesce if ifnull isnan isnotnull isnull nanvl nullif nullifzero nvl nvl2 zeroifnull equal_null"
-)
+CHOICES: Final = _words("""
+    coalesce equal_null if ifnull isnan isnotnull isnull nanvl nullif nullifzero nvl nvl2 zeroifnull
+""")
 
 JSON: Final = _words("""
     from_csv from_json get_json_object json_array_length json_object_keys parse_json to_csv to_json try_parse_json
@@ -79,11 +79,11 @@ CLOCKS_AND_CHANCE: Final = _words("""
     curdate current_date current_time current_timestamp localtimestamp now rand randn random randstr shuffle uniform
     unix_timestamp uuid
 """)
-"""Another result each time: for people's questions only, never for what is stored. (`unix_timestamp()` is the clock.)"""
+"""Another result each time: for questions only, never for what is stored. (`unix_timestamp()` is the clock.)"""
 
-SESSION_WORDS: Final = _words(
-    "current_date current_time current_timestamp localtimestamp current_user user session_user"
-)
+SESSION_WORDS: Final = _words("""
+    current_date current_time current_timestamp current_user localtimestamp session_user user
+""")
 """Where no column has this name, Spark takes it for a function."""
 
 REPEATERS: Final = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1}

@@ -42,9 +42,7 @@ class Config(Settings):
         return name
 
 
-SPEC = OperatorSpec(
-    checked_by(Config), frozenset({ON_WORKERS}), outputs=Count(1, None), storages=(Storage.PARQUET,)
-)
+SPEC = OperatorSpec(checked_by(Config), frozenset({ON_WORKERS}), outputs=Count(1, None), storages=(Storage.PARQUET,))
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,8 @@ class Call:
 
 
 def run(ctx: TaskContext[Config]) -> Outcome | None:
+    from trace_platform.spark.failures import spark_failures
+
     function = _load(ctx.config.function)
     parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.outputs[0])
     for part in parts:
@@ -76,8 +76,9 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
             tuple(output.stem for output in ctx.outputs),
             ctx.progress,
         )
-        for output, frame in _by_output(ctx, function(frames, call)):
-            output.write(frame, part, files=ctx.config.files)
+        with spark_failures("/config/function"):
+            for output, frame in _by_output(ctx, function(frames, call)):
+                output.write(frame, part, files=ctx.config.files)
     return None
 
 
@@ -103,7 +104,7 @@ def _rows(ctx: TaskContext[Config], one: Input, part: Range | str) -> DataFrame:
 
 
 def _by_output(ctx: TaskContext[Config], made: Any) -> Sequence[tuple[Output, DataFrame]]:
-    """One DataFrame for the only output; several in the order of the DAG, or by the names that they are published by."""
+    """One DataFrame for the only output; several in the order of the DAG, or by the names they are published by."""
     by_stem = {output.stem: output for output in ctx.outputs}
     given = made if isinstance(made, Mapping) else dict(_in_order(made, list(by_stem)))
     if set(given) != set(by_stem):

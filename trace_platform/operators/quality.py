@@ -85,9 +85,7 @@ class Sql(_Check):
     query: str = Field(min_length=1)
 
 
-Check = Annotated[
-    NotNull | Unique | InRange | Continuous | RowCount | CompareRows | Sql, Field(discriminator="kind")
-]
+Check = Annotated[NotNull | Unique | InRange | Continuous | RowCount | CompareRows | Sql, Field(discriminator="kind")]
 
 
 class Config(Settings):
@@ -115,9 +113,7 @@ def _wiring_problems(config: Config, wired: Wired) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, "which input is checked?", f"input: one of {', '.join(wired.inputs)}")
 
 
-SPEC = OperatorSpec(
-    checked_by(Config), frozenset({ON_WORKERS}), storages=(Storage.PARQUET,), check_wiring=check_wiring
-)
+SPEC = OperatorSpec(checked_by(Config), frozenset({ON_WORKERS}), storages=(Storage.PARQUET,), check_wiring=check_wiring)
 
 
 @dataclass(frozen=True)
@@ -211,10 +207,10 @@ class _Part:
     ) -> tuple[int, str]:
         if isinstance(check, NotNull):
             failing = int(mine["bad"] or 0)
-            return failing, failing and self._told(check, failing, "with NULL") or ""
+            return failing, (failing and self._told(check, failing, "with NULL")) or ""
         if isinstance(check, InRange):
             failing = int(mine["bad"] or 0)
-            return failing, failing and self._told(check, failing, f"outside {_ends(check)}") or ""
+            return failing, (failing and self._told(check, failing, f"outside {_ends(check)}")) or ""
         if isinstance(check, Continuous):
             return self._gaps(check, rows, mine)
         if isinstance(check, RowCount):
@@ -281,16 +277,12 @@ class _Part:
         from trace_platform.spark.plan_check import select
 
         query = _checked(check.query, [one.name for one in self._ctx.inputs])
-        frame = select(
-            self._ctx.spark, query, {name: self._frame(name) for name in query.tables}, without_plans=True
-        )
+        frame = select(self._ctx.spark, query, {name: self._frame(name) for name in query.tables}, without_plans=True)
         total = f.count(f.lit(1)).over(_everything())
         rows = frame.withColumn("_all", total).limit(SAMPLES).collect()
         if not rows:
             return 0, ""
-        samples = ", ".join(
-            _say({key: value for key, value in row.asDict().items() if key != "_all"}) for row in rows
-        )
+        samples = ", ".join(_say({key: value for key, value in row.asDict().items() if key != "_all"}) for row in rows)
         return int(rows[0]["_all"]), f"{rows[0]['_all']} rows, such as {samples}"
 
 

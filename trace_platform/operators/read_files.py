@@ -24,6 +24,7 @@ from trace_platform.operators.context import WHOLE, TaskContext
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
+from trace_platform.spark.text_files import TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 MAX_FILES: Final = 10_000
 LABEL: Final = re.compile(r"[^A-Za-z0-9._=+-]")
-TYPE: Final = re.compile(
-    r"bigint|int|smallint|tinyint|double|float|boolean|string|binary|date|timestamp|timestamp_ntz"
-    r"|decimal\(\d{1,2},\d{1,2}\)"
-)
 
 
 class Config(Settings):
@@ -60,7 +57,7 @@ class Config(Settings):
     @classmethod
     def _are_types(cls, columns: Mapping[str, str] | None) -> Mapping[str, str] | None:
         for name, kind in (columns or {}).items():
-            if TYPE.fullmatch(kind) is None:
+            if TYPES.fullmatch(kind) is None:
                 raise ValueError(f"{name}: {kind!r} is not a type; such as bigint, double, string, decimal(38,0)")
         return columns
 
@@ -78,7 +75,9 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
 
     (output,) = ctx.outputs
     files = _files(ctx)
-    fetch = _Fetch(tuple(file for _, file in files), tuple(_said(ctx, file) for _, file in files), _shape(ctx, output, files))
+    fetch = _Fetch(
+        tuple(file for _, file in files), tuple(_said(ctx, file) for _, file in files), _shape(ctx, output, files)
+    )
     numbers = [Range(number, number + 1) for number in range(len(files))]
     written = write_ranges(ctx.spark, fetch, numbers, {"rows": output.place}, {"rows": output.stem})
     if ctx.config.partition == "whole":
@@ -169,7 +168,9 @@ def _labelled(files: Sequence[Path]) -> list[tuple[str, Path]]:
     for file in files:
         label = label_of(file.name)
         if label in labels:
-            raise WorkFailed(f"{file.name} and {labels[label].name} would be one partition, {label}", where="/config/path")
+            raise WorkFailed(
+                f"{file.name} and {labels[label].name} would be one partition, {label}", where="/config/path"
+            )
         labels[label] = file
     return list(labels.items())
 

@@ -1,4 +1,4 @@
-"""`sql`: one SELECT over the inputs, named as in the DAG, becomes a dataset: per partition, per update, or the whole."""
+"""`sql`: one SELECT over the inputs, named as in the DAG, makes a dataset: per partition, per update, or whole."""
 
 from __future__ import annotations
 
@@ -56,10 +56,13 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> Outcome | None:
+    from trace_platform.spark.failures import spark_failures
+
     query = checked(ctx.config.query, [one.name for one in ctx.inputs])
     (output,) = ctx.outputs
-    for part in _parts(ctx, output):
-        output.write(_result(ctx, query, part), part, files=ctx.config.files)
+    with spark_failures("/config/query"):
+        for part in _parts(ctx, output):
+            output.write(_result(ctx, query, part), part, files=ctx.config.files)
     return None
 
 

@@ -1,8 +1,8 @@
-"""The second line before SQL (the first is `domain/sql_gate.py`): what Spark made of the text reads only what was granted.
+"""The second line before SQL (the first is `domain/sql_gate.py`): what Spark made of it reads only what was granted.
 
-Two looks. Spark's own parser must see a query and nothing that acts: a command would run as soon as it is analysed. Then
-the analysed plan is walked whole, WITH parts and subqueries inside expressions included: every node is of a known kind,
-every leaf is one of the granted views or a literal row, no expression looks outside of its arguments.
+Two looks. Spark's own parser must see a query and nothing that acts: a command would run as soon as it is analysed.
+Then the analysed plan is walked whole, WITH parts and subqueries inside expressions included: every node is of a known
+kind, every leaf is one of the granted views or a literal row, no expression looks outside of its arguments.
 
 A Spark Connect client cannot see plans. There the first line stands alone: `select` says so by refusing unless its
 caller accepts that. Jobs do (their SQL was written by who deploys DAGs); questions from outside must not.
@@ -25,25 +25,36 @@ if TYPE_CHECKING:
 
 logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints Java's stack of every refusal
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
-HARMLESS: Final = frozenset(
-    "Project Filter Aggregate Join Sort GlobalLimit LocalLimit Offset Distinct Union Intersect Except SubqueryAlias View"
-    " Window Expand Generate WithCTE CTERelationDef CTERelationRef OneRowRelation LocalRelation".split()
-)
+HARMLESS: Final = _words("""
+    Project Filter Aggregate Join Sort GlobalLimit LocalLimit Offset Distinct Union Intersect Except SubqueryAlias
+    View Window Expand Generate WithCTE CTERelationDef CTERelationRef OneRowRelation LocalRelation
+""")
 """Kinds of analysed nodes a query may have. A view of another name is refused, and so is every other leaf."""
-PARSED: Final = HARMLESS | frozenset(
-    "UnresolvedWith UnresolvedHaving WithWindowDefinition UnresolvedInlineTable UnresolvedSubqueryColumnAliases"
-    " LateralJoin UsingJoin".split()
-)
-PARSED_RELATIONS: Final = frozenset({"UnresolvedRelation", "UnresolvedInlineTable", "UnresolvedSubqueryColumnAliases"})
-OUTWARD: Final = frozenset(
-    "CallMethodViaReflection TryReflect InputFileName InputFileBlockStart InputFileBlockLength SparkPartitionID"
-    " MonotonicallyIncreasingID CurrentUser CurrentDatabase CurrentCatalog SessionUser SparkVersion PythonUDF"
-    " PythonUDAF ScalaUDF ScalaUDAF ScalaAggregator HiveSimpleUDF HiveGenericUDF UserDefinedExpression"
-    " FileSourceMetadataAttribute VariableReference NamedParameter PosParameter ExpressionWithUnresolvedIdentifier"
-    " PlanWithUnresolvedIdentifier AesDecrypt AesEncrypt RaiseError Uuid Rand Randn Shuffle".split()
-)
+PARSED: Final = HARMLESS | _words("""
+    UnresolvedWith UnresolvedHaving WithWindowDefinition
+""")
+"""The same before analysis."""
+ANALYSIS: Final = "org.apache.spark.sql.catalyst.analysis."
+UNRESOLVED: Final = _words("""
+    UnresolvedRelation UnresolvedInlineTable UnresolvedSubqueryColumnAliases UnresolvedHaving UnresolvedAttribute
+    UnresolvedFunction UnresolvedStar UnresolvedStarExcept UnresolvedStarExceptOrReplace UnresolvedAlias
+    UnresolvedExtractValue UnresolvedOrdinal UnresolvedGenerator MultiAlias
+""")
+"""Words whose meaning Spark looks up at analysis, and which then are looked at again."""
+OUTWARD: Final = _words("""
+    CallMethodViaReflection TryReflect InputFileName InputFileBlockStart InputFileBlockLength SparkPartitionID
+    MonotonicallyIncreasingID CurrentUser CurrentDatabase CurrentCatalog SessionUser SparkVersion PythonUDF
+    PythonUDAF ScalaUDF ScalaUDAF ScalaAggregator HiveSimpleUDF HiveGenericUDF UserDefinedExpression
+    FileSourceMetadataAttribute VariableReference NamedParameter PosParameter ExpressionWithUnresolvedIdentifier
+    PlanWithUnresolvedIdentifier AesDecrypt AesEncrypt RaiseError
+""")
 """Expressions whose value does not follow from their arguments, or that reach out."""
 
 
@@ -144,15 +155,15 @@ def _after(nodes: list[dict[str, Any]], at: int) -> int:
 
 def _refuse_parsed(kind: str, node: dict[str, Any]) -> None:
     short = kind.rpartition(".")[2]
-    if kind.startswith((PLANS, "org.apache.spark.sql.catalyst.analysis.Unresolved")):
-        if short not in PARSED | PARSED_RELATIONS and ".plans." in kind:
-            raise _refusal(short)
-        if short == "UnresolvedTableValuedFunction":
-            raise _refusal(short)
-        if short == "UnresolvedRelation" and "," in str(node.get("multipartIdentifier")):
-            raise InvalidSql("a table is named by one word, without a dot")
-    elif ".execution." in kind or short in OUTWARD:
+    known = (
+        (kind.startswith(PLANS) and short in PARSED)
+        or (kind.startswith(ANALYSIS) and short in UNRESOLVED)
+        or (kind.startswith(EXPRESSIONS) and short not in OUTWARD)
+    )
+    if not known:
         raise _refusal(short)
+    if short == "UnresolvedRelation" and "," in str(node.get("multipartIdentifier")):
+        raise InvalidSql("a table is named by one word, without a dot")
 
 
 def _refuse_analysed(kind: str, node: dict[str, Any], views: frozenset[str]) -> None:

@@ -114,7 +114,7 @@ def arrow_type(kind: str) -> pa.DataType:
 
 
 def _lines(path: Path, shape: Shape, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
-    return _csv_lines(path, shape, bad) if shape.format == "csv" else _json_lines(path, shape, bad)
+    return _csv_lines(path, shape, bad) if shape.format == "csv" else _json_lines(path, bad)
 
 
 def _csv_lines(path: Path, shape: Shape, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -151,7 +151,7 @@ def _refuse_header(names: Sequence[str], shape: Shape, file: str) -> None:
         raise WorkFailed(f"{file}: line 1: two columns have one name", where="/config/columns")
 
 
-def _json_lines(path: Path, shape: Shape, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_lines(path: Path, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
     body = path.read_bytes()
     if body.lstrip()[:1] == b"[":
         try:

@@ -54,7 +54,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
 
 
 def resources(settings: Settings) -> Resources:
-    return Resources(data_dsn=required(settings.data.dsn, "data.dsn"))
+    return Resources(data_dsn=required(settings.data.dsn, "data.dsn"), folder=settings.worker.files_folder)
 
 
 @asynccontextmanager
