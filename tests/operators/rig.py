@@ -31,7 +31,7 @@ from trace_platform.worker.wrapper import Wrapper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 120
+SECONDS = 240
 
 
 @dataclass(frozen=True)

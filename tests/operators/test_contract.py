@@ -44,7 +44,8 @@ def test_the_registry_needs_neither_spark_nor_arrow_nor_a_sql_parser() -> None:
 
 
 async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig, numbers: Numbers) -> None:
-    held, go, seen = threading.Event(), threading.Event(), []
+    held, go = threading.Event(), threading.Event()
+    seen: list[int] = []
 
     def probe(ctx: TaskContext[Any]) -> None:
         held.set()
@@ -89,7 +90,8 @@ async def test_an_operators_refusal_is_the_tasks_error_with_its_hint(rig: Rig) -
 
 @pytest.mark.parametrize("how", ["canceled", "lease lost"])
 async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, how: str) -> None:
-    running, ended = threading.Event(), []
+    running = threading.Event()
+    ended: list[float] = []
 
     def slowly(batches: Any) -> Any:
         for batch in batches:

@@ -32,8 +32,8 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> tuple[tu
         for job, outputs in zip(draft.jobs, outputs_of, strict=True)
     )
     wiring.check_cycles()
-    for each, job in zip(draft.jobs, jobs, strict=True):
-        _check_wiring(each, job, catalog, problems)
+    for each, wired in zip(draft.jobs, jobs, strict=True):
+        _check_wiring(each, wired, catalog, problems)
     return jobs, tuple(publish)
 
 

@@ -189,7 +189,7 @@ class _Rules:
     deterministic: bool
     bounded: bool
 
-    def check(self, node: exp.Expression) -> None:
+    def check(self, node: exp.Expr) -> None:
         if isinstance(node, exp.Concat):  # the parser's name for two texts side by side, and for '' inside of one
             raise _refusal(node, "two texts stand side by side", r"write \' for a quote inside a text")
         if type(node) not in _NODES:
@@ -278,7 +278,8 @@ _BY_TYPE: Final[Mapping[type[Any], Any]] = {
 
 def _names_cte(table: exp.Table) -> bool:
     """Whether a WITH around the table defines its name: one of those before it, if it stands in a WITH itself."""
-    name, below = table.name.casefold(), table
+    name = table.name.casefold()
+    below: exp.Expr = table
     above = table.parent
     while above is not None:
         if isinstance(above, exp.With):
@@ -295,12 +296,12 @@ def _names_cte(table: exp.Table) -> bool:
     return False
 
 
-def _small(node: exp.Expression) -> bool:
+def _small(node: exp.Expr) -> bool:
     number = _number(node)
     return number is not None and abs(number) <= MAX_REPEATS
 
 
-def _short_sequence(arguments: list[exp.Expression]) -> bool:
+def _short_sequence(arguments: list[exp.Expr]) -> bool:
     numbers = [_number(one) for one in arguments]
     if None in numbers:
         return False
@@ -309,7 +310,7 @@ def _short_sequence(arguments: list[exp.Expression]) -> bool:
     return step > 0 and abs(stop - start) // step < MAX_REPEATS
 
 
-def _number(node: exp.Expression) -> int | None:
+def _number(node: exp.Expr) -> int | None:
     if isinstance(node, exp.Neg):
         inside = _number(node.this)
         return None if inside is None else -inside
@@ -318,12 +319,12 @@ def _number(node: exp.Expression) -> int | None:
     return None
 
 
-def _refusal(node: exp.Expression, message: str, hint: str | None = None, code: str = "refused_sql") -> InvalidSql:
+def _refusal(node: exp.Expr, message: str, hint: str | None = None, code: str = "refused_sql") -> InvalidSql:
     line, column = _place(node)
     return InvalidSql(message, line=line, column=column, hint=hint, reason=code)
 
 
-def _place(node: exp.Expression) -> tuple[int | None, int | None]:
+def _place(node: exp.Expr) -> tuple[int | None, int | None]:
     """Where the node begins; else where the first thing in it does, or what is around it."""
     for near in (*node.walk(bfs=False), *_ancestors(node)):
         meta = near.meta if near._meta else {}  # noqa: SLF001 - asking for `meta` makes one
@@ -333,13 +334,13 @@ def _place(node: exp.Expression) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _ancestors(node: exp.Expression) -> Iterator[exp.Expression]:
+def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
     above = node.parent
     while above is not None:
         yield above
         above = above.parent
 
 
-def _said(node: exp.Expression) -> str:
+def _said(node: exp.Expr) -> str:
     name = "".join(f" {letter}" if letter.isupper() else letter for letter in type(node).__name__).strip()
     return name.upper()

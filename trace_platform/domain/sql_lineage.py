@@ -83,7 +83,7 @@ class _Scope:
         return _Scope({**self.names, name.casefold(): relation})
 
 
-def _query(tree: exp.Expression, scope: _Scope) -> dict[str, frozenset[Origin]]:
+def _query(tree: exp.Expr, scope: _Scope) -> dict[str, frozenset[Origin]]:
     for cte in tree.args["with_"].expressions if tree.args.get("with_") else ():
         scope = scope.also(cte.alias, _renamed(_query(cte.this, scope), cte.args.get("alias")))
     if isinstance(tree, exp.Subquery):
@@ -132,12 +132,12 @@ def _sources(tree: exp.Select, scope: _Scope) -> Iterator[tuple[str, _Relation]]
         yield alias.name.casefold() if alias else "", _Made(dict.fromkeys(columns or ["col"], origins))
 
 
-def _plain_sources(parts: list[exp.Expression], scope: _Scope) -> Iterator[tuple[str, _Relation]]:
+def _plain_sources(parts: list[exp.Expr], scope: _Scope) -> Iterator[tuple[str, _Relation]]:
     for part in parts:
         yield from _source(part, scope)
 
 
-def _source(part: exp.Expression, scope: _Scope) -> Iterator[tuple[str, _Relation]]:
+def _source(part: exp.Expr, scope: _Scope) -> Iterator[tuple[str, _Relation]]:
     alias = part.args.get("alias")
     if isinstance(part, exp.Table):
         relation = scope.names[part.name.casefold()]
@@ -163,7 +163,7 @@ def _renamed(columns: Mapping[str, frozenset[Origin]], alias: exp.TableAlias | N
     return _Made(dict(zip(names, columns.values(), strict=True)))
 
 
-def _star(star: exp.Expression, sources: Mapping[str, _Relation]) -> dict[str, frozenset[Origin]]:
+def _star(star: exp.Expr, sources: Mapping[str, _Relation]) -> dict[str, frozenset[Origin]]:
     asked = star.table.casefold() if isinstance(star, exp.Column) else ""
     inner = star.this if isinstance(star, exp.Column) else star
     without = {column.name.casefold() for column in inner.args.get("except_") or ()}
@@ -177,7 +177,7 @@ def _star(star: exp.Expression, sources: Mapping[str, _Relation]) -> dict[str, f
     return found
 
 
-def _origins(node: exp.Expression, sources: Mapping[str, _Relation], scope: _Scope) -> frozenset[Origin]:
+def _origins(node: exp.Expr, sources: Mapping[str, _Relation], scope: _Scope) -> frozenset[Origin]:
     """Every column that the expression reads; a subquery's result is made of what its columns are made of."""
     found: frozenset[Origin] = frozenset()
     stack = [node]
@@ -201,7 +201,7 @@ def _column(column: exp.Column, sources: Mapping[str, _Relation]) -> frozenset[O
     return frozenset().union(*(relation.column(first) for relation in possible))
 
 
-def _first_select(tree: exp.Expression) -> exp.Select:
+def _first_select(tree: exp.Expr) -> exp.Select:
     while not isinstance(tree, exp.Select):
         tree = tree.this
     return tree
