@@ -72,7 +72,7 @@ async def test_a_guessed_schema_is_guessed_once(rig: Rig) -> None:
         ("at", "date32[day]"),
     ]
     written(rig, b__csv="id,what,at\nnew,x,2025-01-01\n")
-    states = await rig.run("d", "ask")
+    states = await rig.run("d", "ask", cursor=2)
     assert sorted(states["load"]) == ["Completed", "Failed"]
     assert "in/b.csv: line 2: id is 'new', which is no bigint" in await rig.error("load")
 
@@ -80,7 +80,7 @@ async def test_a_guessed_schema_is_guessed_once(rig: Rig) -> None:
 async def test_bad_lines_are_left_out_up_to_the_number_given(rig: Rig) -> None:
     text = 'id,n\n1,1\n2,two\n3\n4,"4\n5"\n6,6\n'
     written(rig, a__csv=text)
-    types = "columns: {id: bigint, n: int}"
+    types = "columns: [id bigint, n int]"
     await rig.deploy(dag(f"{{path: in, format: csv, {types}, bad_lines: 3}}"))
     states = await rig.run("d", "ask")
     assert states["load"] == ["Completed"], await rig.error("load")
@@ -99,7 +99,7 @@ async def test_json_lines_lists_of_objects_and_parquet_are_read_alike(rig: Rig) 
         b__json='[{"id": 3, "v": 2, "tags": null}]',
     )
     pq.write_table(pa.table({"id": pa.array([4], pa.int32()), "v": [4.0], "tags": ["z"]}), folder / "c.parquet")
-    types = "columns: {id: bigint, v: double, tags: string}, partition: whole"
+    types = "columns: [id bigint, v double, tags string], partition: whole"
     await rig.deploy(dag(f"{{path: in, format: json, {types}}}"))
     await rig.run("d", "ask")
     assert await rig.rows("loaded") == [

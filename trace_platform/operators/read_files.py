@@ -39,7 +39,7 @@ class Config(Settings):
     path: str = Field(min_length=1)
     format: Literal["csv", "json", "parquet"]
     pattern: str | None = None
-    columns: Annotated[Mapping[str, str], Field(min_length=1)] | None = None
+    columns: Annotated[list[str], Field(min_length=1)] | None = None
     partition: Literal["file", "whole"] = "file"
     header: bool = True
     delimiter: str = Field(default=",", min_length=1, max_length=1)
@@ -55,11 +55,22 @@ class Config(Settings):
 
     @field_validator("columns")
     @classmethod
-    def _are_types(cls, columns: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        for name, kind in (columns or {}).items():
-            if TYPES.fullmatch(kind) is None:
-                raise ValueError(f"{name}: {kind!r} is not a type; such as bigint, double, string, decimal(38,0)")
+    def _are_types(cls, columns: list[str] | None) -> list[str] | None:
+        names = set()
+        for column in columns or ():
+            name, _, kind = column.partition(" ")
+            if not name or TYPES.fullmatch(kind.strip()) is None:
+                raise ValueError(f"{column!r} is not a name and a type, such as 'id bigint' or 'price decimal(10,2)'")
+            if name in names:
+                raise ValueError(f"two columns are called {name!r}")
+            names.add(name)
         return columns
+
+    @property
+    def types(self) -> dict[str, str]:
+        """In their order, which a mapping would lose on its way through the database."""
+        split = [column.partition(" ") for column in self.columns or ()]
+        return {name: kind.strip() for name, _, kind in split}
 
 
 SPEC = OperatorSpec(
@@ -111,7 +122,7 @@ def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, 
     from trace_platform.spark.text_files import Shape, infer_columns
 
     config = ctx.config
-    bare = Shape(config.format, config.columns or {}, config.header, config.delimiter, config.bad_lines)
+    bare = Shape(config.format, config.types, config.header, config.delimiter, config.bad_lines)
     if config.columns:
         return bare
     known = ctx.door.files(output.ref.dataset_uuid, None).columns
