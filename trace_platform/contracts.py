@@ -61,6 +61,8 @@ class InputRef(Message, frozen=True):
     where: Mapping[str, Any] | None = None
     trigger: bool = False
     """Whether this input's update made the task."""
+    follows: bool = True
+    """Whether its updates make tasks at all; else it is only read."""
 
 
 class OutputRef(Message, frozen=True):

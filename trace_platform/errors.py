@@ -6,6 +6,7 @@
     |   +-- InvalidDag          a DAG's YAML was refused; carries every problem found
     |   +-- InvalidRequest      a body, header or parameter was refused; `where` is its JSON pointer
     |   +-- InvalidAbi          a contract's ABI that cannot be read
+    |   +-- InvalidSql          a query was refused before it ran; `where` is the line and column in it
     +-- Refused                 well formed, but not allowed to happen
     |   +-- Unauthenticated     no identity, or one that does not hold
     |   +-- Forbidden           a good identity without the right
@@ -113,6 +114,27 @@ class InvalidRequest(BadInput):
 
 class InvalidAbi(BadInput):
     code = "invalid_abi"
+
+
+class InvalidSql(BadInput):
+    """Line and column count from 1, in the query's text."""
+
+    code = "invalid_sql"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        hint: str | None = None,
+        reason: str = "refused_sql",
+    ) -> None:
+        place = None if line is None else f"line {line}, column {column}"
+        super().__init__(message, where=place, hint=hint)
+        self.line = line
+        self.column = column
+        self.reason = reason
 
 
 class Refused(TraceError):

@@ -331,9 +331,20 @@ class DatasetCommit(Message, frozen=True):
     committed_at: datetime
 
 
+class LineageRow(Message, frozen=True):
+    column: str
+    input_dataset_uuid: UUID
+    input: str
+    """Its name; if it has none, its DAG and job."""
+    input_column: str
+    """`*`: any of them."""
+
+
 class DatasetDetail(DatasetRow, frozen=True):
     read_roles: list[str]
     generations: list[GenerationRow]
+    lineage: list[LineageRow]
+    """What its columns are made from, as the active version of its DAG says; empty where the job is not SQL."""
     commits: list[DatasetCommit]
     """The last ones, newest first."""
 

@@ -15,9 +15,10 @@ from trace_platform.client import DispatcherClient
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
+from trace_platform.domain.sql_words import FUNCTIONS
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import PROCESSES
-from trace_platform.operators.registry import IN_PROCESS
+from trace_platform.operators.registry import specs
 from trace_platform.query.process import metrics_route, query_door
 from trace_platform.settings import IdentitySettings, TokenSettings, leaves
 
@@ -74,13 +75,18 @@ def test_every_process_has_a_row_in_the_security_page() -> None:
 
 def test_every_operator_and_each_of_its_settings_is_documented() -> None:
     page = (DOCS / "operators.md").read_text()
-    for name, operator in IN_PROCESS.items():
+    for name, spec in specs().items():
         section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
         assert section, name
         config = import_module(f"trace_platform.operators.{name}").Config
-        assert operator.spec.runtimes
+        assert spec.runtimes
         for field in config.model_fields:
             assert f"| `{field}` |" in section, f"{name}.{field}"
+
+
+def test_every_function_of_sql_is_listed_and_none_that_is_not() -> None:
+    listed = (DOCS / "sql.md").read_text().partition("\n## Functions\n")[2]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(FUNCTIONS)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

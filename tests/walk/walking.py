@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -30,6 +31,10 @@ from trace_platform.store.signing_keys import published
 from trace_platform.worker.run_task import Runner, run_pure
 from trace_platform.worker.wrapper import Wrapper
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOKEN = "the worker token"
 DAG = """
 name: walk
 jobs:
@@ -45,9 +50,19 @@ class Walk:
     org: Org
     dispatcher: DispatcherClient
     tasks: TaskClient
+    doors: Mapping[str, str]
+    ca: Path
 
-    def worker(self, name: str, run: Callable[[TaskPayload], Outcome] = run_pure) -> Wrapper:
-        runner = Runner(self.control.objects, Resources(), pure=run)
+    def worker(
+        self,
+        name: str,
+        run: Callable[[TaskPayload], Outcome] = run_pure,
+        *,
+        spark: SparkSession | None = None,
+        resources: Resources | None = None,
+    ) -> Wrapper:
+        """Without `spark` it runs only what needs no rows."""
+        runner = Runner(self.control.objects, resources or Resources(), spark, pure=run)
         return Wrapper(self.control.queue, "tasks-ecs_platform", self.dispatcher, self.tasks, runner, name, 4)
 
     async def statuses(self, job: str) -> list[str]:
@@ -96,13 +111,13 @@ async def walking(
         control = replace(bare, minted=verifier.remember)
         org = await _deployed(control) if deploys else await _found(control)
         context = ssl.create_default_context(cafile=files.ca)
-        headers = {"X-Trace-Worker-Token": "the worker token"}
+        headers = {"X-Trace-Worker-Token": TOKEN}
         async with (
             dispatching(control, verifier, settings) as doors,
             httpx.AsyncClient(base_url=doors["dispatcher_internal"], headers=headers, verify=context) as internal,
             httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
         ):
-            yield Walk(control, org, DispatcherClient(internal), TaskClient(task))
+            yield Walk(control, org, DispatcherClient(internal), TaskClient(task), doors, files.ca)
 
 
 @asynccontextmanager
@@ -119,7 +134,7 @@ async def working(wrapper: Wrapper) -> AsyncIterator[None]:
 async def _deployed(control: Control) -> Org:
     org = await an_org(control.pool)
     token = "INSERT INTO worker_tokens (name, token_hash) VALUES ('w', $1)"
-    await control.pool.execute(token, hash_token("the worker token"))
+    await control.pool.execute(token, hash_token(TOKEN))
     deployed = await deploy_dag(control, org.id, org.user, DAG)
     await activate_dag(control, org.id, "walk", deployed.dag_version_id)
     return org

@@ -89,6 +89,9 @@ def _show(found: DatasetDetail) -> None:
             for one in found.generations
         ],
     )
+    if found.lineage:
+        rows.title("columns")
+        rows.table(("column", "made from"), [(one.column, f"{one.input}.{one.input_column}") for one in found.lineage])
     if found.commits:
         rows.title("last commits")
         rows.table(

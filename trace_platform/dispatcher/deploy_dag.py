@@ -16,8 +16,9 @@ from uuid import UUID
 import asyncpg
 
 from trace_platform.crash_points import crash_point
-from trace_platform.dispatcher.catalog import catalog
+from trace_platform.dispatcher.catalog import catalog, operators
 from trace_platform.dispatcher.control import Control
+from trace_platform.domain.catalog import Wired
 from trace_platform.domain.dag import (
     Dag,
     ForeignDataset,
@@ -146,6 +147,23 @@ class _Writing:
         wheres = [None if each.where is None else as_json(each.where) for each in job.inputs]
         names, triggers = [each.name for each in job.inputs], [each.trigger for each in job.inputs]
         await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers)
+        await self._column_lineage(job, own, written, dict(zip(names, read, strict=True)))
+
+    async def _column_lineage(self, job: Job, own: UUID, written: Sequence[UUID], read: Mapping[str, UUID]) -> None:
+        operator = operators().get(job.operator)
+        if operator is None or operator.column_lineage is None:
+            return
+        wired = Wired(tuple(each.name for each in job.inputs), tuple(each.name for each in job.outputs))
+        found = operator.column_lineage(job.config, wired)
+        await self.connection.execute(
+            queries("dags")["insert_column_lineage"],
+            self.org,
+            own,
+            written[0],
+            [one.output for one in found],
+            [read[one.input] for one in found],
+            [one.input_column for one in found],
+        )
 
     async def _bundle(self, job: Job) -> UUID | None:
         if job.udf is None:

@@ -26,6 +26,30 @@ ConfigCheck = Callable[[Mapping[str, Any]], Sequence[ConfigProblem]]
 
 
 @dataclass(frozen=True, slots=True)
+class Wired:
+    """What a job reads and writes, by the names that its DAG gives them."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+WiringCheck = Callable[[Mapping[str, Any], Wired], Sequence[ConfigProblem]]
+"""Called only with a config that passed its own check."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ColumnSource:
+    """An output column is made from this column of this input; `*` where that cannot be said more closely."""
+
+    output: str
+    input: str
+    input_column: str
+
+
+ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """From `least` to `most`; no upper end if None."""
 
@@ -56,6 +80,10 @@ class OperatorSpec:
     """What it can write to. The first that fits the update strategy is the default."""
     runs_bundle: bool = False
     """Whether it runs a UDF bundle: then `udf` is required, else refused."""
+    check_wiring: WiringCheck | None = None
+    """Whether its config fits the names of its inputs and outputs."""
+    column_lineage: ColumnLineage | None = None
+    """Which input columns the columns of its first output are made from, where its config says that."""
 
 
 @dataclass(frozen=True, slots=True)

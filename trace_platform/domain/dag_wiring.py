@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.catalog import Catalog, Wired
 from trace_platform.domain.dag_check import check_job
 from trace_platform.domain.dag_draft import DagDraft, InputDraft, JobDraft, PublicationDraft, Reference
 from trace_platform.domain.dag_graph import sort
@@ -32,7 +32,21 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> tuple[tu
         for job, outputs in zip(draft.jobs, outputs_of, strict=True)
     )
     wiring.check_cycles()
+    for each, wired in zip(draft.jobs, jobs, strict=True):
+        _check_wiring(each, wired, catalog, problems)
     return jobs, tuple(publish)
+
+
+def _check_wiring(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:
+    """The operator's own view of the names. An input that leads nowhere was reported: it would be missed here too."""
+    operator = catalog.operators.get(job.operator)
+    if operator is None or operator.check_wiring is None or operator.check_config(job.config):
+        return
+    if len(job.inputs) != len(draft.inputs or ()):
+        return
+    wired = Wired(tuple(each.name for each in job.inputs), tuple(each.name for each in job.outputs))
+    for problem in operator.check_wiring(job.config, wired):
+        problems.add((*draft.path, "config", *problem.path), problem.code, problem.reason, problem.suggestion)
 
 
 def _check_names(jobs: Sequence[JobDraft], problems: Problems) -> None:

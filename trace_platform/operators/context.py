@@ -92,7 +92,8 @@ class TaskContext(Generic[C]):
     def inputs(self) -> Sequence[Input]:
         """In the order of the DAG."""
         span = self.scope.span if isinstance(self.scope, RangeScope) else None
-        return [Input(ref, self.spark, self.objects, self.door, span) for ref in self.task.inputs]
+        label = self.scope.label if isinstance(self.scope, LabelScope) else None
+        return [Input(ref, self.spark, self.objects, self.door, span, label) for ref in self.task.inputs]
 
     @cached_property
     def outputs(self) -> Sequence[Output]:
@@ -137,6 +138,10 @@ class TaskContext(Generic[C]):
             if one.start is not None and one.end is not None
         ]
         return tuple(sorted({*there, *subtract([asked], there)}))
+
+    def parts(self, output: Output) -> tuple[Range | str, ...]:
+        """What this task has to write: its ranges, its label, or all of it."""
+        return self.ranges(output) if isinstance(self.scope, RangeScope) else (self.partition(),)
 
     def partition(self) -> Range | str:
         """What to name the partition that the task writes as it was told: the range, the label, or all of it."""

@@ -35,6 +35,8 @@ class Input:
     objects: ObjectStore
     door: Files
     span: Range | None
+    label: str | None = None
+    """The task's part, if it has a name instead of a range."""
 
     @property
     def name(self) -> str:
@@ -45,15 +47,22 @@ class Input:
     def has_files(self) -> bool:
         return (self.ref.storage_location or "").startswith(SCHEME)
 
-    def dataframe(self, span: Range | None = None, *, whole: bool = False) -> DataFrame:
-        """The rows of `span`, else of the task's range if this input made the task; with `whole`, all rows."""
+    def dataframe(self, span: Range | None = None, *, label: str | None = None, whole: bool = False) -> DataFrame:
+        """The rows of `span` or of the partition `label`, else of the task's part if this input made the task.
+
+        With `whole`, all rows.
+        """
         if not self.has_files:
             raise InvalidRequest(f"{self.name} is not made of files", where="/inputs")
-        asked = None if whole else span or (self.span if self.ref.trigger else None)
-        found = self.door.files(self.ref.dataset_uuid, asked)
+        if not whole and span is None and label is None and self.ref.trigger:
+            span, label = self.span, self.label
+        found = self.door.files(self.ref.dataset_uuid, None if whole else span)
         if found.columns is None:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
-        return self.narrowed(read_listed(self.spark, self.objects, found), asked)
+        if label is not None and not whole:
+            kept = [one for one in found.partitions if one.partition_key == label]
+            found = msgspec.structs.replace(found, partitions=kept)
+        return self.narrowed(read_listed(self.spark, self.objects, found), None if whole else span)
 
     def narrowed(self, frame: DataFrame, span: Range | None) -> DataFrame:
         from trace_platform.spark.filter_column import as_column

@@ -267,6 +267,9 @@ class WorkerSettings(Group):
     concurrency: int = setting(
         8, "Tasks in hand at once; Spark shares its cores among them.", unit="count", ge=1, le=512
     )
+    files_folder: Path | None = setting(
+        None, "Where the files lie that jobs may read (`read_files`); unset: they may read none.", unit="folder"
+    )
 
 
 class SparkSettings(Group):

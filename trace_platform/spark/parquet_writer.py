@@ -125,11 +125,21 @@ def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable
     sink, rows = pa.BufferOutputStream(), 0
     with pq.ParquetWriter(sink, schema, compression=COMPRESSION) as writer:
         for batch in batches:
-            writer.write_batch(batch)
+            writer.write_batch(_fitted(batch, schema))
             rows += batch.num_rows
-    body = memoryview(sink.getvalue()).cast("B")  # Arrow says its bytes are signed
+    body = memoryview(sink.getvalue()).cast("B")  # Arrow calls its bytes signed, and the store takes that for a list
     entry = FileEntry(name=_put(place, stem, body), rows=rows, bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
     return Written(part, entry, tuple(columns_of(schema)))
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark finds out on the way that a column has no NULL, and says so; the file's schema is the one asked for."""
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        return batch
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _put(place: Place, stem: str, body: memoryview) -> str:

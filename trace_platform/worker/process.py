@@ -58,7 +58,8 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
 
 def resources(settings: Settings) -> Resources:
     pools = {name: pool_of(name, pool) for name, pool in settings.rpc_pools.items() if pool.endpoints is not None}
-    return Resources(data_dsn=required(settings.data.dsn, "data.dsn"), rpc_pools=pools)
+    dsn = required(settings.data.dsn, "data.dsn")
+    return Resources(data_dsn=dsn, rpc_pools=pools, folder=settings.worker.files_folder)
 
 
 def pool_of(name: str, told: RpcPoolSettings) -> RpcPool:

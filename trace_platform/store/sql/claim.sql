@@ -26,7 +26,7 @@ WITH asked AS (
     INSERT INTO task_attempts (task_id, attempt, org_id, lease_token, worker_id, started_at)
     SELECT id, attempt, org_id, lease_token, worker_id, started_at FROM claimed
 ), pinned AS (
-    SELECT c.id AS task_id, c.attempt, c.org_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, d.name,
+    SELECT c.id AS task_id, c.attempt, c.org_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
            v.id AS version, v.storage_location, h.last_commit
       FROM claimed c
       JOIN job_inputs i ON i.job_id = c.job_id
@@ -48,7 +48,7 @@ SELECT a.n, a.task_id, was.status::text AS was, c.id IS NOT NULL AS claimed, c.o
        c.lease_token, c.lease_expires_at, c.timeout_seconds, c.input_versions::text AS trigger, c.invalidation_id,
        (SELECT jsonb_agg(jsonb_build_object(
             'dataset_uuid', p.dataset_uuid, 'dataset_version', p.version, 'commit', p.last_commit, 'name', p.name, 'alias', p.alias,
-            'storage_location', p.storage_location, 'where', p.where_tree) ORDER BY p.position)
+            'storage_location', p.storage_location, 'where', p.where_tree, 'follows', p.triggers) ORDER BY p.position)
           FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
        (SELECT s.state FROM operator_state s WHERE s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
        c.bootstrap::text,

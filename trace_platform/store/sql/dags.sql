@@ -59,6 +59,12 @@ SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree, e.name, e.triggers
   FROM unnest($3::uuid[], $4::jsonb[], $5::text[], $6::boolean[])
       WITH ORDINALITY AS e (dataset_uuid, where_tree, name, triggers, n);
 
+-- name: insert_column_lineage
+-- What the columns of a job's first output are made from; two inputs may be one dataset under two names.
+INSERT INTO column_lineage (org_id, job_id, output_dataset_uuid, output_column, input_dataset_uuid, input_column)
+SELECT DISTINCT $1::uuid, $2::uuid, $3::uuid, l.output_column, l.input_dataset_uuid, l.input_column
+  FROM unnest($4::text[], $5::uuid[], $6::text[]) AS l (output_column, input_dataset_uuid, input_column);
+
 -- name: bundle_by_hash
 -- The uploaded bundle with this content.
 SELECT id, status::text FROM udf_bundles WHERE org_id = $1 AND sha256 = $2;

@@ -44,6 +44,17 @@ SELECT jsonb_build_object(
                        FROM partition_versions
                       WHERE dataset_version = v.id AND valid_to IS NULL) p
                 WHERE v.dataset_uuid = d.id AND v.org_id = d.org_id AND v.block_range IS NULL), '[]'),
+           'lineage', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'column', l.output_column, 'input_dataset_uuid', l.input_dataset_uuid,
+                          'input', coalesce(i.name, i.producer_dag_name || '.' || i.producer_job_name),
+                          'input_column', l.input_column)
+                          ORDER BY l.output_column, i.name, i.producer_job_name, l.input_column)
+                 FROM dag_current_versions a
+                 JOIN jobs j ON j.dag_version_id = a.dag_version_id
+                 JOIN column_lineage l ON l.job_id = j.id AND l.output_dataset_uuid = d.id
+                 JOIN datasets i ON i.id = l.input_dataset_uuid
+                WHERE a.org_id = d.org_id AND a.dag_name = d.producer_dag_name), '[]'),
            'commits', coalesce((
                SELECT jsonb_agg(jsonb_build_object(
                           'commit', c.number, 'dataset_version', c.dataset_version, 'task_id', c.task_id,

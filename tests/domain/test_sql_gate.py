@@ -1,0 +1,128 @@
+"""What the gate lets through is rendered as it was meant; refusals say where and what to do; lineage never misses."""
+
+from __future__ import annotations
+
+import pytest
+
+from trace_platform.domain.catalog import ColumnSource
+from trace_platform.domain.sql_gate import check_sql
+from trace_platform.domain.sql_lineage import column_lineage, unnamed_columns
+from trace_platform.domain.sql_words import CLOCKS_AND_CHANCE, FUNCTIONS
+from trace_platform.errors import InvalidSql
+
+RENDERED = {
+    "SELECT CAST(a AS INT) AS x, a::string AS y FROM t": (
+        "SELECT CAST(a AS INT) AS x, CAST(a AS STRING) AS y FROM `v` AS `t`"
+    ),
+    "SELECT c * mod(a, b) AS x FROM t": "SELECT c * mod(a, b) AS x FROM `v` AS `t`",
+    "SELECT T.a FROM T": "SELECT T.a FROM `v` AS `T`",
+    "SELECT a FROM t AS x -- why": "SELECT a FROM `v` AS x",
+    "SELECT * FROM t LATERAL VIEW OUTER explode(a) x AS y": (
+        "SELECT * FROM `v` AS `t` LATERAL VIEW OUTER explode(a) x AS y"
+    ),
+    "SELECT sum(a) FILTER (WHERE b > 1) OVER (PARTITION BY c ORDER BY d) AS s FROM t": (
+        "SELECT sum(a) FILTER(WHERE b > 1) OVER (PARTITION BY c ORDER BY d) AS s FROM `v` AS `t`"
+    ),
+    r"SELECT r'\d+' AS a, 'it\'s' AS b FROM t": r"SELECT '\\d+' AS a, 'it\'s' AS b FROM `v` AS `t`",
+    "WITH x AS (SELECT a FROM t), y AS (SELECT a FROM x) SELECT a FROM y": (
+        "WITH x AS (SELECT a FROM `v` AS `t`), y AS (SELECT a FROM x) SELECT a FROM y"
+    ),
+    "FROM t SELECT a": "SELECT a FROM `v` AS `t`",
+}
+
+
+@pytest.mark.parametrize("query", RENDERED)
+def test_what_runs_is_rendered_from_the_tree_with_each_table_renamed(query: str) -> None:
+    assert check_sql(query, {"t"}).render({"t": "v"}) == RENDERED[query]
+
+
+@pytest.mark.parametrize(
+    ("query", "line", "column", "said", "hint"),
+    [
+        ("SELECT a\nFROM  trnsfers", 2, 7, "no input of this name", "transfers"),
+        ("SELECT a,\n  coun(b) AS c\nFROM transfers", 2, 3, "no function coun()", "count"),
+        ("SELECT now() AS x FROM transfers", 1, 8, "another result each time", "same when made again"),
+        ("SELECT a FROM transfers LIMIT 3", None, None, "LIMIT without ORDER BY", "ORDER BY"),
+        ("SELECT a FROM transfers WHERE", 1, 29, "not SQL as Spark reads it", None),
+        ("DELETE FROM transfers", 1, 1, "only a SELECT", "SELECT or WITH"),
+        ("SELECT 'it''s' AS a FROM transfers", 1, None, "side by side", "quote inside a text"),
+        ("SELECT a FROM db.transfers", 1, 18, "without a dot", "inputs"),
+        ("SELECT user AS x FROM transfers", 1, 8, "could be a function", "t.user"),
+    ],
+)
+def test_a_refusal_says_what_where_and_what_to_do(
+    query: str, line: int | None, column: int | None, said: str, hint: str | None
+) -> None:
+    with pytest.raises(InvalidSql) as refused:
+        check_sql(query, {"transfers"})
+    assert said in refused.value.message
+    assert refused.value.line == line or line is None
+    assert refused.value.column == column or column is None
+    assert (hint or "") in (refused.value.hint or "")
+
+
+def test_names_that_were_not_granted_are_neither_repeated_nor_suggested() -> None:
+    with pytest.raises(InvalidSql) as refused:
+        check_sql("SELECT a FROM salaries", {"transfers"})
+    assert "salaries" not in str(refused.value.as_dict())
+
+
+def test_a_with_is_seen_only_where_it_is_visible() -> None:
+    for query in (
+        "SELECT * FROM (WITH x AS (SELECT 1 AS a) SELECT a FROM x) y JOIN x ON true",
+        "WITH y AS (SELECT a FROM x), x AS (SELECT 1 AS a) SELECT a FROM y",
+        "WITH x AS (SELECT a FROM x) SELECT a FROM x",
+    ):
+        with pytest.raises(InvalidSql, match="no input of this name"):
+            check_sql(query, {"t"})
+    inner = "WITH x AS (SELECT a FROM t) SELECT a FROM t WHERE a IN (SELECT a FROM x WHERE EXISTS (SELECT 1 FROM x))"
+    assert check_sql(inner, {"t"}).tables == {"t"}
+
+
+def test_a_question_from_outside_may_ask_the_clock_and_a_job_may_not() -> None:
+    assert check_sql("SELECT now() AS x", {"t"}, deterministic=False)
+    with pytest.raises(InvalidSql):
+        check_sql("SELECT now() AS x", {"t"})
+
+
+def test_a_job_may_fill_gaps_and_a_question_only_small_ones() -> None:
+    query = "SELECT explode(sequence(a, b)) AS n FROM t"
+    assert check_sql(query, {"t"}, bounded=False)
+    with pytest.raises(InvalidSql, match="sequence"):
+        check_sql(query, {"t"})
+    assert check_sql("SELECT explode(sequence(1, 100)) AS n", set())
+
+
+def test_no_function_is_on_two_lists() -> None:
+    assert not FUNCTIONS & CLOCKS_AND_CHANCE
+
+
+LINEAGE = {
+    "SELECT a AS x, b + c AS y, 1 AS z FROM t": {"x": {"t.a"}, "y": {"t.b", "t.c"}},
+    "SELECT * FROM t": {"*": {"t.*"}},
+    "SELECT t.*, u.z AS q FROM t JOIN u USING (k)": {"*": {"t.*"}, "q": {"u.z"}},
+    "SELECT z FROM t JOIN u ON t.k = u.k": {"z": {"t.z", "u.z"}},
+    "WITH x AS (SELECT a, sum(b) OVER (PARTITION BY c) AS s FROM t) SELECT x.a, max(s) AS m FROM x GROUP BY 1": {
+        "a": {"t.a"},
+        "m": {"t.b", "t.c"},
+    },
+    "SELECT a AS x, b FROM t UNION ALL SELECT c, d FROM u": {"x": {"t.a", "u.c"}, "b": {"t.b", "u.d"}},
+    "SELECT y FROM t LATERAL VIEW explode(t.items) e AS y": {"y": {"t.items"}},
+    "SELECT (SELECT max(k) FROM u) AS top, s.f.g AS g FROM t": {"top": {"u.k"}, "g": {"t.s", "u.s"} - {"u.s"}},
+    "SELECT q.a FROM (SELECT * FROM t) q": {"a": {"t.a"}},
+    "SELECT n FROM (SELECT a, b FROM t) q (n, m)": {"n": {"t.a"}},
+    "WITH x AS (SELECT * FROM t) SELECT a, z FROM x JOIN (SELECT z FROM u) y ON true": {"a": {"t.a"}, "z": {"u.z"}},
+}
+
+
+@pytest.mark.parametrize("query", LINEAGE)
+def test_lineage_follows_columns_through_withs_subqueries_unions_and_stars(query: str) -> None:
+    found: dict[str, set[str]] = {}
+    for one in column_lineage(check_sql(query, {"t", "u"})):
+        assert isinstance(one, ColumnSource)
+        found.setdefault(one.output, set()).add(f"{one.input}.{one.input_column}")
+    assert found == LINEAGE[query]
+
+
+def test_a_column_without_a_name_is_found() -> None:
+    assert list(unnamed_columns(check_sql("SELECT a, a + 1, *, count(*) AS n FROM t GROUP BY a", {"t"}))) == [2]

@@ -1,0 +1,36 @@
+"""Functions that jobs of these tests name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trace_platform.operators.python import Call
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def doubled(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    frame = frames["numbers"]
+    return frame.select("block_number", (frame.value * call.args["times"]).alias("more"))
+
+
+def halves(frames: Mapping[str, DataFrame], call: Call) -> dict[str, DataFrame]:
+    start, end = call.range or (0, 0)
+    middle = (start + end) // 2
+    frame = frames["numbers"]
+    return {"low": frame.where(frame.block_number <= middle), "high": frame.where(frame.block_number > middle)}
+
+
+def in_order(frames: Mapping[str, DataFrame], call: Call) -> list[DataFrame]:
+    assert call.outputs == ("low", "high")
+    return list(halves(frames, call).values())
+
+
+def nothing(frames: Mapping[str, DataFrame], call: Call) -> Any:
+    del frames, call
+
+
+def broken(frames: Mapping[str, DataFrame], call: Call) -> Any:
+    raise RuntimeError(f"cannot do {sorted(frames)} with {dict(call.args)}")

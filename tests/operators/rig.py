@@ -1,0 +1,165 @@
+"""Operators as they really run: a Dispatcher with its doors, worker loops, one Spark session, datasets read back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID, uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.dispatcher.support import deployed_and_active
+from tests.walk.walking import Walk, walking, working
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.deploy_dag import Deployed
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.domain.catalog import OperatorSpec, checked_by
+from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.ranges import Range
+from trace_platform.operators.context import Resources, TaskContext
+from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.registry import ON_WORKERS, OnWorkers
+from trace_platform.worker.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Rig:
+    walk: Walk
+    spark: SparkSession
+    resources: Resources
+    folder: Path
+
+    async def deploy(self, text: str) -> Deployed:
+        return await deployed_and_active(self.walk.control, self.walk.org, text)
+
+    async def trigger(self, dag: str, job: str, **scope: Any) -> None:
+        """A manual source is set off: `start` and `end`, `partition`, `cursor`, or nothing for the whole."""
+        await trigger(self.walk.control, self.walk.org.id, dag, job, request_id=uuid4(), **scope)
+
+    def worker(self, name: str = "worker") -> Wrapper:
+        return self.walk.worker(name, spark=self.spark, resources=self.resources)
+
+    async def run(self, dag: str, job: str, **scope: Any) -> dict[str, list[str]]:
+        """Set off, worked until nothing is left to do; the tasks' states by job."""
+        async with working(self.worker()):
+            await self.trigger(dag, job, **scope)
+            return await self.settled()
+
+    async def settled(self) -> dict[str, list[str]]:
+        """When nothing is owed, queued or running."""
+        async with asyncio.timeout(SECONDS):
+            while await self._busy():  # noqa: ASYNC110 - several processes' work is waited for
+                await asyncio.sleep(0.02)
+        rows = await self.fetch(
+            "SELECT j.name, array_agg(t.status::text ORDER BY t.id) AS states"
+            " FROM tasks t JOIN jobs j ON j.id = t.job_id GROUP BY 1"
+        )
+        return {row["name"]: row["states"] for row in rows}
+
+    async def _busy(self) -> bool:
+        owed = (
+            "SELECT EXISTS (SELECT FROM outbox WHERE status <> 'Done')"
+            " OR EXISTS (SELECT FROM tasks WHERE status IN ('Queued', 'Running'))"
+        )
+        return bool(await self.walk.control.pool.fetchval(owed))
+
+    async def until(self, sql: str, *values: Any) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not await self.walk.control.pool.fetchval(sql, *values):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        return list(await self.walk.control.pool.fetch(sql, *values))
+
+    async def error(self, job: str) -> str:
+        """What the last failed task of a job said."""
+        said = await self.walk.control.pool.fetchval(
+            "SELECT t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE j.name = $1 AND t.error_message IS NOT NULL ORDER BY t.id DESC LIMIT 1",
+            job,
+        )
+        return str(said)
+
+    async def partitions(self, name: str, commit: int | None = None) -> list[Mapping[str, Any]]:
+        """Those in force, or that were at a commit, of the dataset published by this name."""
+        rows = await self.fetch(
+            "SELECT p.partition_key, p.location, p.files::text, p.row_count, p.valid_from"
+            " FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid"
+            " JOIN dag_current_versions a ON a.org_id = d.org_id AND a.dag_name = d.producer_dag_name"
+            " JOIN dag_version_datasets s"
+            "   ON s.dag_version_id = a.dag_version_id AND s.dataset_version = p.dataset_version"
+            " WHERE d.name = $1 AND p.valid_from <= coalesce($2, p.valid_from)"
+            " AND (p.valid_to IS NULL OR p.valid_to > $2) ORDER BY lower(p.block_range), p.partition_key",
+            name,
+            commit,
+        )
+        return [{**dict(row), "files": msgspec.json.decode(row["files"])} for row in rows]
+
+    async def table(self, name: str, commit: int | None = None) -> pa.Table:
+        """The dataset's rows, as its files in force hold them."""
+        tables = []
+        for one in await self.partitions(name, commit):
+            for file in one["files"]:
+                body = self.walk.control.objects.get(Folder.parse(one["location"]).object(file["name"]))
+                tables.append(pq.read_table(pa.BufferReader(body)))
+        return pa.concat_tables(tables)
+
+    async def rows(self, name: str, commit: int | None = None) -> list[dict[str, Any]]:
+        """The same as dictionaries, sorted."""
+        found = (await self.table(name, commit)).to_pylist()
+        return sorted(found, key=lambda row: [(value is None, str(type(value)), value) for value in row.values()])
+
+    async def dataset(self, name: str) -> UUID:
+        return cast("UUID", await self.walk.control.pool.fetchval("SELECT id FROM datasets WHERE name = $1", name))
+
+
+@asynccontextmanager
+async def rigged(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+    files = tmp_path / "files"
+    files.mkdir()
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        yield Rig(walk, spark, Resources(folder=files), tmp_path)
+
+
+@contextmanager
+def operator(
+    name: str, run: Callable[[TaskContext[Any]], Outcome | None], *, config: type[Settings] | None = None, **spec: Any
+) -> Iterator[None]:
+    """An operator of a test's own, for as long as the block lasts."""
+    given = config or Settings
+    made = OperatorSpec(checked_by(given), frozenset({"ecs_platform"}), storages=(Storage.PARQUET,), **spec)
+    known = cast("dict[str, OnWorkers]", ON_WORKERS)
+    known[name] = OnWorkers(made, given, run)
+    try:
+        with registered(**{name: made}):
+            yield
+    finally:
+        del known[name]
+
+
+@dataclass
+class Numbers:
+    """A test's source of rows: one for each number of the range, `value` as it is told at the time."""
+
+    value: Callable[[int], Any] = field(default=lambda number: number * 10)
+
+    def __call__(self, ctx: TaskContext[Any]) -> None:
+        for output in ctx.outputs:
+            for part in ctx.parts(output):
+                span = part if isinstance(part, Range) else Range(0, 10)
+                numbers = list(range(span.start, span.stop))
+                output.write_table(
+                    pa.table({"block_number": numbers, "value": [self.value(number) for number in numbers]}), part
+                )

@@ -1,0 +1,125 @@
+"""What every operator may rely on: pinned inputs, staged outputs, an end at once, and nothing counted from who lost."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.operators.rig import Numbers, Rig, operator
+from tests.walk.walking import working
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.domain.ranges import Range
+from trace_platform.errors import WorkFailed
+from trace_platform.operators.context import TaskContext
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
+
+DAG = """
+name: d
+defaults: {runtime: ecs_platform, max_attempts: 2}
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: numbers, operator: numbers, inputs: [{from: {job: ask}}]}
+  - {name: work, operator: probe, inputs: [{from: {job: numbers}}]}
+publish:
+  numbers: {job: numbers}
+  made: {job: work}
+"""
+
+
+def test_the_registry_needs_neither_spark_nor_arrow_nor_a_sql_parser() -> None:
+    code = (
+        "import sys; import trace_platform.operators.registry as r; assert 'sql' in r.ON_WORKERS;"
+        "print([name for name in ('pyspark', 'pyarrow', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig, numbers: Numbers) -> None:
+    held, go = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def probe(ctx: TaskContext[Any]) -> None:
+        held.set()
+        go.wait(60)
+        seen.extend(row.value for row in ctx.inputs[0].dataframe(whole=True).orderBy("block_number").collect())
+        for part in ctx.parts(ctx.outputs[0]):
+            ctx.outputs[0].write(ctx.inputs[0].dataframe(), part)
+
+    with operator("probe", probe):
+        await rig.deploy(DAG)
+        async with working(rig.worker()):
+            await rig.trigger("d", "ask", start=0, end=1)
+            await asyncio.to_thread(held.wait, 60)
+            numbers.value = lambda number: number * 1000
+            await rig.trigger("d", "ask", start=2, end=3)
+            await rig.until(
+                "SELECT count(*) = 2 FROM commits c JOIN datasets d ON d.id = c.dataset_uuid WHERE d.name = 'numbers'"
+            )
+            go.set()
+            await rig.settled()
+    assert seen[:2] == [0, 10], "what came after the claim is not there"
+    assert [(row["block_number"], row["value"]) for row in await rig.rows("made")] == [
+        (0, 0),
+        (1, 10),
+        (2, 2000),
+        (3, 3000),
+    ]
+
+
+async def test_an_operators_refusal_is_the_tasks_error_with_its_hint(rig: Rig) -> None:
+    def probe(ctx: TaskContext[Any]) -> None:
+        ctx.outputs[0].write(ctx.inputs[0].dataframe(), Range(0, 2))
+        raise WorkFailed("the sea is high", hint="wait for the tide")
+
+    with operator("probe", probe):
+        await rig.deploy(DAG)
+        states = await rig.run("d", "ask", start=0, end=1)
+    assert states["work"] == ["Failed"]
+    assert await rig.error("work") == "the sea is high (wait for the tide)"
+    assert await rig.partitions("made") == [], "what it had staged does not count"
+
+
+@pytest.mark.parametrize("how", ["canceled", "lease lost"])
+async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, how: str) -> None:
+    running = threading.Event()
+    ended: list[float] = []
+
+    def slowly(batches: Any) -> Any:
+        for batch in batches:
+            time.sleep(600)
+            yield batch
+
+    def probe(ctx: TaskContext[Any]) -> None:
+        running.set()
+        try:
+            ctx.spark.range(2, numPartitions=2).mapInArrow(slowly, "id long").collect()
+        finally:
+            ended.append(time.monotonic())
+
+    with operator("probe", probe):
+        await rig.deploy(DAG.replace("max_attempts: 2", "max_attempts: 1, heartbeat_interval_seconds: 1"))
+        async with working(replace(rig.worker(), concurrency=2)):
+            await rig.trigger("d", "ask", start=0, end=1)
+            await asyncio.to_thread(running.wait, 60)
+            await asyncio.sleep(1)  # so that Spark has begun
+            (row,) = await rig.fetch("SELECT id FROM tasks WHERE status = 'Running'")
+            if how == "canceled":
+                await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")
+            else:
+                await rig.walk.control.pool.execute(
+                    "UPDATE tasks SET lease_expires_at = now() WHERE id = $1", row["id"]
+                )
+            async with asyncio.timeout(60):
+                while not ended:  # noqa: ASYNC110 - a thread's work is waited for
+                    await asyncio.sleep(0.05)
+            await rig.settled()
+    assert await rig.partitions("made") == []

@@ -1,0 +1,124 @@
+"""`quality`: what must hold stops the task and says which rows; what should hold is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operators.rig import Numbers, Rig
+from trace_platform.errors import InvalidDag
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
+
+
+def dag(*checks: str, inputs: str = "[{from: {job: numbers}}]") -> str:
+    query = "SELECT block_number FROM numbers WHERE value > 30"
+    lines = "\n".join(f"        - {check}" for check in checks)
+    return f"""
+name: d
+defaults: {{runtime: ecs_platform, max_attempts: 3}}
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
+  - name: few
+    operator: sql
+    config: {{query: {query}}}
+    inputs: [{{from: {{job: numbers}}}}]
+  - name: look
+    operator: quality
+    config:
+      checks:
+{lines}
+    inputs: {inputs}
+publish:
+  report: {{job: look}}
+"""
+
+
+async def test_a_report_has_one_row_for_each_check_and_partition(rig: Rig, numbers: Numbers) -> None:
+    numbers.value = lambda number: None if number == 3 else number % 4
+    await rig.deploy(
+        dag(
+            "{kind: not_null, columns: [block_number]}",
+            "{kind: not_null, columns: [block_number, value], level: warn}",
+            "{kind: unique, columns: [block_number]}",
+            "{kind: unique, columns: [value], level: warn, name: values differ}",
+            "{kind: range, column: value, min: 0, max: 2, level: warn}",
+            "{kind: continuous}",
+            "{kind: row_count, min: 1, max: 5, level: warn}",
+            "{kind: sql, query: SELECT block_number FROM numbers WHERE value = 2, level: warn}",
+        )
+    )
+    states = await rig.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Completed"], await rig.error("look")
+    found = {row["check"]: row for row in await rig.rows("report")}
+    assert {name: (row["level"], row["passed"], row["failing_rows"]) for name, row in found.items()} == {
+        "not_null block_number": ("fail", True, 0),
+        "not_null block_number, value": ("warn", False, 1),
+        "unique block_number": ("fail", True, 0),
+        "values differ": ("warn", False, 5),
+        "range value": ("warn", False, 1),
+        "continuous block_number": ("fail", True, 0),
+        "row_count": ("warn", False, 5),
+        "sql": ("warn", False, 2),
+    }
+    assert "block_number=3" in found["not_null block_number, value"]["explanation"]
+    assert found["row_count"]["explanation"] == "10 rows, not 1 to 5"
+    assert {(row["partition"], row["start"], row["end"]) for row in found.values()} == {("0-9", 0, 9)}
+
+
+async def test_a_failed_check_fails_the_task_for_good_with_its_rows_and_commits_nothing(
+    rig: Rig, numbers: Numbers
+) -> None:
+    numbers.value = lambda number: -1 if number in (2, 7) else number
+    await rig.deploy(dag("{kind: range, column: value, min: 0}", "{kind: row_count, max: 3}"))
+    states = await rig.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Failed"]
+    said = await rig.error("look")
+    assert "2 checks failed" in said
+    assert "range value: 2 rows outside 0 or more" in said
+    assert "block_number=2" in said
+    assert "row_count: 10 rows, not at most 3" in said
+    assert await rig.partitions("report") == []
+    again = await rig.fetch("SELECT next_retry_at FROM tasks WHERE status = 'Failed'")
+    assert [row["next_retry_at"] for row in again] == [None], "the same rows would fail again"
+
+
+async def test_gaps_are_named_from_the_first_number_of_the_partition_to_the_last(rig: Rig) -> None:
+    await rig.deploy(dag("{kind: continuous, input: few, level: warn}", inputs="[{from: {job: few}}]"))
+    await rig.run("d", "ask", start=0, end=9)
+    (row,) = await rig.rows("report")
+    assert row["failing_rows"] == 4
+    assert row["explanation"] == "4 of 10 numbers are missing, such as 0-3"
+
+
+async def test_rows_of_two_inputs_are_compared(rig: Rig) -> None:
+    both = "[{from: {job: few}}, {from: {job: numbers}, trigger: true}]"
+    await rig.deploy(
+        dag(
+            "{kind: compare_rows, input: few, other: numbers, level: warn}",
+            "{kind: compare_rows, input: few, other: numbers, tolerance: 4, name: nearly}",
+            inputs=both,
+        )
+    )
+    states = await rig.run("d", "ask", start=0, end=9)
+    assert "Completed" in states["look"], await rig.error("look")
+    found = {row["check"]: row for row in await rig.rows("report")}
+    assert found["compare_rows numbers"]["explanation"] == "6 rows, and numbers has 10"
+    assert found["nearly"]["passed"]
+
+
+@pytest.mark.parametrize(
+    ("check", "field", "said"),
+    [
+        ("{kind: not_null, columns: [a], input: numbrs}", "jobs[3].config.checks[0].input", "numbrs"),
+        ("{kind: sql, query: SELECT 1 AS a FROM nothing}", "jobs[3].config.checks[0].query", "no input of this name"),
+        ("{kind: range, column: a}", "jobs[3].config.checks[0].range", "needs `min`, `max` or both"),
+        ("{kind: sum, column: a}", "jobs[3].config.checks[0]", "sum"),
+    ],
+)
+async def test_a_check_that_cannot_work_is_refused_at_deploy(rig: Rig, check: str, field: str, said: str) -> None:
+    with pytest.raises(InvalidDag) as refused:
+        await rig.deploy(dag(check))
+    (problem,) = refused.value.problems
+    assert problem.field == field
+    assert said in problem.reason

@@ -1,0 +1,145 @@
+"""`read_files`: files of one folder, and of no other, become partitions; a line that does not fit is named."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.operators.rig import Rig
+from trace_platform.errors import InvalidDag
+from trace_platform.operators.read_files import label_of
+
+pytestmark = pytest.mark.anyio
+
+DAGS = Path(__file__).parents[2] / "dags"
+
+
+def dag(config: str) -> str:
+    return f"""
+name: d
+defaults: {{runtime: ecs_platform, max_attempts: 1}}
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: load, operator: read_files, config: {config}, inputs: [{{from: {{job: ask}}}}]}}
+publish: {{loaded: {{job: load}}}}
+"""
+
+
+def written(rig: Rig, **files: str) -> Path:
+    """Files by name, `__` for the dot, in the folder that jobs may read."""
+    assert rig.resources.folder is not None
+    for name, text in files.items():
+        path = rig.resources.folder / "in" / name.replace("__", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return rig.resources.folder
+
+
+async def test_the_example_without_a_chain_runs_from_files_to_sql(rig: Rig) -> None:
+    assert rig.resources.folder is not None
+    shutil.copytree(DAGS / "data", rig.resources.folder, dirs_exist_ok=True)
+    await rig.deploy((DAGS / "files_quickstart.yaml").read_text())
+    states = await rig.run("files_quickstart", "load")
+    assert {job: set(found) for job, found in states.items()} == {
+        job: {"Completed"} for job in ("sales", "products", "sales_checked", "sales_by_product")
+    }, await rig.error("sales_by_product")
+    assert await rig.rows("sales_by_product") == [
+        {"product": "pot", "pieces": 4, "amount": Decimal("46.50")},
+        {"product": "sugar", "pieces": 35, "amount": Decimal("26.75")},
+        {"product": "tea", "pieces": 6, "amount": Decimal("20.00")},
+    ]
+    assert [one["partition_key"] for one in await rig.partitions("sales")] == ["sales_2025_01", "sales_2025_02"]
+    assert (await rig.rows("sales"))[0]["sold_at"] == datetime(2025, 1, 3, 9, 15, tzinfo=UTC)
+    warned = [row for row in await rig.rows("sales_checked") if not row["passed"]]
+    assert [(row["check"], row["partition"]) for row in warned] == [("row_count", "sales_2025_02")]
+
+
+async def test_a_guessed_schema_is_guessed_once(rig: Rig) -> None:
+    written(rig, a__csv="id,what,at\n1,x,2025-01-01\n2,,2025-01-02\n")
+    await rig.deploy(dag("{path: in, format: csv}"))
+    states = await rig.run("d", "ask")
+    assert states["load"] == ["Completed"], await rig.error("load")
+    schema = (await rig.table("loaded")).schema
+    assert [(field.name, str(field.type)) for field in schema] == [
+        ("id", "int64"),
+        ("what", "string"),
+        ("at", "date32[day]"),
+    ]
+    written(rig, b__csv="id,what,at\nnew,x,2025-01-01\n")
+    states = await rig.run("d", "ask", cursor=2)
+    assert sorted(states["load"]) == ["Completed", "Failed"]
+    assert "in/b.csv: line 2: id is 'new', which is no bigint" in await rig.error("load")
+
+
+async def test_bad_lines_are_left_out_up_to_the_number_given(rig: Rig) -> None:
+    text = 'id,n\n1,1\n2,two\n3\n4,"4\n5"\n6,6\n'
+    written(rig, a__csv=text)
+    types = "columns: [id bigint, n int]"
+    await rig.deploy(dag(f"{{path: in, format: csv, {types}, bad_lines: 3}}"))
+    states = await rig.run("d", "ask")
+    assert states["load"] == ["Completed"], await rig.error("load")
+    assert await rig.rows("loaded") == [{"id": 1, "n": 1}, {"id": 6, "n": 6}]
+    await rig.deploy(dag(f"{{path: in, format: csv, {types}, bad_lines: 2}}"))
+    await rig.run("d", "ask")
+    said = await rig.error("load")
+    assert "line 2" not in said
+    assert "line 3: n is 'two', which is no int; line 4: 1 values, not 2; line 5:" in said
+
+
+async def test_json_lines_lists_of_objects_and_parquet_are_read_alike(rig: Rig) -> None:
+    folder = written(
+        rig,
+        a__json='{"id": 1, "v": 1.5, "tags": ["x"]}\n\n{"id": 2, "v": null, "more": 1}\n',
+        b__json='[{"id": 3, "v": 2, "tags": null}]',
+    )
+    pq.write_table(pa.table({"id": pa.array([4], pa.int32()), "v": [4.0], "tags": ["z"]}), folder / "c.parquet")
+    types = "columns: [id bigint, v double, tags string], partition: whole"
+    await rig.deploy(dag(f"{{path: in, format: json, {types}}}"))
+    await rig.run("d", "ask")
+    assert await rig.rows("loaded") == [
+        {"id": 1, "v": 1.5, "tags": '["x"]'},
+        {"id": 2, "v": None, "tags": None},
+        {"id": 3, "v": 2.0, "tags": None},
+    ]
+    await rig.deploy(dag(f"{{path: c.parquet, format: parquet, {types}}}"))
+    await rig.run("d", "ask")
+    assert await rig.rows("loaded") == [{"id": 4, "v": 4.0, "tags": "z"}]
+
+
+async def test_nothing_outside_the_folder_is_read(rig: Rig, tmp_path: Path) -> None:
+    folder = written(rig, a__csv="id\n1\n")
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "s.csv").write_text("id\n42\n")
+    (folder / "link").symlink_to(secret)
+    (folder / "in" / "b.csv").symlink_to(secret / "s.csv")
+    for path, said in (
+        ("link", "leads out"),
+        ("in", "in/b.csv leads out"),
+        ("link/s.csv", "leads out"),
+        ("no", "there is no no"),
+    ):
+        await rig.deploy(dag(f"{{path: {path}, format: csv}}"))
+        states = await rig.run("d", "ask")
+        assert set(states["load"]) == {"Failed"}
+        assert said in await rig.error("load")
+        assert "42" not in await rig.error("load")
+
+
+@pytest.mark.parametrize("path", ["/etc", "../x", "a/../../b", "a\\b"])
+async def test_a_path_that_leaves_is_refused_at_deploy(rig: Rig, path: str) -> None:
+    with pytest.raises(InvalidDag, match="below the workers' folder"):
+        await rig.deploy(dag(f"{{path: '{path}', format: csv}}"))
+
+
+def test_a_files_name_becomes_the_name_of_a_partition() -> None:
+    assert label_of("2025-01.csv") == "2025-01"
+    assert label_of("1-9.csv") == "file_1-9", "else it would be a range"
+    assert label_of("all.json") == "file_all", "that is the whole"
+    assert label_of("ünï côdé.csv.gz") == "_n__c_d_"

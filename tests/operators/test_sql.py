@@ -1,0 +1,172 @@
+"""`sql`: a SELECT over pinned inputs becomes partitions; what it may read and say is settled at deploy."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.operators.rig import Numbers, Rig
+from tests.walk.walking import working
+from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.show_dataset import show_dataset
+from trace_platform.errors import InvalidDag
+from trace_platform.store.identity import User
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
+
+
+def dag(query: str, more: str = "", inputs: str = "[{from: {job: numbers}}]") -> str:
+    lines = query.replace("\n", "\n        ")
+    return f"""
+name: d
+defaults: {{runtime: ecs_platform, max_attempts: 1}}
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
+  - name: made
+    operator: sql
+    config:
+      query: |
+        {lines}
+      {more}
+    inputs: {inputs}
+publish:
+  numbers: {{job: numbers}}
+  made: {{job: made}}
+"""
+
+
+async def test_the_rows_of_a_range_become_the_partition_of_that_range(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT block_number, value + 1 AS more FROM numbers WHERE value >= 20"))
+    states = await rig.run("d", "ask", start=0, end=4)
+    assert states["made"] == ["Completed"], await rig.error("made")
+    assert await rig.rows("made") == [{"block_number": number, "more": number * 10 + 1} for number in (2, 3, 4)]
+    (partition,) = await rig.partitions("made")
+    assert partition["partition_key"] == "0-4"
+    await rig.run("d", "ask", start=5, end=6)
+    assert [row["block_number"] for row in await rig.rows("made")] == [2, 3, 4, 5, 6]
+
+
+async def test_an_invalidated_range_replaces_whole_partitions_and_nothing_else(rig: Rig, numbers: Numbers) -> None:
+    await rig.deploy(dag("SELECT block_number, value AS v FROM numbers"))
+    await rig.run("d", "ask", start=0, end=4)
+    await rig.run("d", "ask", start=5, end=9)
+    before = await rig.rows("made")
+    numbers.value = lambda number: -number
+    control, org = rig.walk.control, rig.walk.org
+    async with working(rig.worker()):
+        asked = await rig.dataset("numbers")
+        await invalidate(control, org.id, org.user, asked, start=3, end=5, reason="a test", request_id=uuid4())
+        await rig.settled()
+    # `numbers` itself was not made again, so its rows are as they were; `made` was, from the same rows, in whole parts.
+    assert await rig.rows("made") == before
+    assert [(one["partition_key"], one["valid_from"]) for one in await rig.partitions("made")] == [
+        ("0-4", 3),
+        ("5-9", 3),
+    ]
+
+
+async def test_full_mode_reads_all_of_every_input_and_replaces_the_whole(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT count(*) AS n, sum(value) AS total FROM numbers", "mode: full"))
+    await rig.run("d", "ask", start=0, end=4)
+    await rig.run("d", "ask", start=5, end=9)
+    assert await rig.rows("made") == [{"n": 10, "total": 450}]
+    (partition,) = await rig.partitions("made")
+    assert partition["partition_key"] == "all"
+    assert await rig.rows("made", commit=1) == [{"n": 5, "total": 100}], "the former one can still be read"
+
+
+async def test_followed_inputs_are_narrowed_alike_and_others_read_whole(rig: Rig) -> None:
+    text = dag(
+        "SELECT a.block_number, b.value AS other, (SELECT count(*) FROM names) AS names\n"
+        "  FROM numbers a LEFT JOIN again b ON a.block_number = b.block_number",
+        inputs="[{from: {job: numbers}}, {from: {job: again}}, {from: {job: numbers}, name: names, trigger: false}]",
+    ).replace("  - name: made", "  - {name: again, operator: numbers, inputs: [{from: {job: ask}}]}\n  - name: made")
+    await rig.deploy(text)
+    await rig.run("d", "ask", start=0, end=1)
+    states = await rig.run("d", "ask", start=2, end=3)
+    assert set(states["made"]) == {"Completed"}, await rig.error("made")
+    assert [(row["block_number"], row["other"]) for row in await rig.rows("made")] == [
+        (number, number * 10) for number in range(4)
+    ]
+    assert {one["partition_key"]: one["row_count"] for one in await rig.partitions("made")} == {"0-1": 2, "2-3": 2}
+
+
+async def test_where_of_the_dag_narrows_what_the_query_sees(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT block_number FROM numbers", inputs="[{from: {job: numbers}, where: 'value > 20'}]"))
+    await rig.run("d", "ask", start=0, end=4)
+    assert [row["block_number"] for row in await rig.rows("made")] == [3, 4]
+
+
+async def test_no_rows_are_a_partition_too_and_many_become_several_files(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT block_number FROM numbers WHERE value < 0"))
+    states = await rig.run("d", "ask", start=0, end=4)
+    assert states["made"] == ["Completed"], await rig.error("made")
+    assert [one["row_count"] for one in await rig.partitions("made")] == [0]
+    assert (await rig.table("made")).schema.names == ["block_number"]
+    many = "SELECT block_number, explode(sequence(1, 1000)) AS n FROM numbers"
+    await rig.deploy(
+        dag(many, "files: 3")
+        .replace("name: d\n", "name: e\n")
+        .replace("numbers: {job", "n2: {job")
+        .replace("made: {job", "many: {job")
+    )
+    await rig.run("e", "ask", start=0, end=99)
+    (partition,) = await rig.partitions("many")
+    assert len(partition["files"]) == 3
+    assert partition["row_count"] == 100_000
+    assert len({(row["block_number"], row["n"]) for row in await rig.rows("many")}) == 100_000
+
+
+async def test_what_goes_wrong_is_said_in_a_line_and_not_tried_again(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT block_number, nothing AS n FROM numbers"))
+    states = await rig.run("d", "ask", start=0, end=4)
+    assert states["made"] == ["Failed"]
+    said = await rig.error("made")
+    assert "nothing" in said
+    assert len(said) < 500, said
+    await rig.deploy(dag("SELECT block_number, value div (value - 20) AS n FROM numbers"))
+    await rig.run("d", "ask", start=0, end=4)
+    said = await rig.error("made")
+    assert "DIVIDE_BY_ZERO" in said
+    assert "Traceback" not in said
+    assert "\tat " not in said
+
+
+async def test_tasks_at_once_do_not_see_each_others_rows(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT block_number, value AS v FROM numbers"))
+    async with working(rig.worker("one")), working(rig.worker("two")):
+        for start in range(0, 60, 5):
+            await rig.trigger("d", "ask", start=start, end=start + 4)
+        states = await rig.settled()
+    assert states["made"] == ["Completed"] * 12
+    assert [row["block_number"] for row in await rig.rows("made")] == list(range(60))
+    assert rig.spark.catalog.listTables() == []
+
+
+async def test_a_bad_query_is_refused_at_deploy_with_its_place_and_what_was_meant(rig: Rig) -> None:
+    for query, code, said in (
+        ("SELECT a FROM numbrs", "unknown_table", "line 1, column 15 of the query: there is no input of this name"),
+        ("SELECT rand() AS x FROM numbers", "refused_sql", "another result each time"),
+        ("SELECT count(*) FROM numbers", "refused_sql", "column 1 of the result has no name"),
+    ):
+        with pytest.raises(InvalidDag) as refused:
+            await rig.deploy(dag(query))
+        (problem,) = refused.value.problems
+        assert (problem.code, problem.field) == (code, "jobs[2].config.query")
+        assert problem.line == 10
+        assert said in problem.reason
+        assert problem.suggestion
+
+
+async def test_column_lineage_is_stored_at_deploy_and_shown(rig: Rig) -> None:
+    await rig.deploy(dag("SELECT block_number, value * 2 AS twice, 1 AS one FROM numbers"))
+    org = rig.walk.org
+    user = User(org.user, org.id, "acme", None, "admin")
+    found: Any = await show_dataset(rig.walk.control.pool, user, "made")
+    assert [(one.column, one.input, one.input_column) for one in found.lineage] == [
+        ("block_number", "numbers", "block_number"),
+        ("twice", "numbers", "value"),
+    ]

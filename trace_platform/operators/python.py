@@ -1,0 +1,126 @@
+"""`python`: a function of an installed module, DataFrames in, DataFrames out. Trusted: it runs among our own code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field, field_validator
+
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.ranges import Range
+from trace_platform.errors import WorkFailed
+from trace_platform.operators.context import WHOLE, TaskContext
+from trace_platform.operators.inputs import Input
+from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.outputs import Output
+from trace_platform.operators.runtimes import ON_WORKERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class Config(Settings):
+    function: str
+    args: Mapping[str, Any] = Field(default_factory=dict)
+    mode: Literal["partition", "full"] = "partition"
+    files: int = Field(default=1, ge=1, le=1000)
+
+    @field_validator("function")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        """Only its form: the Dispatcher never loads anybody's modules."""
+        if FUNCTION.fullmatch(name) is None:
+            raise ValueError("a function is named by its module and its name, such as my_package.module:function")
+        return name
+
+
+SPEC = OperatorSpec(checked_by(Config), frozenset({ON_WORKERS}), outputs=Count(1, None), storages=(Storage.PARQUET,))
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the function is told besides its DataFrames."""
+
+    spark: SparkSession
+    partition: Range | str
+    """What it makes: a range, a label, or `all`."""
+    args: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    progress: Callable[[int, int | None, str], None]
+
+    @property
+    def range(self) -> tuple[int, int] | None:
+        """First and last number, both included; None where the partition is not a range."""
+        return self.partition.edges if isinstance(self.partition, Range) else None
+
+
+def run(ctx: TaskContext[Config]) -> Outcome | None:
+    from trace_platform.spark.failures import spark_failures
+
+    function = _load(ctx.config.function)
+    parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.outputs[0])
+    for part in parts:
+        frames = {one.name: _rows(ctx, one, part) for one in ctx.inputs}
+        call = Call(
+            ctx.spark,
+            part,
+            MappingProxyType(dict(ctx.config.args)),
+            tuple(output.stem for output in ctx.outputs),
+            ctx.progress,
+        )
+        with spark_failures("/config/function"):
+            for output, frame in _by_output(ctx, function(frames, call)):
+                output.write(frame, part, files=ctx.config.files)
+    return None
+
+
+def _load(name: str) -> Callable[[Mapping[str, DataFrame], Call], Any]:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function, None)
+    except Exception as wrong:
+        raise WorkFailed(
+            f"module {module} cannot be imported on this worker: {type(wrong).__name__}: {wrong}",
+            where="/config/function",
+            hint="install it where the workers run, and start them again",
+        ) from wrong
+    if not callable(found):
+        raise WorkFailed(f"module {module} has no function {function}", where="/config/function")
+    return found  # type: ignore[no-any-return]
+
+
+def _rows(ctx: TaskContext[Config], one: Input, part: Range | str) -> DataFrame:
+    if ctx.config.mode == "full" or not one.ref.follows or part == WHOLE:
+        return one.dataframe(whole=True)
+    return one.dataframe(part) if isinstance(part, Range) else one.dataframe(label=part)
+
+
+def _by_output(ctx: TaskContext[Config], made: Any) -> Sequence[tuple[Output, DataFrame]]:
+    """One DataFrame for the only output; several in the order of the DAG, or by the names they are published by."""
+    by_stem = {output.stem: output for output in ctx.outputs}
+    given = made if isinstance(made, Mapping) else dict(_in_order(made, list(by_stem)))
+    if set(given) != set(by_stem):
+        raise WorkFailed(
+            f"the function gave {', '.join(sorted(map(str, given))) or 'nothing'};"
+            f" the outputs are {', '.join(sorted(by_stem))}",
+            where="/config/function",
+            hint="return one DataFrame for each output, in their order or by their names",
+        )
+    for name, frame in given.items():
+        if not hasattr(frame, "mapInArrow"):
+            raise WorkFailed(f"what the function gave for {name} is not a DataFrame but {type(frame).__name__}")
+    return [(by_stem[name], frame) for name, frame in given.items()]
+
+
+def _in_order(made: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    frames = list(made) if isinstance(made, list | tuple) else [made]
+    for number, frame in enumerate(frames):
+        yield names[number] if number < len(names) else f"one more (number {number + 1})", frame

@@ -1,0 +1,377 @@
+"""`quality`: checks of inputs, row by row and as a whole. What must hold fails the task, what should hold is reported.
+
+All checks of one input that look at rows are one aggregation; only uniqueness, gaps and SQL need passes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by
+from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.ranges import Range
+from trace_platform.domain.suggest import closest
+from trace_platform.errors import InvalidSql, WorkFailed
+from trace_platform.operators.context import WHOLE, TaskContext
+from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.runtimes import ON_WORKERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SAMPLES: Final = 5
+Names = Annotated[list[str], Field(min_length=1)]
+Number = int | float
+
+
+class _Check(Settings):
+    input: str | None = None
+    level: Literal["fail", "warn"] = "fail"
+    name: str | None = None
+
+
+class NotNull(_Check):
+    kind: Literal["not_null"]
+    columns: Names
+
+
+class Unique(_Check):
+    kind: Literal["unique"]
+    columns: Names
+
+
+class InRange(_Check):
+    kind: Literal["range"]
+    column: str
+    min: Number | None = None
+    max: Number | None = None
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> InRange:
+        if self.min is None and self.max is None:
+            raise ValueError("a range needs `min`, `max` or both")
+        return self
+
+
+class Continuous(_Check):
+    kind: Literal["continuous"]
+    column: str = "block_number"
+
+
+class RowCount(_Check):
+    kind: Literal["row_count"]
+    min: int | None = Field(default=None, ge=0)
+    max: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> RowCount:
+        if self.min is None and self.max is None:
+            raise ValueError("row_count needs `min`, `max` or both")
+        return self
+
+
+class CompareRows(_Check):
+    kind: Literal["compare_rows"]
+    other: str
+    tolerance: int = Field(default=0, ge=0)
+
+
+class Sql(_Check):
+    kind: Literal["sql"]
+    query: str = Field(min_length=1)
+
+
+Check = Annotated[NotNull | Unique | InRange | Continuous | RowCount | CompareRows | Sql, Field(discriminator="kind")]
+
+
+class Config(Settings):
+    checks: Annotated[list[Check], Field(min_length=1, max_length=200)]
+    mode: Literal["partition", "full"] = "partition"
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    return list(_wiring_problems(Config.model_validate(dict(config)), wired))
+
+
+def _wiring_problems(config: Config, wired: Wired) -> Iterator[ConfigProblem]:
+    for index, check in enumerate(config.checks):
+        path = ("checks", index)
+        for field, name in (("input", check.input), ("other", getattr(check, "other", None))):
+            if name is not None and name not in wired.inputs:
+                yield ConfigProblem((*path, field), f"there is no input {name!r}", closest(name, wired.inputs))
+        if isinstance(check, Sql):
+            try:
+                _checked(check.query, wired.inputs)
+            except InvalidSql as refusal:
+                place = f"{refusal.where} of the query: " if refusal.where else ""
+                yield ConfigProblem((*path, "query"), f"{place}{refusal.message}", refusal.hint, refusal.reason)
+        elif check.input is None and len(wired.inputs) > 1:
+            yield ConfigProblem(path, "which input is checked?", f"input: one of {', '.join(wired.inputs)}")
+
+
+SPEC = OperatorSpec(checked_by(Config), frozenset({ON_WORKERS}), storages=(Storage.PARQUET,), check_wiring=check_wiring)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    check: str
+    level: str
+    passed: bool
+    failing_rows: int
+    explanation: str
+
+
+def run(ctx: TaskContext[Config]) -> Outcome | None:
+    """The report is committed if nothing of level `fail` failed; else it is the task's error."""
+    (output,) = ctx.outputs
+    failed: list[str] = []
+    for part in (WHOLE,) if ctx.config.mode == "full" else ctx.parts(output):
+        verdicts = _Part(ctx, part).verdicts()
+        failed += [f"{one.check}: {one.explanation}" for one in verdicts if not one.passed and one.level == "fail"]
+        output.write_table(_report(verdicts, part), part)
+    if failed:
+        count = f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed"
+        raise WorkFailed(f"{count}: {'; '.join(failed)}", where="/config/checks", hint="nothing was committed")
+    return None
+
+
+class _Part:
+    """All checks for one partition."""
+
+    def __init__(self, ctx: TaskContext[Config], part: Range | str) -> None:
+        self._ctx = ctx
+        self._part = part
+        self._frames: dict[str, DataFrame] = {}
+
+    def verdicts(self) -> list[Verdict]:
+        from trace_platform.spark.failures import spark_failures
+
+        with spark_failures("/config/checks"):
+            totals = {name: self._totals(name) for name in self._counted()}
+            return [self._verdict(index, check, totals) for index, check in enumerate(self._ctx.config.checks)]
+
+    def _frame(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            one, full = self._ctx.input(name), self._ctx.config.mode == "full"
+            if full or not one.ref.follows or self._part == WHOLE:
+                self._frames[name] = one.dataframe(whole=True)
+            elif isinstance(self._part, Range):
+                self._frames[name] = one.dataframe(self._part)
+            else:
+                self._frames[name] = one.dataframe(label=self._part)
+        return self._frames[name]
+
+    def _counted(self) -> list[str]:
+        """Inputs of which something is counted, each once."""
+        names: dict[str, None] = {}
+        for check in self._ctx.config.checks:
+            if not isinstance(check, Sql | Unique):
+                names[self._input(check)] = None
+            if isinstance(check, CompareRows):
+                names[check.other] = None
+        return list(names)
+
+    def _totals(self, name: str) -> Mapping[str, Any]:
+        """One aggregation for everything that is counted over the rows of an input."""
+        from pyspark.sql import functions as f
+
+        frame = self._frame(name)
+        counts = [f.count(f.lit(1)).alias("rows")]
+        for index, check in enumerate(self._ctx.config.checks):
+            if not isinstance(check, Sql) and self._input(check) == name:
+                counts += [column.alias(f"{key}_{index}") for key, column in _counts(frame, check).items()]
+        row = frame.agg(*counts).first()
+        return row.asDict() if row is not None else {}
+
+    def _input(self, check: _Check) -> str:
+        return check.input or self._ctx.inputs[0].name
+
+    def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> Verdict:
+        name = check.name or f"{check.kind} {_about(check)}".strip()
+        if isinstance(check, Sql):
+            failing, said = self._sql(check)
+        elif isinstance(check, Unique):
+            failing, said = self._unique(check)
+        else:
+            row = totals[self._input(check)]
+            mine = {key.removesuffix(f"_{index}"): value for key, value in row.items() if key.endswith(f"_{index}")}
+            failing, said = self._judged(check, int(row["rows"]), mine, totals)
+        return Verdict(name, check.level, failing == 0, failing, said if failing else "")
+
+    def _judged(
+        self, check: Any, rows: int, mine: Mapping[str, Any], totals: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[int, str]:
+        if isinstance(check, NotNull):
+            failing = int(mine["bad"] or 0)
+            return failing, (failing and self._told(check, failing, "with NULL")) or ""
+        if isinstance(check, InRange):
+            failing = int(mine["bad"] or 0)
+            return failing, (failing and self._told(check, failing, f"outside {_ends(check)}")) or ""
+        if isinstance(check, Continuous):
+            return self._gaps(check, rows, mine)
+        if isinstance(check, RowCount):
+            short = max((check.min or 0) - rows, 0)
+            extra = max(rows - check.max, 0) if check.max is not None else 0
+            return short or extra, f"{rows} rows, not {_ends(check)}"
+        other = int(totals[check.other]["rows"])
+        apart = abs(rows - other)
+        return (apart if apart > check.tolerance else 0), (
+            f"{rows} rows, and {check.other} has {other}"
+            + (f" (at most {check.tolerance} apart)" if check.tolerance else "")
+        )
+
+    def _told(self, check: Any, failing: int, what: str) -> str:
+        """With a few of the rows; read only when there are such rows."""
+        frame = self._frame(self._input(check))
+        bad = frame.where(_bad(frame, check))
+        return f"{failing} rows {what}, such as {_samples(bad)}"
+
+    def _unique(self, check: Unique) -> tuple[int, str]:
+        from pyspark.sql import functions as f
+
+        frame = self._frame(self._input(check))
+        groups = frame.groupBy(*check.columns).agg(f.count(f.lit(1)).alias("_times")).where(f.col("_times") > 1)
+        total = f.sum(f.col("_times") - 1).over(_everything())
+        rows = groups.withColumn("_all", total).orderBy(*check.columns).limit(SAMPLES).collect()
+        if not rows:
+            return 0, ""
+        keys = ", ".join(_say({name: row[name] for name in check.columns}) for row in rows)
+        return int(rows[0]["_all"]), f"{rows[0]['_all']} rows more than keys, such as {keys}"
+
+    def _gaps(self, check: Continuous, rows: int, mine: Mapping[str, Any]) -> tuple[int, str]:
+        """Each number once from the first to the last: of the partition, where that is a range."""
+        if isinstance(self._part, Range) and self._ctx.config.mode != "full":
+            first, last = self._part.edges
+        elif rows == 0:
+            return 0, ""
+        else:
+            first, last = int(mine["least"]), int(mine["most"])
+        wanted, there = last - first + 1, int(mine["different"] or 0)
+        missing = wanted - there
+        if missing <= 0:
+            return 0, ""
+        return missing, f"{missing} of {wanted} numbers are missing, such as {self._missing(check, first, last)}"
+
+    def _missing(self, check: Continuous, first: int, last: int) -> str:
+        """Where gaps begin: a number without a predecessor tells of one that ends before it."""
+        from pyspark.sql import functions as f
+
+        frame = self._frame(self._input(check))
+        number = f.col(check.column).cast("long")
+        wanted = f.col("n").between(first, last)
+        there = frame.select(number.alias("n")).where(wanted).distinct()
+        edges = there.unionAll(self._ctx.spark.createDataFrame([(first - 1,), (last + 1,)], "n long"))
+        after = edges.withColumn("next", f.lead("n").over(_in_order("n")))
+        found = after.where(f.col("next") > f.col("n") + 1).orderBy("n").limit(SAMPLES).collect()
+        spans = [(row["n"] + 1, row["next"] - 1) for row in found]
+        return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in spans)
+
+    def _sql(self, check: Sql) -> tuple[int, str]:
+        """Rows that the query gives are the rows that fail."""
+        from pyspark.sql import functions as f
+
+        from trace_platform.spark.plan_check import select
+
+        query = _checked(check.query, [one.name for one in self._ctx.inputs])
+        frame = select(self._ctx.spark, query, {name: self._frame(name) for name in query.tables}, without_plans=True)
+        total = f.count(f.lit(1)).over(_everything())
+        rows = frame.withColumn("_all", total).limit(SAMPLES).collect()
+        if not rows:
+            return 0, ""
+        samples = ", ".join(_say({key: value for key, value in row.asDict().items() if key != "_all"}) for row in rows)
+        return int(rows[0]["_all"]), f"{rows[0]['_all']} rows, such as {samples}"
+
+
+def _counts(frame: DataFrame, check: Any) -> dict[str, Column]:
+    from pyspark.sql import functions as f
+
+    if isinstance(check, NotNull | InRange):
+        return {"bad": f.count_if(_bad(frame, check))}
+    if isinstance(check, Continuous):
+        column = frame[check.column]
+        return {"least": f.min(column), "most": f.max(column), "different": f.count_distinct(column)}
+    return {}
+
+
+def _bad(frame: DataFrame, check: Any) -> Column:
+    """Rows that break a check; NULL is no number out of range: `not_null` says whether it may be there."""
+    from pyspark.sql import functions as f
+
+    if isinstance(check, NotNull):
+        found = [frame[name].isNull() for name in check.columns]
+    else:
+        column = frame[check.column]
+        found = [column < f.lit(check.min)] if check.min is not None else []
+        found += [column > f.lit(check.max)] if check.max is not None else []
+    bad = found[0]
+    for one in found[1:]:
+        bad = bad | one
+    return f.coalesce(bad, f.lit(False))  # noqa: FBT003 - a literal
+
+
+def _everything() -> Any:
+    from pyspark.sql import Window
+
+    return Window.partitionBy()
+
+
+def _in_order(column: str) -> Any:
+    from pyspark.sql import Window
+
+    return Window.orderBy(column)
+
+
+def _samples(frame: DataFrame) -> str:
+    return ", ".join(_say(row.asDict()) for row in frame.limit(SAMPLES).collect())
+
+
+def _say(row: Mapping[str, Any]) -> str:
+    def value(one: Any) -> str:
+        return f"0x{one.hex()}" if isinstance(one, bytes | bytearray) else str(one)
+
+    return "(" + ", ".join(f"{name}={value(one)[:80]}" for name, one in list(row.items())[:8]) + ")"
+
+
+def _about(check: Any) -> str:
+    match check:
+        case NotNull(columns=columns) | Unique(columns=columns):
+            return ", ".join(columns)
+        case InRange(column=column) | Continuous(column=column):
+            return column
+        case CompareRows(other=other):
+            return other
+        case _:
+            return ""
+
+
+def _ends(check: Any) -> str:
+    if check.min is not None and check.max is not None:
+        return f"{check.min} to {check.max}"
+    return f"{check.min} or more" if check.min is not None else f"at most {check.max}"
+
+
+def _checked(query: str, inputs: Sequence[str]) -> Any:
+    from trace_platform.domain.sql_gate import check_sql
+
+    return check_sql(query, inputs, bounded=False)
+
+
+def _report(verdicts: Sequence[Verdict], part: Range | str) -> Any:
+    import pyarrow as pa
+
+    start, end = part.edges if isinstance(part, Range) else (None, None)
+    columns: dict[str, Any] = {
+        "partition": pa.array([str(part) if isinstance(part, str) else f"{start}-{end}"] * len(verdicts), pa.string()),
+        "start": pa.array([start] * len(verdicts), pa.int64()),
+        "end": pa.array([end] * len(verdicts), pa.int64()),
+        "check": pa.array([one.check for one in verdicts], pa.string()),
+        "level": pa.array([one.level for one in verdicts], pa.string()),
+        "passed": pa.array([one.passed for one in verdicts], pa.bool_()),
+        "failing_rows": pa.array([one.failing_rows for one in verdicts], pa.int64()),
+        "explanation": pa.array([one.explanation for one in verdicts], pa.string()),
+    }
+    return pa.table(columns)

@@ -1,0 +1,196 @@
+"""`read_files`: CSV, JSON or Parquet files of a folder become a dataset: one partition for each file, or one in all.
+
+The folder lies below the one that the worker's settings name, and nothing outside of that is ever read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field, field_validator
+
+from trace_platform.domain.catalog import OperatorSpec, checked_by
+from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.domain.event import LabelScope
+from trace_platform.domain.ranges import Range, is_partition_key
+from trace_platform.errors import InvalidRequest, WorkFailed
+from trace_platform.operators.context import WHOLE, TaskContext
+from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.outputs import Output
+from trace_platform.operators.runtimes import ON_WORKERS
+from trace_platform.spark.text_files import TYPES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from trace_platform.spark.text_files import Shape
+
+MAX_FILES: Final = 10_000
+LABEL: Final = re.compile(r"[^A-Za-z0-9._=+-]")
+
+
+class Config(Settings):
+    path: str = Field(min_length=1)
+    format: Literal["csv", "json", "parquet"]
+    pattern: str | None = None
+    columns: Annotated[list[str], Field(min_length=1)] | None = None
+    partition: Literal["file", "whole"] = "file"
+    header: bool = True
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    bad_lines: int = Field(default=0, ge=0)
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        parts = PurePosixPath(path).parts
+        if path.startswith("/") or "\\" in path or "\x00" in path or ".." in parts:
+            raise ValueError("a path below the workers' folder of files, without '..'")
+        return path
+
+    @field_validator("columns")
+    @classmethod
+    def _are_types(cls, columns: list[str] | None) -> list[str] | None:
+        names = set()
+        for column in columns or ():
+            name, _, kind = column.partition(" ")
+            if not name or TYPES.fullmatch(kind.strip()) is None:
+                raise ValueError(f"{column!r} is not a name and a type, such as 'id bigint' or 'price decimal(10,2)'")
+            if name in names:
+                raise ValueError(f"two columns are called {name!r}")
+            names.add(name)
+        return columns
+
+    @property
+    def types(self) -> dict[str, str]:
+        """In their order, which a mapping would lose on its way through the database."""
+        split = [column.partition(" ") for column in self.columns or ()]
+        return {name: kind.strip() for name, _, kind in split}
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    source_kinds=frozenset({SourceKind.CRON}),
+    storages=(Storage.PARQUET,),
+)
+
+
+def run(ctx: TaskContext[Config]) -> Outcome | None:
+    from trace_platform.spark.parquet_writer import write_ranges
+
+    (output,) = ctx.outputs
+    files = _files(ctx)
+    fetch = _Fetch(
+        tuple(file for _, file in files), tuple(_said(ctx, file) for _, file in files), _shape(ctx, output, files)
+    )
+    numbers = [Range(number, number + 1) for number in range(len(files))]
+    written = write_ranges(ctx.spark, fetch, numbers, {"rows": output.place}, {"rows": output.stem})
+    if ctx.config.partition == "whole":
+        output.stage(WHOLE, [one for _, one in written])
+    else:
+        for _, one in sorted(written, key=lambda each: each[1].part):
+            output.stage(files[one.part][0], [one])
+    left_out = sum(json.loads(one.meta)["left_out"] for _, one in written)
+    if left_out:
+        ctx.progress(len(files), len(files), f"{left_out} lines did not fit and were left out")
+    return None
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Travels to the executors: a file by its number."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]
+    shape: Shape
+
+    def __call__(self, number: Range) -> tuple[Mapping[str, pa.Table], str]:
+        from trace_platform.spark.text_files import read_table
+
+        table, left_out = read_table(self.paths[number.start], self.names[number.start], self.shape)
+        return {"rows": table}, json.dumps({"left_out": left_out})
+
+
+def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, Path]]) -> Shape:
+    """The columns given; else those that the dataset has; else, the first time, those that the first file suggests."""
+    from trace_platform.spark.text_files import Shape, infer_columns
+
+    config = ctx.config
+    bare = Shape(config.format, config.types, config.header, config.delimiter, config.bad_lines)
+    if config.columns:
+        return bare
+    known = ctx.door.files(output.ref.dataset_uuid, None).columns
+    columns = (
+        {str(one["name"]): str(one["type"]) for one in known}
+        if known
+        else infer_columns(files[0][1], _said(ctx, files[0][1]), bare)
+    )
+    return Shape(config.format, columns, config.header, config.delimiter, config.bad_lines)
+
+
+def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:
+    """The files to read with the labels of their partitions, in the order of their names."""
+    root = _root(ctx)
+    asked = _inside(root / ctx.config.path, root)
+    found = sorted(asked.iterdir()) if asked.is_dir() else [asked]
+    pattern = ctx.config.pattern or ("*" if asked.is_file() else f"*.{ctx.config.format}*")
+    files = [_inside(one, root) for one in found if fnmatchcase(one.name, pattern) and not one.name.startswith(".")]
+    labelled = _labelled([one for one in files if one.is_file()])
+    if isinstance(ctx.scope, LabelScope) and ctx.config.partition == "file":
+        labelled = [(label, file) for label, file in labelled if label == ctx.scope.label] or labelled
+    if not labelled:
+        raise WorkFailed(
+            f"{ctx.config.path} holds no file that matches {pattern}", where="/config/path", hint="check `pattern`"
+        )
+    if len(labelled) > MAX_FILES:
+        raise WorkFailed(f"{len(labelled)} files at once; at most {MAX_FILES}", where="/config/path")
+    return labelled
+
+
+def _root(ctx: TaskContext[Config]) -> Path:
+    if ctx.resources.folder is None:
+        raise InvalidRequest(
+            "this worker may read no files", where="worker.files_folder", hint="set it to the folder they lie in"
+        )
+    return ctx.resources.folder.resolve()
+
+
+def _inside(path: Path, root: Path) -> Path:
+    """The file itself, whatever links led to it, if it lies in the folder."""
+    try:
+        found = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise WorkFailed(f"there is no {path.relative_to(root)} in the folder of files", where="/config/path") from None
+    if not found.is_relative_to(root):
+        raise WorkFailed(
+            f"{path.relative_to(root)} leads out of the folder of files", where="/config/path", hint="copy it there"
+        )
+    return found
+
+
+def _labelled(files: Sequence[Path]) -> list[tuple[str, Path]]:
+    labels: dict[str, Path] = {}
+    for file in files:
+        label = label_of(file.name)
+        if label in labels:
+            raise WorkFailed(
+                f"{file.name} and {labels[label].name} would be one partition, {label}", where="/config/path"
+            )
+        labels[label] = file
+    return list(labels.items())
+
+
+def label_of(name: str) -> str:
+    """A file's name without its ending, as the name of a partition. `1-9` would be a range: it becomes `file_1-9`."""
+    label = LABEL.sub("_", name.partition(".")[0])[:190] or "_"
+    return f"file_{label}" if is_partition_key(label) or label == WHOLE else label
+
+
+def _said(ctx: TaskContext[Config], file: Path) -> str:
+    return str(file.relative_to(_root(ctx)))

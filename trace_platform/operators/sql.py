@@ -1,0 +1,104 @@
+"""`sql`: one SELECT over the inputs, named as in the DAG, makes a dataset: per partition, per update, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from trace_platform.domain.catalog import ColumnSource, ConfigProblem, OperatorSpec, Wired, checked_by
+from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.event import LabelScope, RangeScope
+from trace_platform.domain.ranges import Range
+from trace_platform.errors import InvalidRequest, InvalidSql
+from trace_platform.operators.context import WHOLE, TaskContext
+from trace_platform.operators.inputs import Input
+from trace_platform.operators.outcome import Outcome, Settings, say
+from trace_platform.operators.outputs import Output
+from trace_platform.operators.runtimes import ON_WORKERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from trace_platform.domain.sql_gate import CheckedSql
+
+
+class Config(Settings):
+    query: str = Field(min_length=1)
+    mode: Literal["partition", "update", "full"] = "partition"
+    files: int = Field(default=1, ge=1, le=1000)
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    """The gate, at deploy: a query that would be refused, or that reads what is not an input, never gets that far."""
+    try:
+        checked(config["query"], wired.inputs)
+    except InvalidSql as refusal:
+        place = f"{refusal.where} of the query: " if refusal.where else ""
+        return [ConfigProblem(("query",), f"{place}{refusal.message}", refusal.hint, refusal.reason)]
+    return []
+
+
+def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSource]:
+    from trace_platform.domain import sql_lineage
+
+    return sql_lineage.column_lineage(checked(config["query"], wired.inputs))
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    storages=(Storage.PARQUET,),
+    check_wiring=check_wiring,
+    column_lineage=column_lineage,
+)
+
+
+def run(ctx: TaskContext[Config]) -> Outcome | None:
+    from trace_platform.spark.failures import spark_failures
+
+    query = checked(ctx.config.query, [one.name for one in ctx.inputs])
+    (output,) = ctx.outputs
+    with spark_failures("/config/query"):
+        for part in _parts(ctx, output):
+            output.write(_result(ctx, query, part), part, files=ctx.config.files)
+    return None
+
+
+def checked(query: str, inputs: Sequence[str]) -> CheckedSql:
+    from trace_platform.domain.sql_gate import check_sql
+    from trace_platform.domain.sql_lineage import unnamed_columns
+
+    found = check_sql(query, inputs, bounded=False)
+    for number in unnamed_columns(found):
+        raise InvalidSql(f"column {number} of the result has no name", hint="name it: expression AS name")
+    return found
+
+
+def _parts(ctx: TaskContext[Config], output: Output) -> Sequence[Range | str]:
+    """Which partitions are made by this task."""
+    if ctx.config.mode == "full":
+        return (WHOLE,)
+    if ctx.config.mode == "partition" and not isinstance(ctx.scope, RangeScope | LabelScope):
+        raise InvalidRequest(
+            f"a partition is needed, and this is {say(ctx.scope)}", where="/scope", hint="use mode: update or full"
+        )
+    return ctx.parts(output)
+
+
+def _result(ctx: TaskContext[Config], query: CheckedSql, part: Range | str) -> DataFrame:
+    from trace_platform.spark.plan_check import select
+
+    frames = {one.name: _rows(ctx, one, part) for one in ctx.inputs if one.name in query.tables}
+    return select(ctx.spark, query, frames, without_plans=True)
+
+
+def _rows(ctx: TaskContext[Config], one: Input, part: Range | str) -> DataFrame:
+    """Inputs that are followed are narrowed to the part, all of them: whichever of them made the task.
+
+    What is only read (`trigger: false`) is read whole.
+    """
+    if ctx.config.mode == "full" or not one.ref.follows or part == WHOLE:
+        return one.dataframe(whole=True)
+    return one.dataframe(part) if isinstance(part, Range) else one.dataframe(label=part)

@@ -1,0 +1,190 @@
+"""The second line before SQL (the first is `domain/sql_gate.py`): what Spark made of it reads only what was granted.
+
+Two looks. Spark's own parser must see a query and nothing that acts: a command would run as soon as it is analysed.
+Then the analysed plan is walked whole, WITH parts and subqueries inside expressions included: every node is of a known
+kind, every leaf is one of the granted views or a literal row, no expression looks outside of its arguments.
+
+A Spark Connect client cannot see plans. There the first line stands alone: `select` says so by refusing unless its
+caller accepts that. Jobs do (their SQL was written by who deploys DAGs); questions from outside must not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from trace_platform.domain.sql_gate import CheckedSql
+from trace_platform.errors import InvalidSql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints Java's stack of every refusal
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
+EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
+HARMLESS: Final = _words("""
+    Project Filter Aggregate Join Sort GlobalLimit LocalLimit Offset Distinct Union Intersect Except SubqueryAlias
+    View Window Expand Generate WithCTE CTERelationDef CTERelationRef OneRowRelation LocalRelation
+""")
+"""Kinds of analysed nodes a query may have. A view of another name is refused, and so is every other leaf."""
+PARSED: Final = HARMLESS | _words("""
+    UnresolvedWith UnresolvedHaving WithWindowDefinition
+""")
+"""The same before analysis."""
+ANALYSIS: Final = "org.apache.spark.sql.catalyst.analysis."
+UNRESOLVED: Final = _words("""
+    UnresolvedRelation UnresolvedInlineTable UnresolvedSubqueryColumnAliases UnresolvedHaving UnresolvedAttribute
+    UnresolvedFunction UnresolvedStar UnresolvedStarExcept UnresolvedStarExceptOrReplace UnresolvedAlias
+    UnresolvedExtractValue UnresolvedOrdinal UnresolvedGenerator MultiAlias
+""")
+"""Words whose meaning Spark looks up at analysis, and which then are looked at again."""
+OUTWARD: Final = _words("""
+    CallMethodViaReflection TryReflect InputFileName InputFileBlockStart InputFileBlockLength SparkPartitionID
+    MonotonicallyIncreasingID CurrentUser CurrentDatabase CurrentCatalog SessionUser SparkVersion PythonUDF
+    PythonUDAF ScalaUDF ScalaUDAF ScalaAggregator HiveSimpleUDF HiveGenericUDF UserDefinedExpression
+    FileSourceMetadataAttribute VariableReference NamedParameter PosParameter ExpressionWithUnresolvedIdentifier
+    PlanWithUnresolvedIdentifier AesDecrypt AesEncrypt RaiseError
+""")
+"""Expressions whose value does not follow from their arguments, or that reach out."""
+
+
+def select(
+    spark: SparkSession, checked: CheckedSql, frames: Mapping[str, DataFrame], *, without_plans: bool = False
+) -> DataFrame:
+    """The query over these DataFrames, by their granted names. Nothing has run yet when it is returned."""
+    names = {name: f"v_{uuid4().hex}" for name in checked.tables}
+    with _views(spark, {names[name]: frames[name] for name in names}), _in_words(names):
+        return checked_frame(spark, checked.render(names), frozenset(names.values()), without_plans=without_plans)
+
+
+def checked_frame(spark: SparkSession, text: str, views: frozenset[str], *, without_plans: bool = False) -> DataFrame:
+    """Any text as a DataFrame, if Spark reads it as a query over these temporary views alone."""
+    if not _has_plans(spark):
+        if not without_plans:
+            raise InvalidSql("this Spark does not show its plans, so the query cannot be checked a second time")
+        return spark.sql(text)
+    session: Any = spark
+    parsed = session._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001 - there is no other way
+    _walk(json.loads(parsed.toJSON()), _refuse_parsed)
+    frame: Any = spark.sql(text)
+    analysed = json.loads(frame._jdf.queryExecution().analyzed().toJSON())  # noqa: SLF001
+    _walk(analysed, lambda kind, node: _refuse_analysed(kind, node, views), views)
+    found: DataFrame = frame
+    return found
+
+
+def _has_plans(spark: SparkSession) -> bool:
+    return hasattr(spark, "_jsparkSession")
+
+
+@contextmanager
+def _views(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Names that nobody else has, for the moment of analysis; the plan needs them no longer then."""
+    try:
+        for name, frame in frames.items():
+            frame.createTempView(name)
+        yield
+    finally:
+        for name in frames:
+            spark.catalog.dropTempView(name)
+
+
+@contextmanager
+def _in_words(names: Mapping[str, str]) -> Iterator[None]:
+    """Spark's refusal in one line, with the names that the author knows."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as refusal:
+        said = str(refusal).partition("\n")[0].partition("; line ")[0]
+        for name, view in names.items():
+            said = said.replace(view, name)
+        raise InvalidSql(said, hint="check the names and types of columns") from None
+
+
+def _walk(tree: Any, refuse: Any, views: frozenset[str] = frozenset()) -> None:
+    """Every node of a plan, and of the expressions and plans inside of its nodes; not what is inside a granted view.
+
+    A tree is a list of its nodes from the root on, each with the number of its children.
+    """
+    if isinstance(tree, list):
+        nodes = [node for node in tree if isinstance(node, dict) and "class" in node]
+        if nodes and len(nodes) == len(tree):
+            _walk_nodes(nodes, refuse, views)
+        else:
+            for part in tree:
+                _walk(part, refuse, views)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            _walk(part, refuse, views)
+
+
+def _walk_nodes(nodes: list[dict[str, Any]], refuse: Any, views: frozenset[str]) -> None:
+    at = 0
+    while at < len(nodes):
+        node = nodes[at]
+        refuse(str(node["class"]), node)
+        if _is_granted_view(node, views):
+            at = _after(nodes, at)
+            continue
+        for name, value in node.items():
+            if name not in ("class", "num-children"):
+                _walk(value, refuse, views)
+        at += 1
+
+
+def _after(nodes: list[dict[str, Any]], at: int) -> int:
+    """Where the subtree that begins here has ended."""
+    owed = 1
+    while owed:
+        owed += int(nodes[at]["num-children"]) - 1
+        at += 1
+    return at
+
+
+def _refuse_parsed(kind: str, node: dict[str, Any]) -> None:
+    short = kind.rpartition(".")[2]
+    known = (
+        (kind.startswith(PLANS) and short in PARSED)
+        or (kind.startswith(ANALYSIS) and short in UNRESOLVED)
+        or (kind.startswith(EXPRESSIONS) and short not in OUTWARD)
+    )
+    if not known:
+        raise _refusal(short)
+    if short == "UnresolvedRelation" and "," in str(node.get("multipartIdentifier")):
+        raise InvalidSql("a table is named by one word, without a dot")
+
+
+def _refuse_analysed(kind: str, node: dict[str, Any], views: frozenset[str]) -> None:
+    short = kind.rpartition(".")[2]
+    if kind.startswith(PLANS):
+        if short not in HARMLESS:
+            raise _refusal(short)
+        if short == "View" and not _is_granted_view(node, views):
+            raise InvalidSql("the query reads a table that was not granted")
+    elif not kind.startswith(EXPRESSIONS):
+        raise InvalidSql("the query reads something that was not granted")
+    elif short in OUTWARD:
+        raise _refusal(short)
+
+
+def _is_granted_view(node: dict[str, Any], views: frozenset[str]) -> bool:
+    if node["class"] != f"{PLANS}View" or not node.get("isTempView"):
+        return False
+    named = node.get("desc", {}).get("identifier", {})
+    return named.get("table") in views and "database" not in named
+
+
+def _refusal(kind: str) -> InvalidSql:
+    return InvalidSql(f"Spark reads a part of the query as {kind}, which is not allowed")
