@@ -104,10 +104,23 @@ class SeamMachine(RuleBasedStateMachine):
             assert mark_compacted(self.connection, self.table, **values) == 0
 
     @precondition(lambda self: self.compaction is None and self.blocks)
-    @rule(start=st.integers(0, 30), length=st.integers(1, 12), sweeps=st.booleans())
-    def compact_undisturbed(self, start: int, length: int, sweeps: bool) -> None:
+    @rule(
+        start=st.integers(0, 30),
+        length=st.integers(1, 12),
+        depths=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        counts=st.lists(st.integers(0, 2), max_size=8),
+        sweeps=st.booleans(),
+    )
+    def compact_disturbed(
+        self, start: int, length: int, depths: tuple[int, int], counts: list[int], sweeps: bool
+    ) -> None:
+        """From end to end, with a reorg after the reading or after the commit, or none."""
         self.begin_to_compact(start, length)
+        if depths[0]:
+            self.reorganise(depths[0], counts)
         self.commit_it()
+        if depths[1] and self.blocks:
+            self.reorganise(depths[1], counts)
         self.mark_it(dies=False)
         if sweeps:
             self.sweep_all()
