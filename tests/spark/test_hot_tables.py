@@ -222,8 +222,8 @@ def test_a_connection_cut_at_any_step_leaves_nothing(
         return done
 
     monkeypatch.setattr(hot_writer, step, cut)
+    new = {table: rows_of([(0, 0, 2), (1, 0, 2)]) for table in tables}
     with pytest.raises(psycopg.OperationalError), psycopg.connect(data_db) as doomed:
-        new = {table: rows_of([(0, 0, 2), (1, 0, 2)]) for table in tables}
         rewrite(doomed, new, chain(0, 2, "b"), replace_from=0)
     assert ([rows_in(data, table) for table in tables], marks(data)) == before
 
