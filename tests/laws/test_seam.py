@@ -103,6 +103,28 @@ class SeamMachine(RuleBasedStateMachine):
             mark_compacted(self.connection, self.table, **values)
             assert mark_compacted(self.connection, self.table, **values) == 0
 
+    @precondition(lambda self: self.compaction is None and self.blocks)
+    @rule(
+        start=st.integers(0, 30),
+        length=st.integers(1, 12),
+        depths=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        counts=st.lists(st.integers(0, 2), max_size=8),
+        sweeps=st.booleans(),
+    )
+    def compact_disturbed(
+        self, start: int, length: int, depths: tuple[int, int], counts: list[int], sweeps: bool
+    ) -> None:
+        """From end to end, with a reorg after the reading or after the commit, or none."""
+        self.begin_to_compact(start, length)
+        if depths[0]:
+            self.reorganise(depths[0], counts)
+        self.commit_it()
+        if depths[1] and self.blocks:
+            self.reorganise(depths[1], counts)
+        self.mark_it(dies=False)
+        if sweeps:
+            self.sweep_all()
+
     @rule()
     def sweep_all(self) -> None:
         marks = "SELECT DISTINCT compacted_in FROM trace_meta.hot_blocks WHERE dataset_version = %s"
@@ -171,6 +193,10 @@ def test_every_reader_sees_every_block_once_and_never_a_stale_one(machine: Any) 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=60,
+            stateful_step_count=25,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
         ),
     )

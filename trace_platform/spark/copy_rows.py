@@ -46,7 +46,8 @@ def copy_rows(connection: psycopg.Connection[Any], into: sql.Identifier, rows: p
 
 def as_csv(rows: pa.Table) -> pa.Buffer:
     """Text is always in quotes, so that an empty one is told from NULL, which is nothing between two commas."""
-    columns = [_printable(column) for column in rows.columns]
+    whole = rows.combine_chunks()  # Arrow's writer puts out garbage for a chunk without rows
+    columns = [_printable(column) for column in whole.columns]
     out = pa.BufferOutputStream()
     csv.write_csv(pa.table(columns, names=rows.column_names), out, OPTIONS)
     return out.getvalue()
@@ -74,10 +75,8 @@ def _printable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _hex(chunk: pa.Array) -> pa.Array:
     values = chunk.cast(pa.large_binary())
-    if values.offset:
-        values = pa.concat_arrays([values])  # a slice, copied so that its offsets begin at the first
     _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int64, count=len(values) + 1)
+    ends = np.frombuffer(offsets, np.int64, len(values) + 1, offset=8 * values.offset)  # it may be a slice
     source = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]] if data is not None else np.empty(0, np.uint8)
     digits = pa.LargeStringArray.from_buffers(
         len(values), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(HEX[source]), None

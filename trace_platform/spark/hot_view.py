@@ -59,8 +59,7 @@ class HeldSnapshot:
 @contextmanager
 def held(dsn: str) -> Iterator[HeldSnapshot]:
     """Hold a snapshot while Spark jobs read in it. Keep it short: meanwhile Postgres cannot clean up behind writers."""
-    with _connect(dsn) as connection:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    with _reading(dsn) as connection:
         row = connection.execute("SELECT pg_export_snapshot()").fetchone()
         yield HeldSnapshot(connection, str(row[0]) if row else "")
 
@@ -68,8 +67,7 @@ def held(dsn: str) -> Iterator[HeldSnapshot]:
 @contextmanager
 def unheld(dsn: str) -> Iterator[HeldSnapshot]:
     """A moment to take a view in, when nobody will be there to hold it."""
-    with _connect(dsn) as connection:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    with _reading(dsn) as connection:
         yield HeldSnapshot(connection, "")
 
 
@@ -102,6 +100,18 @@ def _refuse_holes(connection: psycopg.Connection[Any], values: dict[str, Any]) -
             where=f"commit {values['commit']}",
             hint="read at a later commit, or let rows stay longer before they are swept",
         )
+
+
+@contextmanager
+def _reading(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    connection = _connect(dsn)
+    try:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        # The server ends who idles in a transaction, but idling is how a snapshot is held; it ends with this process.
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield connection
+    finally:
+        connection.close()
 
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:

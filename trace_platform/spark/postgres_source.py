@@ -11,17 +11,18 @@ import json
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
+from trace_platform.errors import BadInput, SnapshotMoved
 from trace_platform.spark.postgres_sql import Column, columns_of, condition, quoted, ranges
 from trace_platform.spark.secret_dsn import SecretDsn
+from trace_platform.spark.worker_connection import driver_error, driver_errors, open_session, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,7 +112,7 @@ class PostgresReader(DataSourceReader):
         return [InputPartition(piece) for piece in self.pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with _errors(self.dsn), _session(self.dsn) as connection:
+        with driver_errors(self.dsn, "read"), open_session(self.dsn) as connection:
             held = self._begin(connection)
             if self.guard is not None and not held:
                 self._check_unmoved(connection, partition.value)
@@ -122,16 +123,16 @@ class PostgresReader(DataSourceReader):
 
     def _begin(self, connection: Any) -> bool:
         """In the snapshot, if it is still held; else in one of its own, which a guard may then check."""
-        _run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if not self.snapshot:
             return False
         try:
-            _run(connection, f"SET TRANSACTION SNAPSHOT '{_snapshot_name(self.snapshot)}'")
-        except _driver_error():
+            run(connection, f"SET TRANSACTION SNAPSHOT '{_snapshot_name(self.snapshot)}'")
+        except driver_error():
             if self.guard is None:
                 raise SnapshotMoved("the snapshot of this read is no longer held") from None
             connection.rollback()
-            _run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             return False
         return True
 
@@ -184,43 +185,6 @@ def _class(called: str, dsn: SecretDsn) -> type[DataSource]:
     return type("TracePostgres", (PostgresSource,), {"dsn": dsn, "called": called, "__module__": "__main__"})
 
 
-@contextmanager
-def _session(dsn: SecretDsn) -> Iterator[Any]:
-    from adbc_driver_postgresql import dbapi
-
-    with dbapi.connect(dsn.reveal()) as connection:
-        # Our literals rely on the first; the second lets every read of timestamps be the same.
-        _run(connection, "SET standard_conforming_strings = on")
-        _run(connection, "SET timezone = 'UTC'")
-        connection.commit()
-        yield connection
-
-
-@contextmanager
-def _errors(dsn: SecretDsn) -> Iterator[None]:
-    """Driver errors in one sentence, without anything of the DSN."""
-    driver = _driver_error()
-    try:
-        yield
-    except driver as wrong:
-        said = dsn.redact(" ".join(str(wrong).split()))
-        kind = BadInput if (getattr(wrong, "sqlstate", None) or "00")[:2] in {"22", "42"} else DatabaseUnavailable
-        raise kind(f"Postgres refused a read: {said}") from None
-    except pa.ArrowInvalid as wrong:
-        raise BadInput(f"a value does not fit its column: {dsn.redact(str(wrong))}") from None
-
-
-def _driver_error() -> type[Exception]:
-    from adbc_driver_manager import Error
-
-    return Error
-
-
-def _run(connection: Any, statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-
-
 def _snapshot_name(name: str) -> str:
     if not set(name) <= set("0123456789ABCDEFabcdef-"):
         raise BadInput("this is no name of a snapshot", where="snapshot")
@@ -228,6 +192,4 @@ def _snapshot_name(name: str) -> str:
 
 
 def _hex(version: str) -> str:
-    from uuid import UUID
-
     return str(UUID(version))

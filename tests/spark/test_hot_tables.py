@@ -1,0 +1,418 @@
+"""Hot tables: made once, widened, never changed; blocks are written whole or not at all, by one writer at a time."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.spark.hot_support import ROWS, block_hash, chain, hot_table, rows_of
+from trace_platform.errors import BadInput, Conflict, NotFound, SnapshotTooOld
+from trace_platform.spark import hot_writer
+from trace_platform.spark.announcements import Progress, advance, announce, forget_source, lock_source, told, untold
+from trace_platform.spark.column_types import wide
+from trace_platform.spark.hot_compaction import mark_compacted, sweep
+from trace_platform.spark.hot_extent import Extent, after_write
+from trace_platform.spark.hot_tables import HotTable, drop, ensure, reset
+from trace_platform.spark.hot_view import Run, unheld, view_of
+from trace_platform.spark.hot_writer import known_chain, rewrite
+from trace_platform.spark.statements import statements
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def data(data_db: str) -> Iterator[Connection]:
+    with psycopg.connect(data_db, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("file", ["hot", "announce", "staging"])
+def test_every_statement_says_what_it_is_for_and_stands_up(data: Connection, file: str) -> None:
+    for name, statement in statements(file).items():
+        assert re.match(rb"-- [A-Z].*[a-z.,:]\n", statement), name
+        plain = statement
+        while b"%(" in plain:
+            start = plain.index(b"%(")
+            plain = plain[:start] + b"NULL" + plain[plain.index(b")s", start) + 2 :]
+        data.execute(b"PREPARE p_" + name.encode() + b" AS " + plain.rstrip().rstrip(b";"))
+
+
+def test_many_who_make_the_same_table_at_once_make_one(data_db: str, data: Connection) -> None:
+    table = hot_table()
+    together = threading.Barrier(6)
+
+    def make(_: int) -> None:
+        with psycopg.connect(data_db, autocommit=True) as connection:
+            together.wait(timeout=30)
+            ensure(connection, table)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(make, range(6)))
+    assert data.execute("SELECT table_name, number_column FROM trace_meta.dataset_tables").fetchall() == [
+        (table.name, "block_number")
+    ]
+
+
+def test_columns_can_be_added_and_nothing_else_changed(data: Connection) -> None:
+    table = hot_table()
+    ensure(data, table)
+    rewrite(data, {table: rows_of([(0, 0, 7)])}, chain(0, 1))
+    wider = replace(table, schema=ROWS.append(pa.field("memo", pa.string())))
+    ensure(data, wider)
+    ensure(data, wider)
+    ensure(data, table)  # one who does not know the column yet
+    assert rows_in(data, wider) == [(0, 0, 7, None)]
+    required = wider.schema.append(pa.field("must", pa.int64(), nullable=False))
+    other_type = ROWS.set(2, pa.field("content", pa.string()))
+    for changed in (
+        replace(table, schema=required),
+        replace(table, schema=other_type),
+        replace(table, schema=ROWS.remove(2).set(1, pa.field("place", pa.int32())), unique_key=("block_number",)),
+        replace(table, unique_key=("block_number",)),
+        replace(table, org_id=uuid4()),
+    ):
+        with pytest.raises(Conflict) as refused:
+            ensure(data, changed)
+        assert refused.value.hint
+    assert rows_in(data, wider) == [(0, 0, 7, None)]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        pa.field("x", pa.list_(pa.int64())),
+        pa.field("x", pa.struct([("y", pa.int64())])),
+        pa.field("x", pa.uint64()),
+        pa.field("x", pa.timestamp("ns", "UTC")),
+        pa.field("x", pa.timestamp("us", "Europe/Berlin")),
+        pa.field("x", pa.int64(), metadata={"postgres": "jsonb"}),
+        wide("x", "text; DROP TABLE hot.x"),
+        pa.field('x" int); DROP TABLE y; --', pa.int64()),
+        pa.field("Upper", pa.int64()),
+        pa.field("block_number", pa.int64()),
+    ],
+)
+def test_what_a_table_cannot_hold_is_refused_by_name(field: pa.Field) -> None:
+    with pytest.raises(BadInput) as refused:
+        hot_table(ROWS.append(field))
+    assert refused.value.where
+
+
+def test_a_key_and_a_number_that_are_no_columns_are_refused() -> None:
+    for key in ((), ("nothing",), ("position", "position")):
+        with pytest.raises(BadInput):
+            hot_table(unique_key=key)
+    with pytest.raises(BadInput):
+        HotTable(uuid4(), uuid4(), uuid4(), ROWS, ("position",), number_column="position")
+
+
+def test_dropping_and_resetting_leave_nothing_behind(data: Connection) -> None:
+    table = hot_table()
+    for _ in range(2):
+        ensure(data, table)
+        rewrite(data, {table: rows_of([(0, 0, 7)])}, chain(0, 3))
+        mark_compacted(data, table, start=0, stop=1, up_to_seq=10**9, commit=1)
+        sweep(data, table, timedelta(0))
+        reset(data, table)
+        assert rows_in(data, table) == []
+        assert count(data, "trace_meta.hot_blocks") == count(data, "trace_meta.hot_swept") == 0
+        drop(data, table)
+        drop(data, table)
+        assert count(data, "trace_meta.dataset_tables") == 0
+        with pytest.raises(NotFound):
+            rewrite(data, {table: rows_of([])}, chain(0, 1))
+
+
+def test_blocks_without_rows_are_covered(data: Connection, data_db: str) -> None:
+    table = made(data)
+    rewrite(data, {table: rows_of([])}, chain(5, 3))
+    with unheld(data_db) as now:
+        view = view_of(now, table, start=0, stop=100, commit=0)
+    assert view.runs == (Run(5, 8),)
+    assert [mark.number for mark in known_chain(data, table, 6, 10)] == [6, 5]
+    assert known_chain(data, table, 6, 1) == chain(6, 1)
+
+
+def test_only_the_numbers_given_are_written_again(data: Connection) -> None:
+    table = made(data)
+    rewrite(data, {table: rows_of([(n, 0, n) for n in range(5)])}, chain(0, 5))
+    before = marks(data)
+    assert rewrite(data, {table: rows_of([(2, 0, 20), (2, 1, 21)])}, chain(2, 1)) == 2
+    assert rows_in(data, table) == [(0, 0, 0), (1, 0, 1), (2, 0, 20), (2, 1, 21), (3, 0, 3), (4, 0, 4)]
+    after = marks(data)
+    assert [number for number in before if after[number] > before[number]] == [2]
+
+
+def test_replacing_from_a_number_takes_everything_above_it(data: Connection) -> None:
+    table = made(data)
+    rewrite(data, {table: rows_of([(n, 0, n) for n in range(5)])}, chain(0, 5))
+    rewrite(data, {table: rows_of([(3, 0, 30)])}, chain(3, 1, "b", block_hash(2, "a")), replace_from=3)
+    assert rows_in(data, table) == [(0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 0, 30)]
+    assert list(marks(data)) == [0, 1, 2, 3]
+    rewrite(data, {table: rows_of([])}, [], replace_from=1)
+    assert rows_in(data, table) == [(0, 0, 0)]
+    with pytest.raises(Conflict, match="block 1 was taken back"):
+        rewrite(data, {table: rows_of([])}, chain(4, 1))
+    with pytest.raises(BadInput):
+        rewrite(data, {table: rows_of([])}, chain(2, 1), replace_from=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "kind"),
+    [
+        ([(9, 0, 1)], chain(0, 1), BadInput),
+        ([(0, 0, 1)], [], BadInput),
+        ([(1, 0, 1), (1, 0, 2)], chain(1, 1), BadInput),
+        ([], chain(0, 1) * 2, BadInput),
+        ([], [*chain(0, 1), *chain(1, 1, "b")], Conflict),
+        ([], chain(11, 1, "b"), Conflict),
+        ([], chain(9, 1, "b"), Conflict),
+    ],
+)
+def test_what_does_not_hang_together_is_refused_and_nothing_kept(
+    data: Connection, rows: list[Any], blocks: list[Any], kind: type[Exception]
+) -> None:
+    table = made(data)
+    rewrite(data, {table: rows_of([(10, 0, 1)])}, chain(10, 1))
+    with pytest.raises(kind):
+        rewrite(data, {table: rows_of(rows)}, blocks)
+    assert rows_in(data, table) == [(10, 0, 1)]
+    assert list(marks(data)) == [10]
+
+
+def test_a_null_in_the_key_or_other_columns_are_refused(data: Connection) -> None:
+    table = made(data)
+    empty = pa.table({"block_number": [0], "position": [None], "content": [1]}, ROWS)
+    with pytest.raises(BadInput, match="null value") as refused:
+        rewrite(data, {table: empty}, chain(0, 1))
+    assert refused.value.where == "position"
+    for wrong in (empty.drop_columns(["content"]), empty.set_column(2, "content", pa.array(["x"]))):
+        with pytest.raises(BadInput) as refused:
+            rewrite(data, {table: wrong}, chain(0, 1))
+        assert refused.value.where == table.name
+    assert marks(data) == {}
+
+
+@pytest.mark.parametrize("step", ["copy_rows", "_mark", "_set_extents"])
+def test_a_connection_cut_at_any_step_leaves_nothing(
+    data: Connection, data_db: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    tables = [made(data) for _ in range(2)]
+    rewrite(data, {table: rows_of([(0, 0, 1)]) for table in tables}, chain(0, 2))
+    before = [rows_in(data, table) for table in tables], marks(data)
+    real = getattr(hot_writer, step)
+
+    def cut(connection: Connection, *given: Any) -> Any:
+        done = real(connection, *given)
+        data.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        return done
+
+    monkeypatch.setattr(hot_writer, step, cut)
+    new = {table: rows_of([(0, 0, 2), (1, 0, 2)]) for table in tables}
+    with pytest.raises(psycopg.OperationalError), psycopg.connect(data_db) as doomed:
+        rewrite(doomed, new, chain(0, 2, "b"), replace_from=0)
+    assert ([rows_in(data, table) for table in tables], marks(data)) == before
+
+
+def test_two_writers_of_the_same_tables_never_interleave(data: Connection, data_db: str) -> None:
+    tables = [made(data) for _ in range(3)]
+    together = threading.Barrier(4)
+
+    def write(writer: int) -> None:
+        order = tables if writer % 2 else tables[::-1]
+        with psycopg.connect(data_db) as connection:
+            together.wait(timeout=30)
+            for turn in range(10):
+                content = writer * 100 + turn
+                rows = rows_of([(n, 0, content) for n in range(4)])
+                rewrite(connection, dict.fromkeys(order, rows), chain(0, 4, f"{content}"), replace_from=0)
+                connection.commit()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    left = {content for table in tables for _, _, content in rows_in(data, table)}
+    hashes = data.execute("SELECT DISTINCT hash FROM trace_meta.hot_blocks WHERE number = 3").fetchall()
+    assert len(left) == 1
+    assert [bytes(one) for (one,) in hashes] == [block_hash(3, str(left.pop()))]
+
+
+def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, data_db: str) -> None:
+    table = made(data)
+    with psycopg.connect(data_db) as follower:
+        assert lock_source(follower, "eth") == Progress(None, None)
+        rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
+        advance(follower, "eth", Progress(0, None))
+        announce(follower, "eth", "event", start=0, stop=1)
+        follower.rollback()
+    assert (rows_in(data, table), untold(data, "eth")) == ([], [])
+    with psycopg.connect(data_db) as follower:
+        lock_source(follower, "eth")
+        rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
+        advance(follower, "eth", Progress(0, 0))
+        announce(follower, "eth", "invalidation", start=0, stop=1, cause="fork at 0")
+        announce(follower, "eth", "event", start=0, stop=1)
+    waiting = untold(data, "eth")
+    assert [(one.kind, one.start, one.stop, one.cause) for one in waiting] == [
+        ("invalidation", 0, 1, "fork at 0"),
+        ("event", 0, 1, ""),
+    ]
+    told(data, "eth", waiting[:1])
+    assert untold(data, "eth") == waiting[1:]
+    assert lock_source(data, "eth") == Progress(0, 0)
+    forget_source(data, "eth")
+    assert (untold(data, "eth"), count(data, "trace_meta.sources")) == ([], 0)
+
+
+def test_a_source_is_moved_by_one_at_a_time(data: Connection, data_db: str) -> None:
+    lock_source(data, "eth")
+    with psycopg.connect(data_db) as first, psycopg.connect(data_db) as second:
+        lock_source(first, "eth")
+        second.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            lock_source(second, "eth")
+
+
+def test_a_compaction_that_wrote_an_older_reading_over_a_newer_makes_blocks_hot_again(
+    data: Connection, data_db: str
+) -> None:
+    table = made(data)
+    rewrite(data, {table: rows_of([])}, chain(0, 2))
+    old = max(marks(data).values())
+    rewrite(data, {table: rows_of([])}, chain(1, 1))
+    new = max(marks(data).values())
+    assert mark_compacted(data, table, start=0, stop=2, up_to_seq=new, commit=1) == 2
+    assert mark_compacted(data, table, start=0, stop=2, up_to_seq=old, commit=2) == 0
+    with unheld(data_db) as now:
+        assert view_of(now, table, start=0, stop=9, commit=2).runs == (Run(1, 2),)
+
+
+def test_a_sweep_waits_for_its_grace_and_refuses_readers_that_are_later_still(data: Connection, data_db: str) -> None:
+    table = made(data)
+    rewrite(data, {table: rows_of([(n, 0, n) for n in range(4)])}, chain(0, 4))
+    mark_compacted(data, table, start=0, stop=2, up_to_seq=max(marks(data).values()), commit=5)
+    assert sweep(data, table, timedelta(hours=1)) == 0
+    assert len(rows_in(data, table)) == 4
+    assert sweep(data, table, timedelta(0)) == 2
+    assert rows_in(data, table) == [(2, 0, 2), (3, 0, 3)]
+    with unheld(data_db) as now:
+        assert view_of(now, table, start=0, stop=9, commit=5).runs == (Run(2, 4),)
+        assert view_of(now, table, start=2, stop=9, commit=4).runs == (Run(2, 4),)
+        with pytest.raises(SnapshotTooOld, match=r"\[0,2\)"):
+            view_of(now, table, start=0, stop=9, commit=4)
+
+
+TYPES = pa.schema(
+    [
+        pa.field("block_number", pa.int64()),
+        pa.field("flag", pa.bool_()),
+        pa.field("small", pa.int16()),
+        pa.field("middle", pa.int32()),
+        pa.field("real", pa.float32()),
+        pa.field("double", pa.float64()),
+        pa.field("words", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("word32", pa.binary(4)),
+        pa.field("day", pa.date32()),
+        pa.field("moment", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
+        pa.field("amount", pa.decimal128(38, 6)),
+        pa.field("wider", pa.decimal256(76, 0)),
+        wide("u256", "numeric(78,0)"),
+        wide("extra", "jsonb"),
+    ]
+)
+MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))  # noqa: DTZ001 - the local ones
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+VALUES = st.fixed_dictionaries(
+    {
+        "block_number": st.integers(0, 3),
+        "flag": st.booleans() | st.none(),
+        "small": st.integers(-(2**15), 2**15 - 1) | st.none(),
+        "middle": st.integers(-(2**31), 2**31 - 1) | st.none(),
+        "real": st.floats(width=32) | st.none(),
+        "double": st.floats() | st.none(),
+        "words": TEXTS | st.none() | st.sampled_from(["\\.", "\\N", '"', ""]),
+        "raw": st.binary() | st.none(),
+        "word32": st.binary(min_size=4, max_size=4) | st.none(),
+        "day": st.dates(date(1, 1, 2)) | st.none(),
+        "moment": MOMENTS.map(lambda at: at.replace(tzinfo=UTC)) | st.none(),
+        "local": MOMENTS | st.none(),
+        "amount": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-6)) | st.none(),
+        "wider": st.integers(-(10**76) + 1, 10**76 - 1).map(Decimal) | st.none(),
+        "u256": st.integers(0, 2**256 - 1).map(str) | st.none(),
+        "extra": st.sampled_from(['{"a": [1, "x\\n"]}', "[]", "null"]) | st.none(),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(listed=st.lists(VALUES, max_size=5))
+def test_every_type_and_null_comes_back_as_it_was(data: Connection, listed: list[dict[str, Any]]) -> None:
+    schema = TYPES.append(pa.field("position", pa.int32()))
+    table = hot_table(schema)
+    ensure(data, table)
+    rows = [{**row, "position": place} for place, row in enumerate(listed)]
+    written = pa.Table.from_pylist(rows, schema)
+    rewrite(data, {table: pa.concat_tables([written.slice(1), written.slice(0, 1)])}, chain(0, 4))
+    shown = {"u256": "u256::text", "extra": "extra::text", "real": "real::float8"}
+    names = ", ".join(shown.get(name, name) for name in schema.names)
+    found = data.execute(f"SELECT {names} FROM hot.{table.name} ORDER BY position".encode()).fetchall()  # noqa: S608
+    assert [list(map(plain, row)) for row in found] == [list(map(plain, row.values())) for row in written.to_pylist()]
+    drop(data, table)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["follow", "cut"]), st.integers(0, 9), st.integers(0, 5)), max_size=20),
+)
+def test_what_is_gone_is_what_was_written_and_is_not_there(steps: list[tuple[str, int, int]]) -> None:
+    """Against a set of numbers: the chain as it is, and the highest ever."""
+    extent, there, highest = Extent(), 0, -1
+    for verb, depth, length in steps:
+        first = there if verb == "follow" else max(0, there - depth)
+        numbers = list(range(first, first + length))
+        if verb == "follow" and not numbers:
+            continue
+        extent = after_write(extent, numbers, None if verb == "follow" else first)
+        there, highest = first + length, max(highest, first + length - 1)
+        gone = [] if extent.gone_from is None else list(range(extent.gone_from, (extent.written_to or 0) + 1))
+        assert gone == list(range(there, highest + 1))
+
+
+def plain(value: Any) -> Any:
+    """NaN equals itself here; decimals and bytes by value."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def made(data: Connection) -> HotTable:
+    table = hot_table()
+    ensure(data, table)
+    return table
+
+
+def rows_in(data: Connection, table: HotTable) -> list[Any]:
+    return data.execute(f"SELECT * FROM hot.{table.name} ORDER BY 1, 2".encode()).fetchall()  # noqa: S608
+
+
+def marks(data: Connection) -> dict[int, int]:
+    return dict(data.execute("SELECT number, max(seq) FROM trace_meta.hot_blocks GROUP BY 1 ORDER BY 1").fetchall())
+
+
+def count(data: Connection, table: str) -> int:
+    row = data.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()  # noqa: S608
+    return int(row[0]) if row else -1

@@ -1,0 +1,386 @@
+"""Postgres rows through a real Spark: one moment for all parts, filters done there, whole upserts, no secret told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql import types as st
+
+from tests.spark.hot_support import block_hash, chain, hot_table, rows_of
+from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
+from trace_platform.lite.postgres import RunningServer
+from trace_platform.spark.configuration import SparkOptions
+from trace_platform.spark.hot_compaction import mark_compacted, sweep
+from trace_platform.spark.hot_reader import pieces_of, read_hot, read_seam, spark_schema
+from trace_platform.spark.hot_tables import HotTable, ensure
+from trace_platform.spark.hot_view import Run, held, unheld, view_of
+from trace_platform.spark.hot_writer import rewrite
+from trace_platform.spark.java import find_java
+from trace_platform.spark.postgres_source import cut, read_postgres
+from trace_platform.spark.postgres_sql import columns_of
+from trace_platform.spark.postgres_writer import Merged, Staged, merge, staged, sweep_staging, upsert
+from trace_platform.spark.secret_dsn import SecretDsn
+from trace_platform.spark.session import start_session, stop_session
+from trace_platform.spark.stage_rows import stager
+from trace_platform.spark.worker_errors import typed
+from trace_platform.store.migrate import Database
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Connection = psycopg.Connection[Any]
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def schema_of(**types: st.DataType) -> st.StructType:
+    return st.StructType([st.StructField(name, kind) for name, kind in types.items()])
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores, and every task may be tried three times."""
+    folder = tmp_path_factory.mktemp("rows")
+    options = SparkOptions(local_dir=folder / "spark", master="local[2,3]", driver_memory="768m", conf=QUICK)
+    session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture(scope="module")
+def dsn(postgres: RunningServer, template: Callable[[Database], str]) -> Iterator[str]:
+    """One database for all: starting a worker's connection to a new one costs more than the tests."""
+    yield postgres.create_database("spark_rows", template("data"))
+    postgres.drop_database("spark_rows")
+
+
+@pytest.fixture
+def data(dsn: str) -> Iterator[Connection]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+def test_all_partitions_see_the_moment_that_is_held_also_after_a_reorg(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
+    table = filled(data, 40)
+    with held(dsn) as snapshot:
+        view = view_of(snapshot, table, start=0, stop=1_000, commit=0)
+        rows = read_hot(spark, dsn, view, partitions=4)
+        rewrite(data, {table: rows_of([])}, chain(5, 1, "b", block_hash(4, "a")), replace_from=5)
+        assert numbers(rows) == list(range(40))
+        assert rows.rdd.getNumPartitions() == 4
+    with held(dsn) as snapshot:
+        later = view_of(snapshot, table, start=0, stop=1_000, commit=0)
+        assert numbers(read_hot(spark, dsn, later)) == list(range(5))
+
+
+def test_without_a_held_snapshot_a_read_is_right_or_refused(spark: SparkSession, dsn: str, data: Connection) -> None:
+    table = filled(data, 10)
+    with unheld(dsn) as moment:
+        view = view_of(moment, table, start=0, stop=1_000, commit=0)
+    with held(dsn) as snapshot:
+        lost = view_of(snapshot, table, start=2, stop=8, commit=0)
+    assert numbers(read_hot(spark, dsn, view, partitions=2)) == list(range(10))
+    assert numbers(read_hot(spark, dsn, lost)) == list(range(2, 8))
+    mark_compacted(data, table, start=0, stop=1, up_to_seq=view.up_to_seq, commit=1)
+    assert numbers(read_hot(spark, dsn, view)) == list(range(10)), "a compaction changes nothing for an older commit"
+    rewrite(data, {table: rows_of([])}, chain(9, 1))
+    assert numbers(read_hot(spark, dsn, lost)) == list(range(2, 8)), "it does not read block 9"
+    assert isinstance(refusal(read_hot(spark, dsn, view, partitions=2)), SnapshotMoved)
+    sweep(data, table, timedelta(0))
+    with unheld(dsn) as moment:
+        assert view_of(moment, table, start=0, stop=1_000, commit=1).runs == (Run(1, 10),)
+
+
+def test_hot_and_cold_are_one_table_without_overlap_or_hole(spark: SparkSession, dsn: str, data: Connection) -> None:
+    """Cold to 29, of which 10 to 19 were rewritten; a reorg took back 25 and more and brought 25 and 26."""
+    table = hot_table()
+    ensure(data, table)
+    rewrite(data, {table: rows_of([(n, 0, 1) for n in range(30)])}, chain(0, 30))
+    with unheld(dsn) as moment:
+        seq = view_of(moment, table, start=0, stop=30, commit=0).up_to_seq
+    mark_compacted(data, table, start=0, stop=30, up_to_seq=seq, commit=1)
+    rewrite(data, {table: rows_of([(n, 0, 2) for n in range(10, 20)])}, chain(10, 10))
+    rewrite(data, {table: rows_of([(25, 0, 3)])}, chain(25, 2, "b", block_hash(24, "a")), replace_from=25)
+    sweep(data, table, timedelta(0))
+    cold = spark.createDataFrame([(n, 0, 1) for n in range(30)], spark_schema(table.schema))
+    expected = [(n, 2 if 10 <= n < 20 else 1) for n in range(25)] + [(25, 3)]
+    with held(dsn) as snapshot:
+        view = view_of(snapshot, table, start=0, stop=1_000, commit=1)
+        both = read_seam(spark, dsn, view, cold, columns=["block_number", "content"])
+        assert sorted(map(tuple, both.collect())) == expected
+        odd = read_seam(spark, dsn, view, cold, predicate=(F.col("content") > 1) & (F.col("block_number") < 12))
+        assert sorted(map(tuple, odd.collect())) == [(10, 0, 2), (11, 0, 2)]
+
+
+def test_many_islands_of_hot_blocks_are_read_and_cut_out(spark: SparkSession, dsn: str, data: Connection) -> None:
+    table = hot_table()
+    ensure(data, table)
+    for number in range(0, 140, 2):
+        rewrite(data, {table: rows_of([(number, 0, 2)])}, chain(number, 1))
+    cold = spark.createDataFrame([(n, 0, 1) for n in range(140)], spark_schema(table.schema))
+    with held(dsn) as snapshot:
+        view = view_of(snapshot, table, start=0, stop=130, commit=7)
+        assert len(view.runs) == 65
+        rows = read_seam(spark, dsn, view, cold, partitions=3).collect()
+    assert sorted(map(tuple, rows)) == [(n, 0, 1 if n % 2 else 2) for n in range(130)]
+
+
+def test_an_empty_view_is_an_empty_table(spark: SparkSession, dsn: str, data: Connection) -> None:
+    table = filled(data, 3)
+    with held(dsn) as snapshot:
+        rows = read_hot(spark, dsn, view_of(snapshot, table, start=50, stop=60, commit=0))
+        assert (rows.count(), rows.columns) == (0, list(table.schema.names))
+        with pytest.raises(BadInput):
+            read_hot(spark, dsn, view_of(snapshot, table, start=0, stop=9, commit=0), columns=["nothing"])
+
+
+ALL_TYPES = """place bigint PRIMARY KEY, flag bool, tiny smallint, small smallint, middle int, single real,
+    double double precision, words text, raw bytea, amount numeric(20,2), day date, moment timestamptz,
+    local timestamp, u256 numeric(78,0), extra jsonb"""
+SCHEMA = schema_of(
+    place=st.LongType(),
+    flag=st.BooleanType(),
+    tiny=st.ByteType(),
+    small=st.ShortType(),
+    middle=st.IntegerType(),
+    single=st.FloatType(),
+    double=st.DoubleType(),
+    words=st.StringType(),
+    raw=st.BinaryType(),
+    amount=st.DecimalType(20, 2),
+    day=st.DateType(),
+    moment=st.TimestampType(),
+    local=st.TimestampNTZType(),
+    u256=st.StringType(),
+    extra=st.StringType(),
+)
+FULL = (
+    *(1, True, -128, 2**15 - 1, -(2**31), 0.5, 1e300, 'it\'s \\ "é"', bytearray(b"\0\xff\0"), Decimal("-12.30")),
+    *(date(1969, 12, 31), datetime(2020, 1, 1, 12, 30, 0, 1, UTC), datetime(1999, 1, 1, 1, 1)),  # noqa: DTZ001
+    *(str(2**256 - 1), '{"a": [1, null]}'),
+)
+
+
+def test_every_type_goes_through_spark_and_back_with_nulls(spark: SparkSession, dsn: str, data: Connection) -> None:
+    data.execute(f"CREATE TABLE hot.all_types ({ALL_TYPES})".encode())
+    nulls = (2, *[None] * 14)
+    given = spark.createDataFrame([FULL, nulls], SCHEMA)
+    assert upsert(data, dsn, given, "hot.all_types", ["place"]) == Merged(2, 0)
+    back = read_postgres(spark, dsn, "hot.all_types", SCHEMA).orderBy("place")
+    assert back.schema == SCHEMA
+    expected = given.orderBy("place").collect()  # as Spark shows its own
+    assert back.collect() == expected
+    for predicate in PREDICATES:
+        assert places(back.filter(predicate)) == places(given.filter(predicate)), predicate
+        assert not left_to_spark(back.filter(predicate)), predicate
+    assert left_to_spark(back.filter("place % 2 = 1"))
+
+
+PREDICATES = [
+    "flag",
+    "tiny = -128 AND small > 5 AND middle < 0",
+    "single = 0.5 AND double >= 1e299",
+    "words = 'it\\'s \\\\ \"é\"'",
+    "words <= 'j' AND words LIKE 'it%' AND words LIKE '%s %'",
+    "raw = X'00ff00' AND raw < X'01'",
+    "amount < -12.29 AND amount IN (-12.30, 5)",
+    "day = DATE'1969-12-31'",
+    "moment = TIMESTAMP'2020-01-01 12:30:00.000001'",
+    "moment > TIMESTAMP'2020-01-01 12:30:00'",
+    "local <= TIMESTAMP_NTZ'1999-01-01 01:01:00'",
+    "words IS NULL AND place <> 5",
+    "place IN (2, 3) AND u256 <=> NULL",
+]
+
+
+def test_parts_cover_all_rows_whatever_the_bounds_say(spark: SparkSession, dsn: str, data: Connection) -> None:
+    data.execute("CREATE TABLE hot.parts AS SELECT n, -n AS m FROM generate_series(-5::bigint, 50) AS n")
+    data.execute("INSERT INTO hot.parts VALUES (NULL, 0)")
+    rows = read_postgres(
+        spark, dsn, "hot.parts", schema_of(n=st.LongType()), partition_column="n", upper=40, partitions=4
+    )
+    assert rows.rdd.getNumPartitions() == 4
+    found = [row.n for row in rows.collect()]
+    assert sorted(found, key=lambda n: -99 if n is None else n) == [None, *range(-5, 51)]
+
+
+def test_no_password_is_shown_by_plans_errors_or_objects(spark: SparkSession, dsn: str, data: Connection) -> None:
+    parts = conninfo_to_dict(dsn)
+    password = str(parts["password"])
+    assert len(password) > 10
+    table = filled(data, 3)
+    with held(dsn) as snapshot:
+        rows = read_hot(spark, dsn, view_of(snapshot, table, start=0, stop=9, commit=0)).filter("content > 0")
+        execution = rows._jdf.queryExecution()
+        shown = [execution.toString(), execution.stringWithStats(), execution.logical().toJSON(), str(rows)]
+        shown += [execution.optimizedPlan().toJSON(), execution.executedPlan().toJSON()]
+    missing = read_postgres(spark, dsn, "hot.missing", schema_of(n=st.LongType()))
+    wrong = "a/wrong@pass word%"
+    nowhere = make_conninfo(dsn, password=wrong, host="127.0.0.1", port=1)
+    refused = read_postgres(spark, nowhere, "hot.missing", schema_of(n=st.IntegerType()))
+    said = [raised(missing), raised(refused)]
+    assert isinstance(typed(said[0]), BadInput)
+    assert isinstance(typed(said[1]), DatabaseUnavailable)
+    shown += [str(error) + repr(error) for error in said]
+    shown += [repr(SecretDsn(dsn)), str(vars(refused)), SecretDsn(dsn).redact(f"at {dsn} with {password}")]
+    assert all(text for text in shown)
+    assert [text for text in shown if password in text or wrong in text or dsn in text] == []
+
+
+def test_a_key_that_is_there_is_replaced_kept_or_refused_when_it_comes_twice(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
+    data.execute("CREATE TABLE hot.keyed (a bigint, b text, seen bigint, memo text, PRIMARY KEY (a, b))")
+    first = frame(spark, "a bigint, b string, seen bigint", [(1, "x", 1), (2, "x", 1)])
+    assert upsert(data, dsn, first, "hot.keyed", ["a", "b"]) == Merged(2, 0)
+    again = frame(spark, "seen bigint, b string, a int", [(5, "x", 1), (5, "y", 1)])
+    assert upsert(data, dsn, again, "hot.keyed", ["a", "b"], keep_old=True) == Merged(1, 0)
+    assert upsert(data, dsn, again, "hot.keyed", ["a", "b"]) == Merged(0, 2)
+    twice = frame(spark, "a bigint, b string, seen bigint", [(1, "x", 7), (1, "x", 9), (1, "x", 8), (3, "x", None)])
+    with pytest.raises(BadInput, match="a key twice") as refused:
+        upsert(data, dsn, twice, "hot.keyed", ["a", "b"])
+    assert refused.value.hint
+    assert upsert(data, dsn, twice, "hot.keyed", ["a", "b"], newest_by="seen") == Merged(1, 1)
+    assert data.execute("SELECT a, b, seen FROM hot.keyed ORDER BY a, b").fetchall() == [
+        (1, "x", 9),
+        (1, "y", 5),
+        (2, "x", 1),
+        (3, "x", None),
+    ]
+    assert staging(data) == 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "key"),
+    [
+        (("a bigint, unknown int", (1, 1)), ["a"]),
+        (("a bigint, b string", (1, "not json")), ["a"]),
+        (("a bigint, b string", (1, "a\0b")), ["a"]),
+        (("a bigint, b string", (None, "{}")), ["a"]),
+        (("a bigint, b string", (1, "{}")), ["missing"]),
+        (("a bigint, b string", (1, "{}")), []),
+    ],
+)
+def test_a_batch_that_does_not_fit_changes_nothing(
+    spark: SparkSession, dsn: str, data: Connection, batch: tuple[str, Any], key: list[str]
+) -> None:
+    """The first row is wrong; the second alone would do."""
+    schema, row = batch
+    data.execute("DROP TABLE IF EXISTS hot.strict")
+    data.execute("CREATE TABLE hot.strict (a bigint PRIMARY KEY, b jsonb)")
+    rows = frame(spark, schema, [row, (2, None)])
+    error = None
+    try:
+        upsert(data, dsn, rows, "hot.strict", key)
+    except Exception as raised_error:  # noqa: BLE001 - Spark's, or ours
+        error = typed(raised_error)
+    assert isinstance(error, BadInput)
+    assert data.execute("SELECT count(*) FROM hot.strict").fetchone() == (0,)
+    assert staging(data) == 0
+
+
+def test_a_task_that_is_tried_again_does_not_bring_its_rows_twice(
+    spark: SparkSession, dsn: str, data: Connection, tmp_path: Path
+) -> None:
+    """Its rows were committed to the staging table before it failed."""
+    data.execute("CREATE TABLE hot.tried (k bigint, part int)")
+    data.execute("CREATE UNIQUE INDEX ON hot.tried (k, part)")
+    mark = tmp_path / "failed once"
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        if not mark.exists():
+            mark.touch()
+            raise RuntimeError("after the rows were staged")
+
+    rows = spark.range(0, 10, 1, 2).selectExpr("id AS k", "1 AS part")
+    with staged(data, dsn, rows.limit(0)) as batch:
+        work = rows.mapInArrow(stager(SecretDsn(dsn), batch.name, columns_of(rows.schema)), "try long, rows long")
+        tries = work.mapInArrow(fail_once, "try long, rows long").collect()
+        assert mark.exists()
+        found = data.execute(f"SELECT count(*) FROM staging.{batch.name}".encode()).fetchone()  # noqa: S608
+        assert found == (15,), "one part twice"
+        counted = Staged(batch.name, ("k", "part"), tuple(row[0] for row in tries), 10)
+        assert merge(data, counted, "hot.tried", ["k", "part"]) == Merged(10, 0)
+
+
+def test_a_merge_counts_only_with_its_transaction_and_a_kill_leaves_garbage_that_is_swept(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
+    data.execute("CREATE TABLE hot.whole (k bigint PRIMARY KEY)")
+    rows = spark.range(5).selectExpr("id AS k")
+
+    def merge_and_die(doomed: Connection) -> None:
+        with staged(doomed, dsn, rows) as batch, doomed.transaction():
+            assert merge(doomed, batch, "hot.whole", ["k"]) == Merged(5, 0)
+            data.execute("SELECT pg_terminate_backend(%s)", (doomed.info.backend_pid,))
+            doomed.execute("SELECT 1")
+
+    with psycopg.connect(dsn, autocommit=True) as connection, pytest.raises(psycopg.OperationalError):
+        merge_and_die(connection)
+    assert data.execute("SELECT count(*) FROM hot.whole").fetchone() == (0,)
+    assert staging(data) == 1
+    assert sweep_staging(data, timedelta(hours=1)) == 0
+    assert sweep_staging(data, timedelta(seconds=-5)) == 1
+    assert staging(data) == 0
+
+
+def test_runs_are_dealt_out_evenly_and_completely() -> None:
+    runs = [Run(0, 5), Run(10, 11), Run(20, 30)]
+    wanted = [number for run in runs for number in range(run.start, run.stop)]
+    for partitions in range(1, 20):
+        pieces = pieces_of(runs, partitions)
+        assert [n for piece in pieces for start, stop in piece for n in range(start, stop)] == wanted
+        assert len(pieces) <= partitions
+    assert cut(0, 10, 3) == [[None, 3], [3, 6], [6, None]]
+    assert cut(0, 0, 3) == [[None, None]]
+
+
+def filled(data: Connection, count: int) -> HotTable:
+    table = hot_table()
+    ensure(data, table)
+    rewrite(data, {table: rows_of([(n, 0, n) for n in range(count)])}, chain(0, count))
+    return table
+
+
+def frame(spark: SparkSession, schema: str, rows: list[Any]) -> DataFrame:
+    return spark.createDataFrame(rows, schema)
+
+
+def numbers(rows: DataFrame) -> list[int]:
+    return sorted(row.block_number for row in rows.collect())
+
+
+def places(rows: DataFrame) -> list[int]:
+    return sorted(row.place for row in rows.collect())
+
+
+def left_to_spark(rows: DataFrame) -> bool:
+    return "Filter" in rows._jdf.queryExecution().optimizedPlan().toString()
+
+
+def raised(rows: DataFrame) -> BaseException:
+    with pytest.raises(Exception, match=r".") as error:
+        rows.collect()
+    return error.value
+
+
+def refusal(rows: DataFrame) -> BaseException | None:
+    return typed(raised(rows))
+
+
+def staging(data: Connection) -> int:
+    row = data.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'staging'::regnamespace AND relkind = 'r'")
+    found = row.fetchone()
+    return int(found[0]) if found else -1

@@ -1,0 +1,51 @@
+"""A Python worker's connection to the data database, by ADBC, and its errors without anything of the DSN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trace_platform.errors import BadInput, DatabaseUnavailable
+from trace_platform.spark.secret_dsn import SecretDsn
+
+OURS: Final = ("22", "23", "42")
+"""Classes of SQL states that say that a value or a statement was wrong, and not that the server was away."""
+
+
+@contextmanager
+def open_session(dsn: SecretDsn) -> Iterator[Any]:
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(dsn.reveal()) as connection:
+        # Literals rely on the first; by the second, timestamps do not depend on the server's place.
+        run(connection, "SET standard_conforming_strings = on")
+        run(connection, "SET timezone = 'UTC'")
+        connection.commit()
+        yield connection
+
+
+def run(connection: Any, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@contextmanager
+def driver_errors(dsn: SecretDsn, verb: str) -> Iterator[None]:
+    """Each as one sentence of ours."""
+    try:
+        yield
+    except driver_error() as wrong:
+        said = dsn.redact(" ".join(str(wrong).split()))
+        kind = BadInput if (getattr(wrong, "sqlstate", None) or "")[:2] in OURS else DatabaseUnavailable
+        raise kind(f"Postgres refused a {verb}: {said}") from None
+    except pa.ArrowInvalid as wrong:
+        raise BadInput(f"a value does not fit its column: {dsn.redact(str(wrong))}") from None
+
+
+def driver_error() -> type[Exception]:
+    from adbc_driver_manager import Error
+
+    return Error
