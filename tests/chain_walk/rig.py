@@ -64,7 +64,8 @@ class Rig:
         """Every row in force, read without Spark and without any of our readers."""
         rows = await self.walk.control.pool.fetch(
             "SELECT p.location, f ->> 'name' AS name"
-            " FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid, jsonb_array_elements(p.files) f WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2"
+            " FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid, jsonb_array_elements(p.files) f"
+            " WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2"
             " AND d.producer_output_index = $3 AND p.valid_to IS NULL ORDER BY lower(p.block_range), name",
             dag,
             job,
@@ -78,7 +79,8 @@ class Rig:
         found: UUID = await self.walk.control.pool.fetchval(
             "SELECT v.dataset_version FROM dag_current_versions c"
             " JOIN dag_version_datasets v ON v.dag_version_id = c.dag_version_id"
-            " JOIN datasets d ON d.id = v.dataset_uuid WHERE c.dag_name = $1 AND d.producer_job_name = $2 AND d.producer_output_index = $3",
+            " JOIN datasets d ON d.id = v.dataset_uuid"
+            " WHERE c.dag_name = $1 AND d.producer_job_name = $2 AND d.producer_output_index = $3",
             dag,
             job,
             output,
