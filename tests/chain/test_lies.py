@@ -50,6 +50,14 @@ def test_logs_alone_are_held_against_the_header(devchain: Devchain, kind: str) -
         fetch_range_sync(devchain.pool("liar", verify_roots=0.0, **QUICK), 0, 60, {"logs"})
 
 
+@pytest.mark.parametrize("kind", ["lie_hash", "lie_parent"])
+def test_headers_alone_are_held_against_each_other(devchain: Devchain, kind: str) -> None:
+    devchain.fault(kind, node="liar", times=1)
+    pool = devchain.pool("liar", attempts=1, max_concurrency=1)
+    with pytest.raises((ProviderLied, ChainMoved)):
+        fetch_range_sync(pool, 0, 60, {"blocks"})
+
+
 @given(
     faults=some.lists(
         some.tuples(
