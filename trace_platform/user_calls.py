@@ -21,6 +21,7 @@ from trace_platform.user_contracts import (
     DagDetail,
     DagList,
     DatasetDetail,
+    DatasetFiles,
     DatasetList,
     DeployAnswer,
     DeployRequest,
@@ -145,6 +146,14 @@ CALLS: Mapping[str, Call] = {
             "reader",
             "A dataset by name or uuid: generations, ranges in force, last commits",
             DatasetDetail,
+        ),
+        Call(
+            "list_dataset_files",
+            "GET",
+            "/datasets/{dataset}/files",
+            "reader",
+            "The files that hold a dataset now, by partition",
+            DatasetFiles,
         ),
         Call(
             "invalidate",

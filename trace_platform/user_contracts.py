@@ -349,6 +349,25 @@ class DatasetDetail(DatasetRow, frozen=True):
     """The last ones, newest first."""
 
 
+class FilePartition(Message, frozen=True):
+    partition_key: str
+    commit: int
+    location: str
+    files: list[Any]
+    """Name, rows, bytes and sha256 of each; the name is within the location."""
+    start: int | None = None
+    end: int | None = None
+    rows: int | None = None
+
+
+class DatasetFiles(Message, frozen=True):
+    dataset_version: UUID
+    commit: int
+    """As of which it is: the last one."""
+    columns: list[Any] | None
+    partitions: list[FilePartition]
+
+
 class OutboxQuery(Message, frozen=True):
     status: OutboxStatus | None = None
     before: RowId | None = None

@@ -11,7 +11,7 @@ from trace_platform.cli.options import Home, Json
 if TYPE_CHECKING:
     from trace_platform.user_contracts import DatasetDetail
 
-app = typer.Typer(help="Datasets: list, show.", no_args_is_help=True)
+app = typer.Typer(help="Datasets: list, show, files.", no_args_is_help=True)
 
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 
@@ -60,6 +60,31 @@ def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
         rows.as_json(found)
     else:
         _show(found)
+
+
+@app.command("files")
+def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
+    """List the files that hold a dataset now, by partition."""
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import DatasetFiles
+
+    with remote(home) as gateway:
+        found = gateway.ask("list_dataset_files", DatasetFiles, dataset=dataset)
+    if json:
+        rows.as_json(found)
+    elif not found.partitions:
+        rows.note("no files yet: nothing has been committed, or its rows lie in a table")
+    else:
+        rows.table(
+            ("partition", "commit", "rows", "file"),
+            [
+                (one.partition_key, one.commit, file["rows"], f"{one.location}{file['name']}")
+                for one in found.partitions
+                for file in one.files
+            ],
+            whole=("file",),
+        )
 
 
 def _show(found: DatasetDetail) -> None:

@@ -26,6 +26,7 @@ from trace_platform.dispatcher.explain import explain
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read_bytes
 from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.list_dataset_files import list_dataset_files
 from trace_platform.dispatcher.list_datasets import list_datasets
 from trace_platform.dispatcher.list_outbox import list_outbox
 from trace_platform.dispatcher.list_tasks import list_tasks
@@ -220,6 +221,7 @@ VERBS: Mapping[str, Verb] = {
     "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),
     "cancel_task": lambda asked: cancel_task(asked.control, asked.org, UUID(asked.path["task"]), asked.body.reason),
     "list_datasets": lambda asked: list_datasets(asked.control.pool, asked.user),
+    "list_dataset_files": lambda asked: list_dataset_files(asked.control.pool, asked.user, asked.path["dataset"]),
     "show_dataset": lambda asked: show_dataset(asked.control.pool, asked.user, asked.path["dataset"]),
     "list_outbox": lambda asked: list_outbox(asked.control.pool, asked.org, asked.query),
     "retry_outbox": lambda asked: retry_outbox(asked.control, asked.org, asked.body.ids),
