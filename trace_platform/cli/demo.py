@@ -8,16 +8,17 @@ from trace_platform.cli import say
 
 
 def demo() -> None:
-    """Start a whole Trace in a temporary folder, show it, attack it, and leave nothing behind."""
+    """Start a whole Trace on a chain of its own in a temporary folder, show it, attack it, and leave nothing behind."""
     from trace_platform.lite.demo import demo as run_demo
 
     began = time.monotonic()
-    run_demo(lambda title: say.out.print(f"\n[bold]{title}[/]"), lambda line: say.out.print(f"  {line}", markup=False))
+    run_demo(say.out)
     say.out.print(f"\n[bold green]Done in {time.monotonic() - began:.0f} s.[/] What to try next:")
     for verb, why in (
         ("make up", "keep it running; Ctrl-C stops it"),
+        (".venv/bin/trace devchain", "a chain of your own, to point it at"),
+        ("less dags/evm_quickstart.yaml", "the DAG that you just saw, and how to run it yourself"),
         (".venv/bin/trace doctor", "what this machine has and lacks"),
-        (".venv/bin/trace config show", "every setting, and why it is there"),
-        ("less docs/data_model.md", "the tables behind the promises"),
+        ("less docs/operators.md", "what a job can do"),
     ):
-        say.out.print(f"  {verb:<28} {why}", markup=False)
+        say.out.print(f"  {verb:<30} {why}", markup=False, highlight=False)

@@ -1,191 +1,194 @@
-"""`trace demo`: a whole Trace on this machine, shown and attacked, in under a minute. Every line says what was seen."""
+"""`trace demo`: a whole Trace on this machine, on a chain of its own, shown and attacked, and checked row for row.
+
+Every line says what was seen. It raises if anything is not as it should be.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.errors import SetupError
+from trace_platform.lite.demo_check import check_datasets
+from trace_platform.lite.demo_system import Running, up
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.home import Home
-from trace_platform.tls import client_context
 
-Say = Callable[[str], None]
-
-LAST_BLOCK = 19_999
-PIECES, RANGES = 400, 20
-"""What 20,000 blocks are in pieces of 50 and ranges of 1,000: counted by hand, not by the code that is shown."""
-
-DAG = """\
-name: ranges
-defaults: {runtime: dispatcher}
-jobs:
-  - {name: ask, operator: noop, source: {kind: manual}}
-  - {name: cut, operator: range_splitter, config: {chunk: 50}, inputs: [{from: {job: ask}}]}
-  - {name: join, operator: range_aggregator, config: {size: 1000}, inputs: [{from: {job: cut}}]}
-  - {name: note, operator: noop, runtime: ecs_platform, inputs: [{from: {job: join}}]}
-publish: {asked: {job: ask}, pieces: {job: cut}, joined: {job: join}}
-"""
+DAG = "evm_quickstart"
+PAST, PIECE = 3000, 250
+"""Blocks that are backfilled, and how many a task takes; the follower begins where they end."""
+RANGE, FINALITY = 50, 32
+PATIENCE_SECONDS = 180.0
 
 
-@dataclass(frozen=True)
-class Running:
-    """A `trace up` of this demo's own."""
-
-    home: Home
-    ready: dict[str, Any]
-
-    def get(self, door: str, path: str, token: str | None = None) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        url = self.ready["endpoints"][door] + path
-        return httpx.get(url, headers=headers, verify=client_context(Path(self.ready["ca_file"])), timeout=20)
-
-    def trace(self, *verb: str) -> Any:
-        """A verb of the command line, as anybody would type it; its JSON."""
-        argv = [sys.executable, "-m", "trace_platform", *verb, "--home", str(self.home.root), "--json"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SetupError(f"`trace {' '.join(verb)}` failed", hint=done.stdout + done.stderr)
-        return json.loads(done.stdout)
-
-    def process(self, name: str) -> dict[str, Any]:
-        everyone = json.loads(self.home.status.read_text())["processes"]
-        found: dict[str, Any] = next(one for one in everyone if one["name"] == name)
-        return found
+def quickstart() -> str:
+    """The DAG that is shown: `dags/evm_quickstart.yaml`."""
+    return files("trace_platform.lite").joinpath("evm_quickstart.yaml").read_text()
 
 
-def demo(heading: Say, line: Say) -> None:
-    """Raises if anything shown is not as it should be."""
+def demo(console: Console) -> None:
     folder = Path(tempfile.mkdtemp(prefix="trace-demo-"))
     try:
-        _show(Home(folder / "home"), heading, line)
+        with running(blocks=PAST + 60, finality=FINALITY) as devchain:
+            _Show(console, Home(folder / "home"), devchain).everything()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(home: Home, heading: Say, line: Say) -> None:
-    heading("Starting from nothing: two Postgres servers, six processes, certificates and keys")
-    with _up(home, line) as system:
-        _knock(system, heading, line)
-        _run(system, heading, line)
-        _explain(system, heading, line)
-        families = {int(one["pid"]) for one in json.loads(home.status.read_text())["processes"]}
-    heading("Stopped, and started once more on the same home (without Spark)")
-    _expect(not members_of(families), "nothing is left running")
-    line("nothing was left running")
-    with _up(home, line, "--without", "worker,sink,query,scheduler") as system:
-        counts = _counts(system)
-        _expect(counts == {"cut": 1, "join": PIECES, "note": RANGES}, "every task is still there, once")
-        line(f"every task is still there: {counts['cut']} cut, {counts['join']} join, {counts['note']} note")
+class _Show:
+    def __init__(self, console: Console, home: Home, devchain: Devchain) -> None:
+        self._console = console
+        self._home = home
+        self._devchain = devchain
 
+    def everything(self) -> None:
+        self._heading("Starting from nothing: a chain, two Postgres servers, six processes, certificates and keys")
+        self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
+        pool = {
+            "TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={self._devchain.url}",
+            "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(self._devchain.chain_id),
+        }
+        with up(self._home, self._line, pool) as system:
+            self._knock(system)
+            self._deploy(system)
+            self._backfill(system)
+            self._follow(system)
+            self._datasets(system)
+            self._explain(system)
+            families = {int(one["pid"]) for one in system.processes()}
+        self._expect(not members_of(families), "nothing is left running")
 
-def _knock(system: Running, heading: Say, line: Say) -> None:
-    heading("Knocking at every door, over TLS with the CA that was just made")
-    for door in system.ready["endpoints"]:
-        answer = system.get(door, "/readyz")
-        _expect(answer.status_code == httpx.codes.OK, f"{door} is ready")
-        line(f"{door:<20} {answer.url}  {answer.status_code} {answer.json()['status']}")
-    try:
-        httpx.get(system.ready["endpoints"]["gateway"] + "/healthz")
-    except httpx.ConnectError:
-        line("without that CA      refused: the certificate is nobody's we know")
-    else:
-        raise SetupError("a door opened to a caller who does not know its CA")
-    stranger = system.get("gateway", "/v1/me")
-    _expect(stranger.status_code == httpx.codes.UNAUTHORIZED, "no token, no answer")
-    line(f"/v1/me, no token     {stranger.status_code} {stranger.json()['error']['message']}")
-    me = system.get("gateway", "/v1/me", system.ready["user_token"]).json()
-    line(f"/v1/me, dev token    200 {me['email']}, {me['role']} of organisation {me['org_slug']!r}")
+    def _knock(self, system: Running) -> None:
+        self._heading("Knocking at the doors: TLS, and nobody without a token")
+        try:
+            httpx.get(system.ready["endpoints"]["gateway"] + "/healthz")
+        except httpx.ConnectError:
+            self._line("without our CA       refused: the certificate is nobody's we know")
+        stranger = system.get("/v1/me", token=False)
+        self._expect(stranger.status_code == httpx.codes.UNAUTHORIZED, "no token, no answer")
+        self._line(f"/v1/me, no token     {stranger.status_code} {stranger.json()['error']['message']}")
+        me = system.get("/v1/me").json()
+        self._line(f"/v1/me, dev token    200 {me['email']}, {me['role']} of organisation {me['org_slug']!r}")
 
+    def _deploy(self, system: Running) -> None:
+        self._heading("A DAG: backfill the past, follow the tip, compact, decode transfers, sum them up, check")
+        file = self._home.root.parent / f"{DAG}.yaml"
+        file.write_text(quickstart())
+        deployed = system.trace("dag", "deploy", str(file), "--activate")
+        self._line(f"deployed and activated: {', '.join(deployed['deployed']['jobs'])}")
 
-def _run(system: Running, heading: Say, line: Say) -> None:
-    heading(f"A DAG: blocks 0 to {LAST_BLOCK:,}, cut into {PIECES} pieces, put together into {RANGES} ranges")
-    file = system.home.root.parent / "ranges.yaml"
-    file.write_text(DAG)
-    deployed = system.trace("dag", "deploy", str(file), "--activate")
-    line(f"deployed and activated: {', '.join(deployed['deployed']['jobs'])}")
-    system.trace("trigger", "ranges", "ask", "--range", f"0-{LAST_BLOCK}")
-    line(f"triggered with the range 0-{LAST_BLOCK}")
-    _kill_dispatcher(system, line)
-    began = time.monotonic()
-    while (counts := _counts(system)) != {"cut": 1, "join": PIECES, "note": RANGES}:
-        _expect(time.monotonic() - began < 60, f"all is done once; so far {dict(counts)}")  # noqa: PLR2004 - a minute
-        time.sleep(0.2)
-    line(f"done, nothing lost and nothing twice: {counts['join']} pieces joined in the Dispatcher,")
-    line(f"  {counts['note']} full ranges noted by the worker: queue, claim, lease, token, completion")
+    def _backfill(self, system: Running) -> None:
+        self._heading(f"Blocks 0 to {PAST - 1:,}, fetched, proved by their hashes, and written as Parquet on Spark")
+        system.trace("trigger", DAG, "backfill", "--range", f"0-{PAST - 1}")
+        pieces = PAST // PIECE
+        bars = Progress(
+            TextColumn("  {task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        with bars:
+            jobs = {"ingest": "blocks ingested", "decode": "transfers decoded", "blocks_checked": "blocks checked"}
+            shown = {job: bars.add_task(words, total=pieces * PIECE) for job, words in jobs.items()}
+            killed = False
+            began = time.monotonic()
+            while True:
+                counts = self._completed(system)
+                for job, bar in shown.items():
+                    bars.update(bar, completed=min(counts[job], pieces) * PIECE)
+                if all(counts[job] >= pieces for job in jobs):
+                    break
+                if counts["ingest"] >= 2 and not killed:  # noqa: PLR2004 - in the midst of it
+                    killed = True
+                    bars.console.print(f"  {self._kill_dispatcher(system)}", markup=False, highlight=False)
+                self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"the backfill ends; so far {dict(counts)}")
+                time.sleep(0.3)
 
+    def _follow(self, system: Running) -> None:
+        self._heading("The tip, followed through two reorgs; what is final is compacted")
+        head = self._mined(system, 20)
+        for depth in (3, 11):
+            self._devchain.reorg(depth)
+            self._line(f"reorg: the last {depth} blocks below {head:,} are replaced by others")
+            head = self._mined(system, 30)
+            self._line(f"the hot tables stand at block {head:,} of the new branch")
+        head = self._mined(system, 60)
+        ranges = (head - FINALITY + 1 - PAST) // RANGE
+        self._wait(lambda: self._completed(system)["compact"] >= ranges, "what is final is compacted")
+        self._wait(lambda: self._quiet(system), "everything that follows from it is done")
+        self._line(f"{ranges} ranges of {RANGE} final blocks are Parquet now")
 
-def _counts(system: Running) -> dict[str, int]:
-    """Completed tasks by job, each partition counted once per task: a double would show."""
-    tasks = system.trace("task", "list", "--dag", "ranges", "--limit", "500", "--status", "Completed")["tasks"]
-    return dict(Counter(task["job"] for task in tasks))
+    def _mined(self, system: Running, blocks: int) -> int:
+        """Mine, and wait until the follower has written the new head; its number."""
+        head = int(self._devchain.mine(blocks)["head"])
+        self._wait(lambda: self._followed(system) == head, f"block {head} is followed")
+        return head
 
+    def _datasets(self, system: Running) -> None:
+        self._heading("Every dataset, checked row for row against the chain itself")
+        table = Table(box=None, pad_edge=False, padding=(0, 2))
+        for column in ("dataset", "rows", "blocks", "commits", "equals the chain"):
+            table.add_column(column, justify="right" if column in {"rows", "commits"} else "left")
+        for seen in check_datasets(system, self._devchain):
+            self._expect(seen.equal, f"{seen.name} equals the chain: {seen.how}")
+            table.add_row(f"  {seen.name}", f"{seen.rows:,}", seen.blocks, str(seen.commits), seen.how)
+        self._console.print(table)
 
-def _kill_dispatcher(system: Running, line: Say) -> None:
-    old = int(system.process("dispatcher")["pid"])
-    os.kill(old, signal.SIGKILL)
-    began = time.monotonic()
-    while (now := system.process("dispatcher"))["state"] != "ready" or now["pid"] == old:
-        _expect(time.monotonic() - began < 60, "the Dispatcher comes back")  # noqa: PLR2004 - a minute is far too long
-        time.sleep(0.05)
-    seconds = time.monotonic() - began
-    line(f"kill -9 of the Dispatcher: process {old} is gone, {now['pid']} took over after {seconds:.1f} s")
+    def _explain(self, system: Running) -> None:
+        self._heading("trace why transfers 0-249")
+        for step in system.trace("why", "transfers", "0-249")["steps"]:
+            self._line(f"{step['kind']:<8} {step['sentence']}")
 
+    def _kill_dispatcher(self, system: Running) -> str:
+        old = int(system.process("dispatcher")["pid"])
+        os.kill(old, signal.SIGKILL)
+        began = time.monotonic()
+        while (now := system.process("dispatcher"))["state"] != "ready" or now["pid"] == old:
+            self._expect(time.monotonic() - began < PATIENCE_SECONDS, "the Dispatcher comes back")
+            time.sleep(0.05)
+        return f"kill -9 of the Dispatcher: {old} is gone, {now['pid']} took over in {time.monotonic() - began:.1f} s"
 
-def _explain(system: Running, heading: Say, line: Say) -> None:
-    tasks = system.trace("task", "list", "--dag", "ranges", "--job", "note", "--limit", "100")["tasks"]
-    task = next(task for task in tasks if task["partitions"] == ["1000-1999"])
-    heading(f"trace why {task['id']}")
-    for step in system.trace("why", task["id"])["steps"]:
-        line(f"{step['kind']:<8} {step['sentence']}")
-    heading("The worker, which noted the ranges, holds a warm Spark session")
-    line(system.process("worker")["status"])
+    def _completed(self, system: Running) -> Counter[str]:
+        return Counter(task["job"] for task in system.tasks(DAG, status="Completed"))
 
+    def _quiet(self, system: Running) -> bool:
+        failed = system.tasks(DAG, status="Failed")
+        self._expect(not any(task["next_retry_at"] is None for task in failed), f"no task fails for good: {failed}")
+        busy = [task for status in ("Queued", "Running") for task in system.tasks(DAG, status=status)]
+        return not failed and not [task for task in busy if task["job"] != "follow"]
 
-@contextmanager
-def _up(home: Home, line: Say, *options: str) -> Iterator[Running]:
-    """`trace up` as anybody would start it, its own lines passed on as they come."""
-    ready = home.root.parent / "ready.json"
-    argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(home.root), "--port-base", "0"]
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [*argv, "--ready-file", str(ready), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        _pass_on(process, ready, line)
-        line(f"ready after {time.monotonic() - began:.1f} s")
-        yield Running(home, json.loads(ready.read_text()))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate()
+    def _followed(self, system: Running) -> int | None:
+        for task in system.tasks(DAG, job="follow", status="Running"):
+            progress: dict[str, Any] = system.get(f"/v1/tasks/{task['id']}").json().get("progress") or {}
+            return progress.get("done")
+        return None
 
+    def _wait(self, so: Any, promise: str) -> None:
+        began = time.monotonic()
+        while not so():
+            self._expect(time.monotonic() - began < PATIENCE_SECONDS, promise)
+            time.sleep(0.2)
 
-def _pass_on(process: subprocess.Popen[str], ready: Path, line: Say) -> None:
-    assert process.stdout is not None  # noqa: S101 - PIPE above
-    said = []
-    for text in process.stdout:
-        said.append(text.rstrip())
-        if ready.exists():
-            return
-        if " ready" in text:
-            line(text.rstrip())
-    raise SetupError("`trace up` ended before it was ready", hint="\n".join(said[-5:]))
+    def _heading(self, title: str) -> None:
+        self._console.print(f"\n[bold]{title}[/]")
 
+    def _line(self, line: str) -> None:
+        self._console.print(f"  {line}", markup=False, highlight=False)
 
-def _expect(so: bool, promise: str) -> None:
-    if not so:
-        raise SetupError(f"the demo expected that {promise}, and it is not so")
+    def _expect(self, so: bool, promise: str) -> None:
+        if not so:
+            raise SetupError(f"the demo expected that {promise}, and it is not so")

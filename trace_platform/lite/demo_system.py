@@ -1,0 +1,96 @@
+"""A `trace up` of the demo's own, and what is asked of it: by the command line, and by its public door."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from trace_platform.errors import SetupError
+from trace_platform.lite.home import Home
+from trace_platform.tls import client_context
+
+Say = Callable[[str], None]
+PAGE = 500
+
+
+@dataclass(frozen=True)
+class Running:
+    home: Home
+    ready: dict[str, Any]
+    http: httpx.Client
+
+    def get(self, path: str, *, token: bool = True, **query: str) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.ready['user_token']}"} if token else {}
+        return self.http.get(path, params=query, headers=headers)
+
+    def trace(self, *verb: str) -> Any:
+        """A verb of the command line, as anybody would type it; its JSON."""
+        argv = [sys.executable, "-m", "trace_platform", *verb, "--home", str(self.home.root), "--json"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SetupError(f"`trace {' '.join(verb)}` failed", hint=done.stdout + done.stderr)
+        return json.loads(done.stdout)
+
+    def tasks(self, dag: str, **query: str) -> list[dict[str, Any]]:
+        """The newest of them; empty while the door is away, as it is while a process is replaced."""
+        try:
+            answer = self.get("/v1/tasks", dag=dag, limit=str(PAGE), **query)
+        except httpx.HTTPError:
+            return []
+        found: list[dict[str, Any]] = answer.json().get("tasks", []) if answer.is_success else []
+        return found
+
+    def processes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.home.status.read_text())["processes"]
+        return found
+
+    def process(self, name: str) -> dict[str, Any]:
+        return next(one for one in self.processes() if one["name"] == name)
+
+
+@contextmanager
+def up(home: Home, line: Say, more: Mapping[str, str]) -> Iterator[Running]:
+    """`trace up` as anybody would start it, its own lines passed on as they come."""
+    ready = home.root.parent / "ready.json"
+    argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(home.root), "--port-base", "0"]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*argv, "--ready-file", str(ready)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **more},
+    )
+    try:
+        _pass_on(process, ready, line)
+        line(f"ready after {time.monotonic() - began:.1f} s")
+        said = json.loads(ready.read_text())
+        verify = client_context(Path(said["ca_file"]))
+        with httpx.Client(base_url=said["endpoints"]["gateway"], verify=verify, timeout=20) as http:
+            yield Running(home, said, http)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+
+
+def _pass_on(process: subprocess.Popen[str], ready: Path, line: Say) -> None:
+    assert process.stdout is not None  # noqa: S101 - PIPE above
+    said = []
+    for text in process.stdout:
+        said.append(text.rstrip())
+        if ready.exists():
+            return
+        if " ready" in text:
+            line(text.rstrip())
+    raise SetupError("`trace up` ended before it was ready", hint="\n".join(said[-5:]))
