@@ -164,6 +164,7 @@ class System:
             "tls": {"ca": str(self.tls.ca), "cert": str(self.tls.cert), "key": str(self.tls.key)},
             "log": {"level": "warning"},
             "loops": {"reconcile_seconds": 0.5},
+            "runtimes": {"parked": {"queue": "tasks-parked"}},
             "faults": armed,
             **more,
         }

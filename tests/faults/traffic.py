@@ -44,7 +44,7 @@ jobs:
 publish:
   proof_span: {job: span}
 """
-ELSEWHERE = {"hand": "ecs_udf", "parked": "lambda"}
+ELSEWHERE = {"hand": "ecs_udf", "parked": "parked"}
 """Jobs whose wake-ups go to a queue of their own: worked by hand, and worked by nobody."""
 
 FLOW = """
