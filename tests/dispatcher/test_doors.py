@@ -72,8 +72,8 @@ async def opened(control: Control, settings: Settings, context: ssl.SSLContext) 
     await control.pool.execute(token, hash_token(WORKER["X-Trace-Worker-Token"]))
     async with (
         dispatching(control, verifier, settings) as addresses,
-        httpx.AsyncClient(base_url=addresses["dispatcher_task"], verify=context) as task,
-        httpx.AsyncClient(base_url=addresses["dispatcher_internal"], verify=context) as internal,
+        httpx.AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=60) as task,
+        httpx.AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=60) as internal,
     ):
         yield Doors(control, chain, task, internal)
 

@@ -479,3 +479,15 @@ async def test_what_a_person_holds_stays_held_over_a_deploy(control: Control, or
     for dag, job, refusal in (("feed", "nobody", NotFound), ("none", "follow", NotFound), ("feed", "work", Conflict)):
         with pytest.raises(refusal):
             await pause_source(control, user, dag, job)
+
+
+async def test_a_claim_carries_the_name_under_which_its_output_is_published_now(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, DAG + "publish: {first_name: {job: follow}}\n")
+    await settle(control)
+    run = await claim(control)
+    assert [one.name for one in run.task.outputs] == ["first_name"]
+    await control.pool.execute("UPDATE datasets SET name = 'next_name' WHERE name = 'first_name'")
+    run = await next_run(control)  # the job is known from before, its name is not
+    assert [one.name for one in run.task.outputs] == ["next_name"]
+    granted = decode(take_apart(run.capability_token).payload).datasets
+    assert [one.name for one in granted if one.access == "write"] == ["next_name"]
