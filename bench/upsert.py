@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 TABLE: Final = (
     "CREATE TABLE hot.target (k bigint, owner text, amount numeric(38,0), seen bigint, PRIMARY KEY (k, owner))"
 )
-    "CREATE TABLE hot.target (k bigint, owner text, amount numeric(38,0), seen bigint, PRIMARY KEY (k, owner))"
-)
 TURNS: Final = 3
 
 
