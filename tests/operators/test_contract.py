@@ -110,7 +110,6 @@ async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, 
         async with working(replace(rig.worker(), concurrency=2)):
             await rig.trigger("d", "ask", start=0, end=1)
             await asyncio.to_thread(running.wait, 60)
-            await asyncio.sleep(1)  # so that Spark has begun
             (row,) = await rig.fetch("SELECT id FROM tasks WHERE status = 'Running'")
             if how == "canceled":
                 await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")

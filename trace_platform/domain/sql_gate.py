@@ -53,6 +53,7 @@ _NODES: Final[frozenset[type[Any]]] = frozenset({
 class _Parser(SparkParser):
     """Spark's grammar, with functions left alone: whatever is called becomes a call of that very name."""
 
+    STRICT_CAST = True
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
         name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")

@@ -68,7 +68,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     function = _load(ctx.config.function)
     parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.outputs[0])
     for part in parts:
-        frames = {one.name: _rows(ctx, one, part) for one in ctx.inputs}
+        frames = _Frames(ctx, part)
         call = Call(
             ctx.spark,
             part,
@@ -80,6 +80,24 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
             for output, frame in _by_output(ctx, function(frames, call)):
                 output.write(frame, part, files=ctx.config.files)
     return None
+
+
+class _Frames(Mapping[str, "DataFrame"]):
+    """By input name, each made when it is asked for: an input may be there for its updates alone."""
+
+    def __init__(self, ctx: TaskContext[Config], part: Range | str) -> None:
+        self._ctx = ctx
+        self._part = part
+        self._inputs = {one.name: one for one in ctx.inputs}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        return _rows(self._ctx, self._inputs[name], self._part)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._inputs)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
 
 
 def _load(name: str) -> Callable[[Mapping[str, DataFrame], Call], Any]:

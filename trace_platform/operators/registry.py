@@ -36,8 +36,14 @@ class OnWorkers:
     """Called with a `TaskContext`."""
 
 
+WORKERS_ONLY = frozenset({"following"})
+"""Modules that are no operators and need Arrow: looking into them would load it where it is not wanted."""
+
+
 def _modules() -> Iterator[tuple[str, ModuleType]]:
     for found in iter_modules(package.__path__):
+        if found.name in WORKERS_ONLY:
+            continue
         module = import_module(f"{package.__name__}.{found.name}")
         if hasattr(module, "SPEC"):
             yield found.name, module

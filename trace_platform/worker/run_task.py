@@ -22,6 +22,7 @@ from trace_platform.operators.context import Resources, TaskContext, TaskDoor
 from trace_platform.operators.outcome import Outcome
 from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
 from trace_platform.ports import ObjectStore
+from trace_platform.spark.tags import interrupt, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,7 @@ class Runner:
     def cancel(self, claimed: Claimed) -> None:
         """End its Spark jobs at once."""
         if self.spark is not None:
-            self.spark.interruptTag(tag_of(claimed))
+            interrupt(self.spark, tag_of(claimed))
 
     def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
         task = claimed.task
@@ -101,11 +102,8 @@ class Runner:
         if self.spark is None:
             yield
             return
-        self.spark.addTag(tag_of(claimed))
-        try:
+        with tagged(self.spark, tag_of(claimed)):
             yield
-        finally:
-            self.spark.clearTags()
 
 
 def tag_of(claimed: Claimed) -> str:

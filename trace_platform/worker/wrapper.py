@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 WAIT = timedelta(seconds=20)
 AFTER_OUTAGE_SECONDS = 1.0
+AGAIN_SECONDS = 0.5
+"""How often a task that is no longer ours is told to end."""
 
 T = TypeVar("T")
 
@@ -120,8 +122,8 @@ class Wrapper:
             await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 log.warning("lease lost", because=lease.result())
-                await asyncio.to_thread(self.runner.cancel, claimed)
-                await work  # its slot is free when it has ended, and not before
+                door.lost.set()
+                await self._end(work, claimed)
                 return
             crash_point("wrapper.operator_done")
             outcome = await self._report(door, work.result(), lease)
@@ -130,6 +132,12 @@ class Wrapper:
             lease.cancel()
             door.lost.set()
             self._count(claimed.task, outcome, time.perf_counter() - began)
+
+    async def _end(self, work: asyncio.Task[Finished], claimed: Claimed) -> None:
+        """Its slot is free when it has ended, and not before. Spark forgets an interrupt that came before its job."""
+        while not work.done():
+            await asyncio.to_thread(self.runner.cancel, claimed)
+            await asyncio.wait({work}, timeout=AGAIN_SECONDS)
 
     async def _report(self, door: Door, finished: Finished, lease: asyncio.Task[str]) -> str:
         """Again and again until it is heard, or the lease is lost: then it no longer matters. How it ended."""
