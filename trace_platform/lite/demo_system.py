@@ -30,7 +30,7 @@ class Running:
     ready: dict[str, Any]
     http: httpx.Client
 
-    def get(self, path: str, *, token: bool = True, **query: str) -> httpx.Response:
+    def get(self, path: str, query: Mapping[str, str] | None = None, *, token: bool = True) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"} if token else {}
         return self.http.get(path, params=query, headers=headers)
 
@@ -45,7 +45,7 @@ class Running:
     def tasks(self, dag: str, **query: str) -> list[dict[str, Any]]:
         """The newest of them; empty while the door is away, as it is while a process is replaced."""
         try:
-            answer = self.get("/v1/tasks", dag=dag, limit=str(PAGE), **query)
+            answer = self.get("/v1/tasks", {"dag": dag, "limit": str(PAGE), **query})
         except httpx.HTTPError:
             return []
         found: list[dict[str, Any]] = answer.json().get("tasks", []) if answer.is_success else []
