@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -127,6 +128,16 @@ class Rig:
                 if marks and max(marks) == newest.number and "0x" + marks[newest.number].hex() == newest.hash:
                     return
                 await asyncio.sleep(0.05)
+
+    async def until_equal(self, check: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+        """What was told last may not have been heard yet when nothing seems to move: it is looked at again."""
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    return await check()
+                except AssertionError:
+                    await asyncio.sleep(0.5)
+                    await self.settled()
 
 
 def truth(devchain: Devchain, table: str, start: int, end: int) -> list[dict[str, Any]]:

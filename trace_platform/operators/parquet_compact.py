@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from trace_platform.contracts import FilesAnswer
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range, format_partition_key, subtract
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from trace_platform.spark.hot_tables import HotTable
-    from trace_platform.spark.hot_view import HeldSnapshot, HotView
+    from trace_platform.spark.hot_view import HotView
 
 
 class Config(Tables):
@@ -50,23 +51,25 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> Outcome:
-    from trace_platform.spark.hot_view import held
+    from trace_platform.spark.hot_view import held, view_of
 
     finish_earlier(ctx)
+    outputs = outputs_of(ctx.config.tables, ctx.outputs)
     for span in ctx.ranges(ctx.outputs[0]):
+        # The commit first, then the moment: what was compacted in between is still hot for a reader of that commit.
+        cold = {table: ctx.door.files(output.ref.dataset_uuid, span) for table, output in outputs.items()}
         with held(ctx.resources.data_dsn) as moment:
-            for table, output in outputs_of(ctx.config.tables, ctx.outputs).items():
-                _compact(ctx, hot_of(ctx, table), output, span, moment)
+            for table, output in outputs.items():
+                hot = hot_of(ctx, table)
+                view = view_of(moment, hot, start=span.start, stop=span.stop, commit=cold[table].commit)
+                _compact(ctx, view, output, span, cold[table])
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(after_commit=lambda: finish_earlier(ctx))
 
 
-def _compact(ctx: TaskContext[Config], table: HotTable, output: Output, span: Range, moment: HeldSnapshot) -> None:
+def _compact(ctx: TaskContext[Config], view: HotView, output: Output, span: Range, there: FilesAnswer) -> None:
     from trace_platform.spark import compactions
-    from trace_platform.spark.hot_view import view_of
 
-    there = ctx.door.files(output.ref.dataset_uuid, span)
-    view = view_of(moment, table, start=span.start, stop=span.stop, commit=there.commit)
     cold = [Range(one.start, one.end + 1) for one in there.partitions if one.start is not None and one.end is not None]
     missing = subtract([span], [*cold, *(Range(run.start, run.stop) for run in view.runs)])
     if missing:
@@ -75,7 +78,7 @@ def _compact(ctx: TaskContext[Config], table: HotTable, output: Output, span: Ra
         )
     frame = _rows(ctx, view, read_listed(ctx.spark, ctx.objects, there) if cold else None)
     with closing(_connect(ctx)) as connection:
-        compactions.begin(connection, table, str(output.folder), span, view.up_to_seq)
+        compactions.begin(connection, view.table, str(output.folder), span, view.up_to_seq)
     number, *rest = KEYS[_name(ctx, output)]
     output.write(frame.coalesce(1).sortWithinPartitions(number, *rest), span)
 
