@@ -13,8 +13,8 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -35,6 +35,7 @@ from trace_platform.chain.verify import (
     check_withdrawals_root,
 )
 
+T = TypeVar("T")
 TURNS: Final = 5
 BATCH: Final = 100
 LANES: Final = 8
@@ -71,10 +72,9 @@ def main() -> None:
     )
 
 
-def loop(work: Any) -> float:
+def loop(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        rate: float = runner.run(work)
-        return rate
+        return runner.run(work)
 
 
 def ours(devchain: Devchain, size: int, verify_roots: float) -> float:
@@ -85,15 +85,14 @@ def ours(devchain: Devchain, size: int, verify_roots: float) -> float:
     return size / (time.perf_counter() - start)
 
 
-async def asked(devchain: Devchain, size: int, take: Any) -> float:
+async def asked(devchain: Devchain, first: int, last: int, take: Any) -> None:
     """Every block and its receipts, in batches; `take` gets each answer's bytes."""
-    pieces = iter(range(1, size + 1, BATCH // 2))
-    start = time.perf_counter()
+    pieces = iter(range(first, last + 1, BATCH // 2))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=LANES), read_bufsize=1 << 20) as session:
 
         async def lane() -> None:
-            for first in pieces:
-                numbers = range(first, min(first + BATCH // 2, size + 1))
+            for start in pieces:
+                numbers = range(start, min(start + BATCH // 2, last + 1))
                 calls = [("eth_getBlockByNumber", [hex(n), True]) for n in numbers]
                 calls += [("eth_getBlockReceipts", [hex(n)]) for n in numbers]
                 body = [
@@ -104,28 +103,33 @@ async def asked(devchain: Devchain, size: int, take: Any) -> float:
                     take(await response.read(), len(numbers))
 
         await asyncio.gather(*(lane() for _ in range(LANES)))
-    return size / (time.perf_counter() - start)
 
 
 async def served(devchain: Devchain, size: int) -> float:
-    return await asked(devchain, size, lambda *_: None)
+    began = time.perf_counter()
+    await asked(devchain, 1, size, lambda *_: None)
+    return size / (time.perf_counter() - began)
 
 
 async def bare(devchain: Devchain, size: int) -> float:
+    began = time.perf_counter()
+    await bare_tables(devchain, 1, size)
+    return size / (time.perf_counter() - began)
+
+
+async def bare_tables(devchain: Devchain, first: int, last: int) -> dict[str, pa.Table]:
     """What one writes in an afternoon: decode, a dict a row, `from_pylist`."""
     rows: dict[str, list[dict[str, Any]]] = {"blocks": [], "transactions": [], "logs": []}
     decode = msgspec.json.Decoder().decode
-    began = time.perf_counter()
 
     def take(content: bytes, count: int) -> None:
         answers = [one["result"] for one in sorted(decode(content), key=lambda one: one["id"])]
         for block, receipts in zip(answers[:count], answers[count:], strict=True):
             plain_rows(block, receipts, rows)
 
-    await asked(devchain, size, take)
-    for name, schema in (("blocks", BLOCKS), ("transactions", TRANSACTIONS), ("logs", LOGS)):
-        pa.Table.from_pylist(rows[name], schema)
-    return size / (time.perf_counter() - began)
+    await asked(devchain, first, last, take)
+    schemas = {"blocks": BLOCKS, "transactions": TRANSACTIONS, "logs": LOGS}
+    return {name: pa.Table.from_pylist(rows[name], schema) for name, schema in schemas.items()}
 
 
 def plain_rows(block: Any, receipts: Any, rows: dict[str, list[dict[str, Any]]]) -> None:
