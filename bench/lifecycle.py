@@ -14,6 +14,7 @@ import time
 
 import uvloop
 
+from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy, emit, hand_to_workers, trigger, working
 from bench.report import report
 from bench.rig import Rig, rig
@@ -43,21 +44,31 @@ async def main() -> None:
     async with rig() as system:
         await deploy(system, "bench", DAG)
         await hand_to_workers(system, "work")
-        rate = await tasks_per_second(system, options.size, options.concurrency)
+        rate, cpu = await tasks_per_second(system, options.size, options.concurrency)
         bare = await asyncio.to_thread(pairs_per_second, system)
     settings = {"tasks": options.size, "concurrency": options.concurrency}
-    report("lifecycle", rate, "tasks/s", share=round(rate / bare, 3), bare_pairs_per_s=round(bare), settings=settings)
+    report(
+        "lifecycle",
+        rate,
+        "tasks/s",
+        share=round(rate / bare, 3),
+        bare_pairs_per_s=round(bare),
+        cpu_ms_per_task=cpu,
+        settings=settings,
+    )
 
 
-async def tasks_per_second(system: Rig, size: int, concurrency: int) -> float:
+async def tasks_per_second(system: Rig, size: int, concurrency: int) -> tuple[float, dict[str, float]]:
     async with working(system, lambda _: [], concurrency) as worker:
         await emit(system, "ask", 100)  # warms connections, plans and caches on both sides
         await worker.wait_for(100)
         await emit(system, "ask", size - 1, first=1000)
-        began = time.perf_counter()
-        await trigger(system, "ask", cursor=10**9)  # an event that comes by the door, and rings for the others
-        await worker.wait_for(100 + size)
-        return size / (time.perf_counter() - began)
+        with cpu_seconds(system) as taken:
+            began = time.perf_counter()
+            await trigger(system, "ask", cursor=10**9)  # an event that comes by the door, and rings for the others
+            await worker.wait_for(100 + size)
+            rate = size / (time.perf_counter() - began)
+        return rate, per_task_ms(taken, size)
 
 
 def pairs_per_second(system: Rig) -> float:
