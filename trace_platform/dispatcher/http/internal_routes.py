@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import Claimed, ClaimRequest, DrainAnswer
+from trace_platform.contracts import ClaimBatchAnswer, ClaimBatchRequest, Claimed, ClaimRequest, DrainAnswer
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
@@ -46,6 +46,12 @@ def internal_door(control: Control) -> Starlette:
             _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
         return json_response(answer)
 
+    async def task_claim_batch(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read(request, ClaimBatchRequest)
+        one_by_one = (ClaimRequest(task_id=task_id, worker_id=asked.worker_id) for task_id in asked.task_ids)
+        return json_response(ClaimBatchAnswer(answers=await claim.together(one_by_one)))
+
     async def task_fetch(request: Request) -> Response:
         await gate.require(request)
         return json_response(await fetch_task(control, _uuid(_parameter(request, "task_id"), "task_id")))
@@ -78,6 +84,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/sources/drain", sources_drain, methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
+        Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/openapi.json", openapi, methods=["GET"]),
