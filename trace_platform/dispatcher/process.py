@@ -38,8 +38,11 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     settings = process.settings
     dsn = required(settings.state.dsn, "state.dsn")
     await asyncio.to_thread(check, dsn, "state")
-    # One more: the connection that hears the other replicas.
-    async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool:
+    async with (
+        # One more: the connection that hears the other replicas.
+        open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool,
+        open_pool(dsn, name="dispatcher hot path", max_size=settings.state.pool_max, steady=True) as hot,
+    ):
         replica = f"{socket.gethostname()}:{os.getpid()}"
         clock = DatabaseClock()
         verifier = Verifier(lambda: published(pool), settings.tokens, clock=clock)
@@ -55,6 +58,7 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
             minted=verifier.remember,
             metrics=process.metrics,
             clock=clock,
+            steady=hot,
         )
         await release_sources(control)
         async with dispatching(control, verifier, settings):

@@ -52,12 +52,18 @@ SELECT id, kind::text, attempts FROM outbox
  ORDER BY available_at, id
  LIMIT $2;
 
--- name: next_due
--- How long until something becomes due by itself: the loop sleeps so long unless it is woken.
-SELECT extract(epoch FROM min(at) - now())::float8 FROM (
-    SELECT min(available_at) AS at FROM outbox WHERE status = 'Pending'
-    UNION ALL SELECT min(taken_until) FROM outbox WHERE status = 'Processing'
-) AS times;
+-- name: look
+-- What there is to do besides routing events, of which there is seldom any; and how long until something becomes due
+-- by itself: the loop sleeps so long unless it is woken.
+SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now())
+           AS invalidations,
+       EXISTS (SELECT FROM outbox
+                WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer') AND available_at <= now())
+           OR EXISTS (SELECT FROM outbox WHERE status = 'Processing' AND taken_until <= now()) AS promises,
+       EXISTS (SELECT FROM tasks WHERE status = 'Queued' AND woken_at IS NULL) AS waiting,
+       extract(epoch FROM least(
+           (SELECT min(available_at) FROM outbox WHERE status = 'Pending'),
+           (SELECT min(taken_until) FROM outbox WHERE status = 'Processing')) - now())::float8 AS next_due;
 
 -- name: list_outbox
 -- For people: promises by state, the newest first.
