@@ -45,8 +45,8 @@ async def main() -> None:
     async with rig() as system:
         await deploy(system, "bench", DAG)
         await hand_to_workers(system, "work")
-        alone, _ = await tasks_per_second(system, options.size, options.concurrency, 1)
-        rate, cpu = await tasks_per_second(system, options.size, options.concurrency, options.claims)
+        alone, _ = await tasks_per_second(system, options.size, options.concurrency, 1, first=10**6)
+        rate, cpu = await tasks_per_second(system, options.size, options.concurrency, options.claims, first=10**7)
         bare = await asyncio.to_thread(pairs_per_second, system)
     settings = {"tasks": options.size, "concurrency": options.concurrency, "claims_per_call": options.claims}
     report(
@@ -61,8 +61,10 @@ async def main() -> None:
     )
 
 
-async def tasks_per_second(system: Rig, size: int, concurrency: int, claims: int) -> tuple[float, dict[str, float]]:
-    first = 10**6 * claims  # cursors of its own
+async def tasks_per_second(
+    system: Rig, size: int, concurrency: int, claims: int, *, first: int
+) -> tuple[float, dict[str, float]]:
+    """`first`: the first of the cursors, so that each measurement has its own."""
     async with working(system, lambda _: [], concurrency, claims) as worker:
         await emit(system, "ask", 100, first=first)  # warms connections, plans and caches on both sides
         await trigger(system, "ask", cursor=first + 100)

@@ -166,13 +166,16 @@ async def trigger(rig: Rig, job: str, **scope: int) -> None:
 
 
 async def emit(rig: Rig, job: str, count: int, first: int = 1) -> None:
-    """That many cursor events of a source, stored and owed as a trigger stores them, in one statement."""
+    """That many cursor events of a source, stored and owed as a trigger stores them, in one statement.
+
+    Their runs have ids that rise with time, as those of tasks do, whose events most events are.
+    """
     dataset, version = await dataset_of(rig, job)
     await rig.pool.execute(
         "WITH told AS ("
         " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
         " cursor_value)"
-        " SELECT $1, 'manual', 'cursor', gen_random_uuid(), $2, $3, 'cursor:' || n, n"
+        " SELECT $1, 'manual', 'cursor', uuidv7(), $2, $3, 'cursor:' || n, n"
         " FROM generate_series($5::int, $5::int + $4::int - 1) n"
         " RETURNING id, org_id)"
         " INSERT INTO outbox (org_id, kind, payload)"
