@@ -88,3 +88,14 @@ SELECT id, jsonb_build_object(
            'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))::text AS message
   FROM buffer_publishes
  WHERE id = ANY ($1::uuid[]);
+
+-- name: forget_kept
+-- Of the next promises by id, those that were kept before the time we keep them for are deleted. What was given up
+-- stays, for people. `over`: up to where there is nothing left to wait for.
+WITH seen AS (
+    SELECT id, status, processed_at < now() - $2::interval AS is_old FROM outbox WHERE id > $1 ORDER BY id LIMIT $3
+), forgotten AS (
+    DELETE FROM outbox o USING seen s WHERE o.id = s.id AND s.is_old AND s.status = 'Done' AND o.status = 'Done'
+    RETURNING o.id
+)
+SELECT (SELECT count(*) FROM forgotten) AS forgotten, (SELECT max(id) FROM seen WHERE is_old) AS over;
