@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -35,6 +36,7 @@ log = structlog.get_logger()
 
 WAIT = timedelta(seconds=20)
 AFTER_OUTAGE_SECONDS = 1.0
+STOP_LOOK_SECONDS = 0.5
 
 T = TypeVar("T")
 
@@ -58,8 +60,8 @@ class Wrapper:
         """Until `stop`; then no more is received, and what is in hand is finished."""
         slots, settled = _Slots(self.concurrency), _Settled(self)
         async with asyncio.TaskGroup() as group:
-            while not stop.is_set():
-                for delivery, answer in await self._claim(await self._receive(stop, await slots.some_free())):
+            while free := await slots.some_free(stop):
+                for delivery, answer in await self._claim(await self._receive(stop, free)):
                     slots.free -= 1
                     task = group.create_task(self._handle(delivery, answer, settled))
                     task.add_done_callback(slots.give_back)
@@ -181,11 +183,13 @@ class _Slots:
         self.free = free
         self._given_back = asyncio.Event()
 
-    async def some_free(self) -> int:
-        while self.free <= 0:
+    async def some_free(self, stop: asyncio.Event) -> int:
+        """None when it is time to stop, which must also be heard while endless tasks hold every slot."""
+        while self.free <= 0 and not stop.is_set():
             self._given_back.clear()
-            await self._given_back.wait()
-        return min(self.free, MAX_CLAIMS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._given_back.wait(), STOP_LOOK_SECONDS)
+        return 0 if stop.is_set() else min(self.free, MAX_CLAIMS)
 
     def give_back(self, _task: asyncio.Task[None]) -> None:
         self.free += 1
