@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -61,10 +61,12 @@ class Wrapper:
         slots, settled = _Slots(self.concurrency), _Settled(self)
         async with asyncio.TaskGroup() as group:
             while free := await slots.some_free(stop):
-                for delivery, answer in await self._claim(await self._receive(stop, free)):
-                    slots.free -= 1
-                    task = group.create_task(self._handle(delivery, answer, settled))
-                    task.add_done_callback(slots.give_back)
+                deliveries = await self._receive(stop, free)
+                with span("wake-up", wake_ups=len(deliveries)) if deliveries else nullcontext():
+                    for delivery, answer in await self._claim(deliveries):
+                        slots.free -= 1
+                        task = group.create_task(self._handle(delivery, answer, settled))
+                        task.add_done_callback(slots.give_back)
             await asyncio.sleep(0)  # what was claimed last begins, so that its door is among them
             for door in self.sources:  # which would never finish by themselves
                 door.asked_to_stop.set()
@@ -95,8 +97,7 @@ class Wrapper:
         crash_point("wrapper.received")
         tasks = [task for _, task in readable]
         try:
-            with span("claim", tasks=len(tasks)):
-                answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id))
+            answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id))
         except TraceError as refusal:
             log.exception("claim refused", tasks=[str(task) for task in tasks], **refusal.as_dict())
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
