@@ -7,6 +7,7 @@ import time
 
 import uvloop
 
+from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy, hand_to_workers, trigger, working
 from bench.report import report
 from bench.rig import rig
@@ -31,11 +32,20 @@ async def main() -> None:
         async with working(system, lambda _: [], 48) as worker:
             await trigger(system, "ask", start=10**6, end=10**6 + 99)
             await worker.wait_for(100)
-            began = time.perf_counter()
-            await trigger(system, "ask", start=0, end=size - 1)
-            await worker.wait_for(100 + size)
-            seconds = time.perf_counter() - began
-    report("fanout", seconds, "s", tasks_per_s=round(size / seconds), settings={"partitions": size})
+            with cpu_seconds(system) as taken:
+                began = time.perf_counter()
+                await trigger(system, "ask", start=0, end=size - 1)
+                await worker.wait_for(100 + size)
+                seconds = time.perf_counter() - began
+    cpu = per_task_ms(taken, size)
+    report(
+        "fanout",
+        seconds,
+        "s",
+        tasks_per_s=round(size / seconds),
+        cpu_ms_per_task=cpu,
+        settings={"partitions": size},
+    )
 
 
 if __name__ == "__main__":

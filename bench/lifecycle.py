@@ -14,6 +14,7 @@ import time
 
 import uvloop
 
+from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy, emit, hand_to_workers, trigger, working
 from bench.report import report
 from bench.rig import Rig, rig
@@ -39,25 +40,44 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=2000, help="tasks")
     parser.add_argument("--concurrency", type=int, default=48, help="tasks in hand at once")
+    parser.add_argument("--claims", type=int, default=16, help="claims in one call, at most")
     options = parser.parse_args()
     async with rig() as system:
         await deploy(system, "bench", DAG)
         await hand_to_workers(system, "work")
-        rate = await tasks_per_second(system, options.size, options.concurrency)
+        alone, _ = await tasks_per_second(system, options.size, options.concurrency, 1, first=10**6)
+        rate, cpu = await tasks_per_second(system, options.size, options.concurrency, options.claims, first=10**7)
         bare = await asyncio.to_thread(pairs_per_second, system)
-    settings = {"tasks": options.size, "concurrency": options.concurrency}
-    report("lifecycle", rate, "tasks/s", share=round(rate / bare, 3), bare_pairs_per_s=round(bare), settings=settings)
+    settings = {"tasks": options.size, "concurrency": options.concurrency, "claims_per_call": options.claims}
+    report(
+        "lifecycle",
+        rate,
+        "tasks/s",
+        share=round(rate / bare, 3),
+        bare_pairs_per_s=round(bare),
+        one_claim_per_call=round(alone),
+        cpu_ms_per_task=cpu,
+        settings=settings,
+    )
 
 
-async def tasks_per_second(system: Rig, size: int, concurrency: int) -> float:
-    async with working(system, lambda _: [], concurrency) as worker:
-        await emit(system, "ask", 100)  # warms connections, plans and caches on both sides
-        await worker.wait_for(100)
-        await emit(system, "ask", size - 1, first=1000)
-        began = time.perf_counter()
-        await trigger(system, "ask", cursor=10**9)  # an event that comes by the door, and rings for the others
-        await worker.wait_for(100 + size)
-        return size / (time.perf_counter() - began)
+async def tasks_per_second(
+    system: Rig, size: int, concurrency: int, claims: int, *, first: int
+) -> tuple[float, dict[str, float]]:
+    """`first`: the first of the cursors, so that each measurement has its own."""
+    async with working(system, lambda _: [], concurrency, claims) as worker:
+        await emit(system, "ask", 100, first=first)  # warms connections, plans and caches on both sides
+        await trigger(system, "ask", cursor=first + 100)
+        await worker.wait_for(101)
+        await emit(system, "ask", size - 1, first=first + 1000)
+        with cpu_seconds(system) as taken:
+            began = time.perf_counter()
+            await trigger(
+                system, "ask", cursor=first + 101
+            )  # an event that comes by the door, and rings for the others
+            await worker.wait_for(101 + size)
+            rate = size / (time.perf_counter() - began)
+        return rate, per_task_ms(taken, size)
 
 
 def pairs_per_second(system: Rig) -> float:

@@ -12,17 +12,21 @@ import aiohttp
 import msgspec
 
 from bench.rig import WORKER_TOKEN, Rig
-from trace_platform.contracts import Claimed, NotClaimed
+from trace_platform.contracts import ClaimBatchAnswer, Claimed, NotClaimed
 from trace_platform.user_calls import USER
 
 QUEUE = "tasks-ecs_platform"
 ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
+BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 
 
 class NoopWorker:
     """`events(claimed)` says which events the completion carries; `claimed_at` and `done` are for the figures."""
 
-    def __init__(self, rig: Rig, http: aiohttp.ClientSession, events: Callable[[Claimed], list[Any]]) -> None:
+    def __init__(
+        self, rig: Rig, http: aiohttp.ClientSession, events: Callable[[Claimed], list[Any]], claims: int
+    ) -> None:
+        self._most = claims
         self._rig = rig
         self._http = http
         self._events = events
@@ -51,20 +55,40 @@ class NoopWorker:
                 batch, self._receipts = self._receipts, []
                 await self._rig.queue.ack(QUEUE, batch)
 
-    async def work(self) -> None:
-        headers = {"x-trace-worker-token": WORKER_TOKEN}
-        while True:
-            delivery = await self._todo.get()
-            task_id = msgspec.json.decode(delivery.body)["task_id"]
-            body = msgspec.json.encode({"task_id": task_id, "worker_id": "bench"})
-            async with self._http.post(
-                f"{self._rig.internal_door}/internal/task-claim", data=body, headers=headers
-            ) as got:
-                answer = ANSWER.decode(await got.read())
-            if isinstance(answer, Claimed):
-                self.claims[task_id] = time.perf_counter()
-                await self._complete(answer)
-            self._receipts.append(delivery.receipt)
+    async def work(self, free: asyncio.Semaphore) -> None:
+        """As the wrapper does: as many wake-ups as there are free slots are claimed in one call."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                deliveries = [await self._todo.get()]
+                await free.acquire()
+                while len(deliveries) < self._most and not self._todo.empty() and not free.locked():
+                    await free.acquire()
+                    deliveries.append(self._todo.get_nowait())
+                group.create_task(self._claim(deliveries, group, free))
+
+    async def _claim(self, deliveries: list[Any], group: asyncio.TaskGroup, free: asyncio.Semaphore) -> None:
+        tasks = [msgspec.json.decode(delivery.body)["task_id"] for delivery in deliveries]
+        for delivery, answer in zip(deliveries, await self._answers(tasks), strict=True):
+            group.create_task(self._run(delivery, answer, free))
+
+    async def _answers(self, tasks: list[str]) -> list[Claimed | NotClaimed]:
+        if self._most == 1:
+            body = msgspec.json.encode({"task_id": tasks[0], "worker_id": "bench"})
+            return [ANSWER.decode(await self._ask("task-claim", body))]
+        body = msgspec.json.encode({"task_ids": tasks, "worker_id": "bench"})
+        return BATCH_ANSWER.decode(await self._ask("task-claim-batch", body)).answers
+
+    async def _ask(self, verb: str, body: bytes) -> bytes:
+        url, headers = f"{self._rig.internal_door}/internal/{verb}", {"x-trace-worker-token": WORKER_TOKEN}
+        async with self._http.post(url, data=body, headers=headers) as got:
+            return await got.read()
+
+    async def _run(self, delivery: Any, answer: Claimed | NotClaimed, free: asyncio.Semaphore) -> None:
+        if isinstance(answer, Claimed):
+            self.claims[str(answer.task.task_id)] = time.perf_counter()
+            await self._complete(answer)
+        self._receipts.append(delivery.receipt)
+        free.release()
 
     async def _complete(self, claimed: Claimed) -> None:
         body = {
@@ -85,12 +109,15 @@ class NoopWorker:
 
 
 @asynccontextmanager
-async def working(rig: Rig, events: Callable[[Claimed], list[Any]], concurrency: int) -> AsyncIterator[NoopWorker]:
+async def working(
+    rig: Rig, events: Callable[[Claimed], list[Any]], concurrency: int, claims: int = 16
+) -> AsyncIterator[NoopWorker]:
+    """`claims`: how many at most in one call."""
     connector = aiohttp.TCPConnector(ssl=rig.tls, limit=concurrency)
     async with aiohttp.ClientSession(connector=connector) as http:
-        worker = NoopWorker(rig, http, events)
+        worker = NoopWorker(rig, http, events, claims)
         tasks = [asyncio.create_task(worker.receive()), asyncio.create_task(worker.acknowledge())]
-        tasks += [asyncio.create_task(worker.work()) for _ in range(concurrency)]
+        tasks += [asyncio.create_task(worker.work(asyncio.Semaphore(concurrency)))]
         try:
             yield worker
         finally:
@@ -139,13 +166,16 @@ async def trigger(rig: Rig, job: str, **scope: int) -> None:
 
 
 async def emit(rig: Rig, job: str, count: int, first: int = 1) -> None:
-    """That many cursor events of a source, stored and owed as a trigger stores them, in one statement."""
+    """That many cursor events of a source, stored and owed as a trigger stores them, in one statement.
+
+    Their runs have ids that rise with time, as those of tasks do, whose events most events are.
+    """
     dataset, version = await dataset_of(rig, job)
     await rig.pool.execute(
         "WITH told AS ("
         " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
         " cursor_value)"
-        " SELECT $1, 'manual', 'cursor', gen_random_uuid(), $2, $3, 'cursor:' || n, n"
+        " SELECT $1, 'manual', 'cursor', uuidv7(), $2, $3, 'cursor:' || n, n"
         " FROM generate_series($5::int, $5::int + $4::int - 1) n"
         " RETURNING id, org_id)"
         " INSERT INTO outbox (org_id, kind, payload)"

@@ -18,6 +18,7 @@ def machine() -> dict[str, Any]:
     memory = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     return {
         "cores": os.cpu_count(),
+        "load": [round(load, 2) for load in os.getloadavg()[:2]],
         "memory_gb": round(int(memory.split()[1]) / 1e6, 1),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,8 @@ import httpx
 import msgspec
 
 from trace_platform.contracts import (
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
     Claimed,
     ClaimRequest,
     CompleteAnswer,
@@ -48,6 +50,7 @@ from trace_platform.user_calls import USER
 WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
 CAPABILITY_HEADER = "X-Trace-Task-Capability"
 CLAIM_ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
+CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 REFUSALS: dict[str, type[TraceError]] = {
     kind.code: kind for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost)
 }
@@ -77,6 +80,12 @@ class DispatcherClient:
         """The system goes down: every source is told to stop. How many were."""
         answer = await _post(self._http, "/internal/sources/drain", b"", {})
         return msgspec.json.decode(answer.content, type=DrainAnswer).told
+
+    async def claim_batch(self, task_ids: Sequence[UUID], worker_id: str) -> list[Claimed | NotClaimed]:
+        """Several claims in one call, answered in their order."""
+        body = msgspec.json.encode(ClaimBatchRequest(task_ids=list(task_ids), worker_id=worker_id))
+        answer = await _post(self._http, "/internal/task-claim-batch", body, {})
+        return CLAIM_BATCH_ANSWER.decode(answer.content).answers
 
     async def ask(
         self, method: str, path: str, user: str, *, query: str = "", body: bytes = b"", content_type: str | None = None

@@ -18,6 +18,7 @@ from trace_platform.errors import InvalidRequest
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_EVENTS = 10_000
+MAX_CLAIMS = 100
 
 # What the database can hold: a number or text beyond it is the sender's mistake, not ours.
 Attempt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -40,6 +41,13 @@ class Fenced(Message, frozen=True, kw_only=True):
 
 class ClaimRequest(Message, frozen=True):
     task_id: UUID
+    worker_id: Text
+
+
+class ClaimBatchRequest(Message, frozen=True):
+    """Several claims of one worker, answered together and in their order."""
+
+    task_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
     worker_id: Text
 
 
@@ -123,6 +131,10 @@ class Claimed(Message, frozen=True, tag_field="status", tag="Claimed"):
 
 class NotClaimed(Message, frozen=True, tag_field="status", tag="NotClaimed"):
     reason: Literal["AlreadyRunning", "Completed", "Canceled", "NotFound"]
+
+
+class ClaimBatchAnswer(Message, frozen=True):
+    answers: list[Claimed | NotClaimed]
 
 
 class Progress(Message, frozen=True, omit_defaults=True):

@@ -41,10 +41,14 @@ async def control_for(
     """One replica. A second one on the same databases and folder is a second call with another name."""
     queue = PgQueue(queue_dsn)
     try:
-        async with open_pool(state_dsn, name=f"test {replica}", max_size=pool_size) as pool:
+        async with (
+            open_pool(state_dsn, name=f"test {replica}", max_size=pool_size) as pool,
+            open_pool(state_dsn, name=f"test {replica} hot", max_size=pool_size, steady=True) as hot,
+        ):
             signer, tokens = PemSigner(folder / "keys"), TokenSettings()
             await keep_keys(pool, signer, tokens)
-            yield Control(pool, queue, signer, tokens, JobCache(pool), DiskObjects(folder / "objects"), replica)
+            objects = DiskObjects(folder / "objects")
+            yield Control(pool, queue, signer, tokens, JobCache(pool), objects, replica, steady=hot)
     finally:
         await queue.close()
 

@@ -194,3 +194,34 @@ async def test_the_loops_bring_an_event_to_the_queue_without_being_stepped(doors
     second = await doors.claim(json.loads(delivery.body)["task_id"])
     assert second["task"]["job"] == {"dag_name": "chain", "name": "second"}
     assert second["task"]["scope"]["cursor"] == 5
+
+
+async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_would_be(doors: Doors) -> None:
+    first, second = [await a_task(doors.control, doors.chain) for _ in range(2)]
+    asked = [str(task) for task in (first, uuid4(), second, first)]
+    body = {"task_ids": asked, "worker_id": "w"}
+    answer = await doors.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
+    assert answer.status_code == 200, answer.text
+    one, missing, two, again = answer.json()["answers"]
+    assert missing == {"status": "NotClaimed", "reason": "NotFound"}
+    one, again = sorted((one, again), key=lambda each: str(each["status"]))  # asked twice: given once, to either
+    assert again == {"status": "NotClaimed", "reason": "AlreadyRunning"}
+    assert [one["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
+    assert one.keys() == (await doors.claim()).keys()
+    done = [await doors.say("complete", claimed, status="Completed") for claimed in (one, two)]
+    assert [each.status_code for each in done] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"task_ids": [], "worker_id": "w"}, "/task_ids"),
+        ({"task_ids": [str(uuid4())] * 101, "worker_id": "w"}, "/task_ids"),
+        ({"task_ids": ["x"], "worker_id": "w"}, "/task_ids/0"),
+    ],
+)
+async def test_a_batch_of_claims_that_is_none_is_refused(doors: Doors, body: dict[str, Any], where: str) -> None:
+    answer = await doors.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
+    assert (answer.status_code, answer.json()["error"]["where"]) == (400, where)
+    unknown = await doors.internal.post("/internal/task-claim-batch", json=body)
+    assert unknown.status_code == 401

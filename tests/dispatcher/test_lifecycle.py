@@ -27,6 +27,7 @@ from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.claim_task import claim_tasks, claimer
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.forget import Forget
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
@@ -365,3 +366,21 @@ def output(chain: Chain, job: str, start: int, end: int, schema: str | None = No
         row_count=end - start + 1,
         schema_hash=schema,
     )
+
+
+async def test_promises_kept_long_ago_are_forgotten_and_no_others(control: Control) -> None:
+    org = uuid4()
+    stored = """
+        INSERT INTO outbox (org_id, kind, status, payload, attempts, processed_at, last_error)
+        SELECT $1, 'enqueue_task', status::outbox_status, '{}', 1, now() - age * interval '1 day',
+               CASE WHEN status = 'Failed' THEN 'why' END
+          FROM (VALUES (1, 'Done', 9), (2, 'Failed', 9), (3, 'Pending', NULL), (4, 'Done', 8), (5, 'Done', 1))
+               AS v (n, status, age)
+         ORDER BY n RETURNING id"""
+    ids = [row["id"] for row in await control.pool.fetch(stored, org)]
+    forget = Forget(control, timedelta(days=7))
+    assert [await forget.once(), await forget.once()] == [2, 0]
+    left = await control.pool.fetch("SELECT id FROM outbox WHERE org_id = $1 ORDER BY id", org)
+    assert [row["id"] for row in left] == [ids[1], ids[2], ids[4]]
+    await control.pool.execute("UPDATE outbox SET processed_at = now() - interval '8 days' WHERE id = $1", ids[4])
+    assert await forget.once() == 1

@@ -89,7 +89,7 @@ async def test_one_trace_leads_from_the_workers_run_to_the_statement(
     assert complete.parent_span_id == run.span_id
     assert complete.trace_id == run.trace_id
     assert attributes(complete)["trace.task"] == str(task)
-    (claim,) = receiver.named("POST /internal/task-claim")
+    (claim,) = receiver.named("POST /internal/task-claim-batch")
     assert by_id[claim.parent_span_id].name == "wake-up"
     batches = [one for one in receiver.named("complete") if complete.span_id in {link.span_id for link in one.links}]
     (batch,) = batches

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
+from tests.store.test_indexes import OVER_HISTORY
+from trace_platform.store.db import STEADY
 from trace_platform.store.queries import FOLDER, queries
 
 ADMINISTRATIVE = {"describe", "first_start", "roles_data", "roles_queue", "roles_state"}
@@ -37,3 +42,38 @@ def test_every_statement_can_be_prepared(file: str, state_db: str) -> None:
 def test_every_statement_begins_with_a_sentence(file: str) -> None:
     for name, sql in queries(file).items():
         assert re.match(r"-- [A-Z].*[.:,]", sql), f"{file}.{name}"
+
+
+HOT = {
+    "claim": {"claim_tasks", "renew_leases", "statuses"},
+    "complete": {"complete_plain"},
+    "route": {"route_events", "route_invalidations", "wake_waiting"},
+    "outbox": {"look", "take_promises", "keep_promises", "put_off_promises", "forget_kept"},
+}
+"""What runs on kept plans (`store.db.STEADY`)."""
+LARGE = {"tasks", "task_attempts", "task_inputs", "events", "outbox"}
+
+
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in HOT.items() for name in sorted(names)])
+def test_a_hot_statement_planned_on_empty_tables_never_reads_a_large_one_whole(
+    file: str, name: str, state_db: str
+) -> None:
+    """The plan is kept while the tables grow: it must be the right one from the first day."""
+    with psycopg.connect(state_db, autocommit=True) as connection:
+        for setting, value in STEADY.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
+        row = connection.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {queries(file)[name]}".encode()).fetchone()
+    assert row is not None
+    for node in nodes(row[0][0]["Plan"]):
+        if node.get("Relation Name") in LARGE and node["Node Type"] != "ModifyTable":
+            assert node["Node Type"] in {"Index Scan", "Index Only Scan"}, node
+            partial = node["Index Name"] not in OVER_HISTORY
+            assert partial or "Index Cond" in node, node
+        assert "Hash Join" not in node["Node Type"], node
+        assert "Merge Join" not in node["Node Type"], node
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from nodes(inner)

@@ -28,7 +28,7 @@ from trace_platform.store.queries import queries
 async def accept_events(control: Control, request: EventsRequest, claims: Claims) -> EventsAnswer:
     told = read_events(request.events, claims)
     spans = read_invalidations(request.invalidations, claims)
-    async with control.pool.acquire() as connection, connection.transaction():
+    async with control.hot.acquire() as connection, connection.transaction():
         row = await lock_fenced(connection, request)
         accepted = new = await store_events(connection, claims, told, {})
         accepted += await store_invalidations(connection, claims, request.invalidations, spans, None)

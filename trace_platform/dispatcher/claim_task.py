@@ -45,14 +45,17 @@ def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
 
 
 async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[Answer | Exception]:
-    rows = await control.pool.fetch(
+    rows = await control.hot.fetch(
         queries("claim")["claim_tasks"],
         [request.task_id for request in asked],
         [request.worker_id for request in asked],
         [uuid4() for _ in asked],
     )
-    control.metrics.moved("Queued", "Running", sum(row["claimed"] for row in rows))
-    return [await _answer(control, row) for row in rows]
+    control.metrics.moved("Queued", "Running", len(rows))
+    claimed = {row["task_id"]: await _claimed(control, row) for row in rows}
+    others = [request.task_id for request in asked if request.task_id not in claimed]
+    answers: dict[UUID, Answer] = {**(await _not_claimed(control, others) if others else {}), **claimed}
+    return [answers[request.task_id] for request in asked]
 
 
 def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
@@ -82,9 +85,12 @@ def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayloa
     )
 
 
-async def _answer(control: Control, row: asyncpg.Record) -> Answer:
-    if not row["claimed"]:
-        return NotClaimed(reason=_why_not(row["was"]))
+async def _not_claimed(control: Control, tasks: Sequence[UUID]) -> dict[UUID, NotClaimed]:
+    found = {row["id"]: row["status"] for row in await control.hot.fetch(queries("claim")["statuses"], tasks)}
+    return {task: NotClaimed(reason=_why_not(found.get(task))) for task in tasks}
+
+
+async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
     job = await control.jobs.get(row["job_id"])
     control.names.remember(row["task_id"], job)
     control.leases.due_in(job.heartbeat_timeout_seconds)
@@ -116,7 +122,7 @@ def _names(row: asyncpg.Record) -> dict[UUID, str | None]:
 
 
 def _why_not(was: str | None) -> Any:
-    # A task that was Queued and was not claimed lost a race, or waits for a slot whose wake-up will come.
+    # A task that is Queued and was not claimed lost a race, or waits for a slot whose wake-up will come.
     reason = why_not_claimed(TaskState(was) if was else None)
     return "AlreadyRunning" if reason is None else str(reason)
 

@@ -1,21 +1,26 @@
 """Concurrent calls of one verb become one statement, without waiting for company.
 
 The first call runs at once; those that come while it runs are collected and run together when it is done. So an idle
-Dispatcher answers as quickly as ever, and a busy one pays one round trip and one commit for many.
+Dispatcher answers as quickly as ever, and a busy one pays one round trip and one commit for many. A batch that takes
+long (it waits for a lock, say) does not hold up the others for longer than `SLOW_SECONDS`: then the next one goes too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 from trace_platform.observe.metrics import Metrics
 from trace_platform.observe.tracing import batch_span, here
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+SLOW_SECONDS: Final = 0.05
+"""How long a batch is waited for: many times what one takes. Two at a time would each be half as large, and as dear."""
 
 
 class Coalesced(Generic[Q, A]):
@@ -28,7 +33,7 @@ class Coalesced(Generic[Q, A]):
         key: Callable[[Q], Hashable],
         verb: str = "batch",
         metrics: Metrics | None = None,
-        at_once: int = 2,
+        at_once: int = 4,
         most: int = 200,
     ) -> None:
         self._run = run
@@ -39,6 +44,7 @@ class Coalesced(Generic[Q, A]):
         self._sizes = (metrics or Metrics()).batch_size.labels(verb)
         # A batch is nobody's: what it says and traces must not be said of the caller who happened to start it.
         self._context = contextvars.copy_context()
+        self._slow_after = 0.0
         self._waiting: list[tuple[Q, asyncio.Future[A], Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -48,12 +54,34 @@ class Coalesced(Generic[Q, A]):
         self._go()
         return await answer
 
+    async def together(self, questions: Iterable[Q]) -> list[A]:
+        """Several at once, answered in order; the first refusal among them is raised."""
+        loop = asyncio.get_running_loop()
+        asked: list[tuple[Q, asyncio.Future[A], Any]] = [(one, loop.create_future(), here()) for one in questions]
+        self._waiting += asked
+        self._go()
+        await asyncio.wait([answer for _, answer, _ in asked])
+        for _, answer, _ in asked:
+            answer.exception()  # each is heard of, though only one is raised
+        return [answer.result() for _, answer, _ in asked]
+
     def _go(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._free and self._waiting:
+            if self._tasks and loop.time() < self._slow_after:
+                return  # the batch that runs calls again when it is done, or when it has become slow
             self._free -= 1
+            self._slow_after = loop.time() + SLOW_SECONDS
             task = asyncio.create_task(self._one_batch(self._take()), context=self._context.copy())
+            alarm = loop.call_later(SLOW_SECONDS, self._go)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._over, alarm))
+
+    def _over(self, alarm: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
+        alarm.cancel()
+        self._tasks.discard(task)
+        if not task.cancelled():  # by whom all of it is being ended
+            self._go()
 
     def _take(self) -> list[tuple[Q, asyncio.Future[A], Any]]:
         """As many as may go together: two questions about one thing never do."""
@@ -84,4 +112,3 @@ class Coalesced(Generic[Q, A]):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
-        self._go()

@@ -69,7 +69,7 @@ class Completer:
             answer = await self._plain(Plain(request, claims, told, body))
         else:
             answer = await complete_task(self._control, request, claims, told, body)
-        self._control.owed.ring()
+            self._control.owed.ring()
         return answer
 
     async def _run_plain(self, batch: Sequence[Plain]) -> Sequence[CompleteAnswer | Exception]:
@@ -79,7 +79,7 @@ class Completer:
 async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:
     events = [(n, *told.columns) for n, one in enumerate(batch, start=1) for told in one.told]
     crash_point("complete_plain.before_commit")
-    rows = await control.pool.fetch(
+    rows = await control.hot.fetch(
         queries("complete")["complete_plain"],
         [one.request.task_id for one in batch],
         [one.request.attempt for one in batch],
@@ -89,8 +89,17 @@ async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[Compl
         [one.request.state for one in batch],
         *transposed(events, 10),
     )
-    await count_plain(control, batch, rows)
-    return [_plain_answer(one, row) for one, row in zip(batch, rows, strict=True)]
+    if events or await _frees_a_slot(control, {row["job_id"] for row in rows}):
+        control.owed.ring()
+    current = {row["n"]: row for row in rows}
+    found = [current.get(n) for n in range(1, len(batch) + 1)]
+    await count_plain(control, batch, found)
+    return [_plain_answer(one, row) for one, row in zip(batch, found, strict=True)]
+
+
+async def _frees_a_slot(control: Control, jobs: set[UUID]) -> bool:
+    """Whether a task may be waiting for one of these jobs to have less in hand."""
+    return any([(await control.jobs.get(job)).max_concurrency is not None for job in jobs])
 
 
 async def complete_task(
@@ -199,8 +208,8 @@ def _answered_before(
     raise LeaseLost(f"the attempt is over: the task is {status}", where="/lease_token", hint="stop, report nothing")
 
 
-def _plain_answer(one: Plain, row: asyncpg.Record) -> CompleteAnswer | Exception:
-    if not row["is_current"]:
+def _plain_answer(one: Plain, row: asyncpg.Record | None) -> CompleteAnswer | Exception:
+    if row is None:
         return LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
     if row["open"]:
         return CompleteAnswer(status="Completed")

@@ -42,3 +42,9 @@ class Control:
     metrics: Metrics = field(default_factory=Metrics)
     names: TaskNames = field(default_factory=TaskNames)
     """Whose the tasks are that were claimed here, for what is said about them."""
+    steady: asyncpg.Pool | None = None
+
+    @property
+    def hot(self) -> asyncpg.Pool:
+        """Where the statements of the hot path run: on plans that are kept (`store.db.STEADY`)."""
+        return self.steady or self.pool

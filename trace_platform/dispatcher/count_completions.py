@@ -20,11 +20,12 @@ class Completion(Protocol):
     def told(self) -> Sequence[object]: ...
 
 
-async def count_plain(control: Control, batch: Sequence[Completion], rows: Sequence[asyncpg.Record]) -> None:
+async def count_plain(control: Control, batch: Sequence[Completion], rows: Sequence[asyncpg.Record | None]) -> None:
+    """`rows`: None for one whose attempt is not the current one."""
     events: dict[UUID, int] = {}
     on_time = late = 0
     for one, row in zip(batch, rows, strict=True):
-        if not row["open"]:
+        if row is None or not row["open"]:
             continue
         if row["status"] == "Running":
             on_time += 1

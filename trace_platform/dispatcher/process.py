@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.dispatcher.bell import Bell
@@ -15,6 +16,7 @@ from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.forget import Forget
 from trace_platform.dispatcher.loops.hear_others import HearOthers
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
@@ -38,8 +40,11 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
     settings = process.settings
     dsn = required(settings.state.dsn, "state.dsn")
     await asyncio.to_thread(check, dsn, "state")
-    # One more: the connection that hears the other replicas.
-    async with open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool:
+    async with (
+        # One more: the connection that hears the other replicas.
+        open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool,
+        open_pool(dsn, name="dispatcher hot path", max_size=settings.state.pool_max, steady=True) as hot,
+    ):
         replica = f"{socket.gethostname()}:{os.getpid()}"
         clock = DatabaseClock()
         verifier = Verifier(lambda: published(pool), settings.tokens, clock=clock)
@@ -55,6 +60,7 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
             minted=verifier.remember,
             metrics=process.metrics,
             clock=clock,
+            steady=hot,
         )
         await release_sources(control)
         async with dispatching(control, verifier, settings):
@@ -97,6 +103,7 @@ def loops(control: Control, settings: Settings) -> list[Loop]:
             ("sources", KeepSources(control), control.sources),
             ("retire", Retire(control), Bell()),
             ("janitor", Janitor(control), Bell()),
+            ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
             ("reconcile", Reconciler(control, settings.loops), Bell()),
         )
     ]

@@ -34,7 +34,7 @@ def renewer(control: Control) -> Coalesced[Beat, HeartbeatAnswer]:
 
 async def renew_leases(control: Control, asked: Sequence[Beat]) -> list[HeartbeatAnswer | Exception]:
     crash_point("renew_lease.before_commit")
-    rows = await control.pool.fetch(
+    rows = await control.hot.fetch(
         queries("claim")["renew_leases"],
         [beat.request.task_id for beat in asked],
         [beat.request.attempt for beat in asked],

@@ -49,7 +49,7 @@ async def route(control: Control, kind: str) -> Routed:
 
 
 async def _route(control: Control, kind: str, most: int) -> Routed:
-    row = await control.pool.fetchrow(queries("route")[STATEMENTS[kind]], most, control.replica, HOLD)
+    row = await control.hot.fetchrow(queries("route")[STATEMENTS[kind]], most, control.replica, HOLD)
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
     control.metrics.moved("new", "Queued", row["tasks"])
     owed = zip(row["owed"] or [], row["payloads"] or [], strict=True)
@@ -59,14 +59,14 @@ async def _route(control: Control, kind: str, most: int) -> Routed:
 async def _one_by_one(control: Control, kind: str) -> Routed:
     sql = queries("outbox")
     made, wake_ups = 0, list[WakeUp]()
-    due = await control.pool.fetch(sql["due_routing"], kind, BATCH)
+    due = await control.hot.fetch(sql["due_routing"], kind, BATCH)
     for row in due:
         try:
             routed = await _route(control, kind, 1)  # the oldest due: this one, or one that came before it
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as wrong:
             attempt = row["attempts"] + 1
             delay = timedelta(seconds=retry_delay(attempt, BACKOFF, 0.5))
-            await control.pool.execute(sql["put_off_routing"], row["id"], delay, str(wrong), attempt >= TRIES)
+            await control.hot.execute(sql["put_off_routing"], row["id"], delay, str(wrong), attempt >= TRIES)
         else:
             made += routed.made
             wake_ups += routed.wake_ups

@@ -57,7 +57,7 @@ async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
     """Raises Unavailable if a job is held elsewhere for long: what has run has run, and the rest is owed."""
     asked = list(dict.fromkeys(task_ids))
     jobs: dict[UUID, list[UUID]] = {}
-    for row in await control.pool.fetch(queries("in_process")["jobs_of"], asked):
+    for row in await control.hot.fetch(queries("in_process")["jobs_of"], asked):
         jobs.setdefault(row["job_id"], []).append(row["id"])
     ran = Ran(skipped=len(asked) - sum(map(len, jobs.values())))
     try:
@@ -93,11 +93,11 @@ async def _give_up(control: Control, task: UUID, error: str) -> Ran:
 async def _run_together(control: Control, tasks: Sequence[UUID], error: str | None = None) -> Ran:
     """Tasks of one job, in order, each with the state that the one before it left."""
     done = {"completed": 0, "failed": 0}
-    async with control.pool.acquire() as connection, connection.transaction():
+    async with control.hot.acquire() as connection, connection.transaction():
         await _lock_job(connection, tasks[0])
         if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
             return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
-        alone = replace(control, pool=cast("asyncpg.Pool", _OneConnection(connection)))
+        alone = replace(control, pool=cast("asyncpg.Pool", _OneConnection(connection)), steady=None)
         complete, state = Completer(alone), None
         for claimed in await _claim(alone, tasks):
             task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)

@@ -87,6 +87,9 @@ class DispatcherSettings(Group):
         gt=0,
         le=3600,
     )
+    outbox_kept_days: int = setting(
+        7, "How long kept promises stay in the outbox, to be read by people; then they go.", unit="days", ge=1, le=3650
+    )
 
 
 class QuerySettings(Group):

@@ -51,6 +51,7 @@ class Job:
     heartbeat_timeout_seconds: int
     retry_backoff_seconds: int
     retry_backoff_max_seconds: int
+    max_concurrency: int | None
     outputs: tuple[JobOutput, ...]
 
 

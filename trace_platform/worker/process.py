@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -28,12 +29,16 @@ from trace_platform.worker.wrapper import Wrapper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARE_THREADS = 8
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
 
 
 async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
+    # A thread for every task in hand, sources among them, and some for what is done beside.
+    threads = ThreadPoolExecutor(settings.worker.concurrency + SPARE_THREADS, "task")
+    asyncio.get_running_loop().set_default_executor(threads)
     async with (
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
         dispatcher_client(settings) as dispatcher,

@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 import structlog
 
 from trace_platform.capability.subject import task_fields
 from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload, Wakeup
+from trace_platform.contracts import MAX_CLAIMS, Claimed, CompleteRequest, NotClaimed, TaskPayload, Wakeup
 from trace_platform.crash_points import crash_point
 from trace_platform.errors import BadInput, Conflict, LeaseLost, Refused, TraceError, Unavailable
 from trace_platform.observe.logs import speaking_of
 from trace_platform.observe.metrics import Metrics
 from trace_platform.observe.tracing import span
-from trace_platform.ports import Delivery, Queue
+from trace_platform.ports import Delivery, Queue, Receipt
 from trace_platform.worker.door import Door
 from trace_platform.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
 from trace_platform.worker.run_task import Finished, Runner
@@ -36,8 +38,11 @@ WAIT = timedelta(seconds=20)
 AFTER_OUTAGE_SECONDS = 1.0
 AGAIN_SECONDS = 0.5
 """How often a task that is no longer ours is told to end."""
+STOP_LOOK_SECONDS = 0.5
 
 T = TypeVar("T")
+
+Answer = Claimed | NotClaimed
 
 
 @dataclass(frozen=True)
@@ -55,22 +60,22 @@ class Wrapper:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and what is in hand is finished."""
-        slots = asyncio.Semaphore(self.concurrency)
+        slots, settled = _Slots(self.concurrency), _Settled(self)
         async with asyncio.TaskGroup() as group:
-            while not stop.is_set():
-                await slots.acquire()
-                delivery = await self._receive(stop)
-                if delivery is None:
-                    slots.release()
-                    continue
-                task = group.create_task(self._handle(delivery))
-                task.add_done_callback(lambda _: slots.release())
+            while free := await slots.some_free(stop):
+                deliveries = await self._receive(stop, free)
+                with span("wake-up", wake_ups=len(deliveries)) if deliveries else nullcontext():
+                    for delivery, answer in await self._claim(deliveries):
+                        slots.free -= 1
+                        task = group.create_task(self._handle(delivery, answer, settled))
+                        task.add_done_callback(slots.give_back)
+            await asyncio.sleep(0)  # what was claimed last begins, so that its door is among them
             for door in self.sources:  # which would never finish by themselves
                 door.asked_to_stop.set()
 
-    async def _receive(self, stop: asyncio.Event) -> Delivery | None:
+    async def _receive(self, stop: asyncio.Event, most: int) -> Sequence[Delivery]:
         asked = asyncio.create_task(
-            self.queue.receive(self.queue_name, max_messages=1, visibility=VISIBILITY, wait=WAIT)
+            self.queue.receive(self.queue_name, max_messages=most, visibility=VISIBILITY, wait=WAIT)
         )
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({asked, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -78,36 +83,43 @@ class Wrapper:
         if not asked.done():
             asked.cancel()  # what it was about to return is delivered again
         try:
-            found = await asked
+            return await asked
         except asyncio.CancelledError:
-            return None
+            return ()
         except Unavailable as away:
             log.warning("the queue is away", because=away.message)
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
-            return None
-        return found[0] if found else None
+            return ()
 
-    async def _handle(self, delivery: Delivery) -> None:
+    async def _claim(self, deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Answer]]:
+        """All in one call. One that is no wake-up, or whose claim is refused, comes again or becomes a dead letter."""
+        readable = [(delivery, task) for delivery in deliveries if (task := _task_of(delivery))]
+        if not readable:
+            return []
+        crash_point("wrapper.received")
+        tasks = [task for _, task in readable]
+        try:
+            answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id))
+        except TraceError as refusal:
+            log.exception("claim refused", tasks=[str(task) for task in tasks], **refusal.as_dict())
+            await asyncio.sleep(AFTER_OUTAGE_SECONDS)
+            return []
+        return [(delivery, answer) for (delivery, _), answer in zip(readable, answers, strict=True)]
+
+    async def _handle(self, delivery: Delivery, answer: Answer, settled: _Settled) -> None:
         """What goes wrong with one wake-up is said, and ends nothing else: it comes again, or becomes a dead letter."""
         try:
-            wake_up = msgspec.json.decode(delivery.body, type=Wakeup)
-            with speaking_of(task=wake_up.task_id), span("wake-up", task=wake_up.task_id):
-                await self._follow(wake_up, delivery)
+            if isinstance(answer, Claimed):
+                crash_point("wrapper.claimed")
+                subject = task_fields(answer)
+                with speaking_of(**subject), span("run", **subject), self.metrics.in_hand.track_inprogress():
+                    await self._run_claimed(answer, delivery)
+            else:
+                log.info("not claimed", because=answer.reason, body=delivery.body[:200].decode(errors="replace"))
+            await settled.ack(delivery)
+            crash_point("wrapper.acknowledged")
         except Exception:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
-
-    async def _follow(self, wake_up: Wakeup, delivery: Delivery) -> None:
-        crash_point("wrapper.received")
-        claimed = await self._patiently(lambda: self.dispatcher.claim(wake_up.task_id, self.worker_id))
-        if isinstance(claimed, Claimed):
-            crash_point("wrapper.claimed")
-            subject = task_fields(claimed)
-            with speaking_of(**subject), span("run", **subject), self.metrics.in_hand.track_inprogress():
-                await self._run_claimed(claimed, delivery)
-        else:
-            log.info("not claimed", because=claimed.reason)
-        await self._patiently(lambda: self.queue.ack(self.queue_name, [delivery.receipt]))
-        crash_point("wrapper.acknowledged")
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
         door = Door(claimed, self.tasks)
@@ -164,13 +176,58 @@ class Wrapper:
         self.metrics.worker_tasks.labels(task.job.dag_name, task.job.name, outcome).inc()
         self.metrics.worker_seconds.labels(task.job.dag_name, task.job.name).observe(seconds)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 return await ask()
             except Unavailable as away:
                 log.warning("waits", because=away.message)
                 await asyncio.sleep(AFTER_OUTAGE_SECONDS)
+
+
+class _Slots:
+    """How many more tasks may be taken in hand."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self._given_back = asyncio.Event()
+
+    async def some_free(self, stop: asyncio.Event) -> int:
+        """None when it is time to stop, which must also be heard while endless tasks hold every slot."""
+        while self.free <= 0 and not stop.is_set():
+            self._given_back.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._given_back.wait(), STOP_LOOK_SECONDS)
+        return 0 if stop.is_set() else min(self.free, MAX_CLAIMS)
+
+    def give_back(self, _task: asyncio.Task[None]) -> None:
+        self.free += 1
+        self._given_back.set()
+
+
+class _Settled:
+    """Wake-ups that are done with: acknowledged one call at a time, each call all that have gathered since."""
+
+    def __init__(self, wrapper: Wrapper) -> None:
+        self._wrapper = wrapper
+        self._turn = asyncio.Lock()
+        self._waiting: list[Receipt] = []
+
+    async def ack(self, delivery: Delivery) -> None:
+        """Returns when it is acknowledged, by this call or by the one that took it along."""
+        self._waiting.append(delivery.receipt)
+        async with self._turn:
+            if batch := self._waiting:
+                self._waiting = []
+                await self._wrapper.patiently(lambda: self._wrapper.queue.ack(self._wrapper.queue_name, batch))
+
+
+def _task_of(delivery: Delivery) -> UUID | None:
+    try:
+        return msgspec.json.decode(delivery.body, type=Wakeup).task_id
+    except msgspec.DecodeError:
+        log.exception("not a wake-up", body=delivery.body[:200].decode(errors="replace"))
+        return None
 
 
 def _failed(request: CompleteRequest, refusal: TraceError) -> CompleteRequest:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import Claimed, ClaimRequest, DrainAnswer
+from trace_platform.contracts import ClaimBatchAnswer, ClaimBatchRequest, Claimed, ClaimRequest, DrainAnswer
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
@@ -35,16 +35,7 @@ log = structlog.get_logger()
 
 
 def internal_door(control: Control) -> Starlette:
-    gate, claim, gauges = WorkerGate(control.pool), claimer(control), Gauges(control)
-
-    async def task_claim(request: Request) -> Response:
-        await gate.require(request)
-        asked = await read(request, ClaimRequest)
-        speak_also_of({"task": asked.task_id})
-        answer = await claim(asked)
-        if isinstance(answer, Claimed) and (job := control.names.of(asked.task_id)) is not None:
-            _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
-        return json_response(answer)
+    gate, gauges = WorkerGate(control.pool), Gauges(control)
 
     async def task_fetch(request: Request) -> Response:
         await gate.require(request)
@@ -77,7 +68,7 @@ def internal_door(control: Control) -> Starlette:
     routes = [
         Route("/internal/sources/drain", sources_drain, methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
-        Route("/internal/task-claim", task_claim, methods=["POST"]),
+        *_claims(control, gate),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/openapi.json", openapi, methods=["GET"]),
@@ -85,6 +76,30 @@ def internal_door(control: Control) -> Starlette:
         *user_routes(control),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)
+
+
+def _claims(control: Control, gate: WorkerGate) -> list[Route]:
+    claim = claimer(control)
+
+    async def task_claim(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read(request, ClaimRequest)
+        speak_also_of({"task": asked.task_id})
+        answer = await claim(asked)
+        if isinstance(answer, Claimed) and (job := control.names.of(asked.task_id)) is not None:
+            _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
+        return json_response(answer)
+
+    async def task_claim_batch(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read(request, ClaimBatchRequest)
+        one_by_one = (ClaimRequest(task_id=task_id, worker_id=asked.worker_id) for task_id in asked.task_ids)
+        return json_response(ClaimBatchAnswer(answers=await claim.together(one_by_one)))
+
+    return [
+        Route("/internal/task-claim", task_claim, methods=["POST"]),
+        Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
+    ]
 
 
 def _name(subject: dict[str, Any], worker: str) -> None:

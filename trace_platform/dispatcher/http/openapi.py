@@ -12,6 +12,8 @@ from uuid import UUID
 from trace_platform.contracts import (
     BufferPublishAnswer,
     BufferPublishRequest,
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
     Claimed,
     ClaimRequest,
     CompleteAnswer,
@@ -75,6 +77,7 @@ ROUTES = (
     Asked("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),
     Asked("post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest),
     Asked("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
+    Asked("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),
     Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
     Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),

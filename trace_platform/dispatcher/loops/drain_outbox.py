@@ -29,6 +29,11 @@ BACKOFF = Backoff(1, 300)
 NOWHERE_DELAY = timedelta(minutes=1)
 """How soon to try again a task whose runtime the settings do not know: they may, after a restart."""
 BUFFER_QUEUE = "buffer"
+ROUTED = {
+    "route_event": "drain_outbox.events_routed",
+    "route_invalidation": "drain_outbox.invalidations_routed",
+}
+"""The crash point after each."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +51,41 @@ class Drain:
 
     def __init__(self, control: Control) -> None:
         self._control = control
+        self._next_due: float | None = None
 
     async def once(self) -> int:
-        events = await route(self._control, "route_event")
-        crash_point("drain_outbox.events_routed", when=events.handled)
-        invalidations = await route(self._control, "route_invalidation")
-        crash_point("drain_outbox.invalidations_routed", when=invalidations.handled)
-        await self._keep(
-            [self._wake_up(one.promise, one.payload) for one in (*events.wake_ups, *invalidations.wake_ups)]
-        )
-        crash_point("drain_outbox.wake_ups_kept", when=events.wake_ups)
-        woken = await self._control.pool.fetchval(queries("route")["wake_waiting"])
-        crash_point("drain_outbox.slots_given", when=woken)
-        taken, given_up = await self._take()
-        crash_point("drain_outbox.promises_taken", when=taken)
-        await self._keep(taken)
-        return events.handled + invalidations.handled + int(woken) + len(taken) + given_up
+        done = await self._route("route_event")
+        seen = await self._control.hot.fetchrow(queries("outbox")["look"])
+        assert seen is not None  # noqa: S101 - a SELECT of scalars always has its row
+        self._next_due = seen["next_due"]
+        if seen["invalidations"]:
+            done += await self._route("route_invalidation")
+        if seen["waiting"]:
+            woken = int(await self._control.hot.fetchval(queries("route")["wake_waiting"]))
+            crash_point("drain_outbox.slots_given", when=woken)
+            done += woken
+        if seen["promises"] or done:  # what was done may owe more
+            taken, given_up = await self._take()
+            crash_point("drain_outbox.promises_taken", when=taken)
+            await self._keep(taken)
+            done += len(taken) + given_up
+        return done
 
     async def next_due(self) -> float | None:
-        found: float | None = await self._control.pool.fetchval(queries("outbox")["next_due"])
-        return found
+        """As the last look found it: when it is asked, that look found nothing to do, so nothing has changed since."""
+        return self._next_due
+
+    async def _route(self, kind: str) -> int:
+        routed = await route(self._control, kind)
+        crash_point(ROUTED[kind], when=routed.handled)
+        await self._keep([self._wake_up(one.promise, one.payload) for one in routed.wake_ups])
+        crash_point("drain_outbox.wake_ups_kept", when=routed.wake_ups)
+        return routed.handled
 
     async def _take(self) -> tuple[list[Promise], int]:
         """What can be kept, and how many were given up: one that nobody can read must not hold up the others."""
         sql = queries("outbox")
-        rows = await self._control.pool.fetch(sql["take_promises"], BATCH, self._control.replica, HOLD)
+        rows = await self._control.hot.fetch(sql["take_promises"], BATCH, self._control.replica, HOLD)
         promises, batches, bad = list[Promise](), dict[UUID, int](), list[int]()
         for row in rows:
             try:
@@ -80,7 +95,7 @@ class Drain:
                     batches[UUID(json.loads(row["payload"])["publish_id"])] = row["id"]
             except (ValueError, KeyError, TypeError, AttributeError):
                 bad.append(row["id"])
-        for row in await self._control.pool.fetch(sql["buffer_messages"], list(batches)) if batches else []:
+        for row in await self._control.hot.fetch(sql["buffer_messages"], list(batches)) if batches else []:
             promises.append(Promise(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
         bad += batches.values()  # those whose publish is not there
         if bad:
@@ -112,7 +127,7 @@ class Drain:
             await self._put_off(ids, away.message)
         else:
             crash_point("drain_outbox.before_mark")
-            await self._control.pool.execute(queries("outbox")["keep_promises"], ids, self._control.replica)
+            await self._control.hot.execute(queries("outbox")["keep_promises"], ids, self._control.replica)
             crash_point("drain_outbox.after_mark")
 
     async def _put_off(
@@ -120,7 +135,7 @@ class Drain:
     ) -> None:
         """What they need is away: again soon, for as long as it takes. Or, `final`: given up, for people."""
         delay = delay or timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
-        await self._control.pool.execute(
+        await self._control.hot.execute(
             queries("outbox")["put_off_promises"],
             promises,
             self._control.replica,

@@ -1,6 +1,6 @@
 -- name: claim_tasks
 -- Queued to Running, for every task asked for at once: lease, history and pinned inputs in one statement. A row for
--- each question, in its order, whether it was claimed or not.
+-- each that was claimed, with the number of its question.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
 ), claimed AS (
@@ -19,7 +19,7 @@ WITH asked AS (
        -- IS TRUE keeps the planner from walking the index of all queued tasks instead of looking up this one.
        AND (t.status = 'Queued') IS TRUE -- fence
        AND t.woken_at IS NOT NULL
-    RETURNING t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
+    RETURNING a.n, t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
               t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id,
               j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), history AS (
@@ -44,19 +44,21 @@ WITH asked AS (
     SELECT task_id, attempt, org_id, dataset_uuid, version, last_commit FROM pinned
     ON CONFLICT DO NOTHING
 )
-SELECT a.n, a.task_id, was.status::text AS was, c.id IS NOT NULL AS claimed, c.org_id, c.job_id, c.attempt,
-       c.lease_token, c.lease_expires_at, c.timeout_seconds, c.input_versions::text AS trigger, c.invalidation_id,
+SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+       c.input_versions::text AS trigger, c.invalidation_id,
        (SELECT jsonb_agg(jsonb_build_object(
             'dataset_uuid', p.dataset_uuid, 'dataset_version', p.version, 'commit', p.last_commit, 'name', p.name, 'alias', p.alias,
             'storage_location', p.storage_location, 'where', p.where_tree, 'follows', p.triggers) ORDER BY p.position)
           FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s WHERE s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
+       (SELECT s.state FROM operator_state s
+         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
        c.bootstrap::text,
        (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
-  FROM asked a
-  LEFT JOIN claimed c ON c.id = a.task_id
-  LEFT JOIN tasks was ON was.id = a.task_id -- as it was before this statement
- ORDER BY a.n;
+  FROM claimed c;
+
+-- name: statuses
+-- What has become of tasks that could not be claimed.
+SELECT t.id, t.status::text FROM tasks t WHERE t.id = ANY ($1::uuid[]);
 
 -- name: fetch_task
 -- What a worker may see of a task without claiming it.

@@ -12,7 +12,8 @@ SELECT t.id, t.org_id, t.job_id, t.attempt, t.status::text, t.started_at, t.max_
    FOR NO KEY UPDATE;
 
 -- name: complete_plain
--- Many completions at once that carry events and no outputs: fence, end, history, events, promises, state, marks.
+-- Many completions at once that carry events and no outputs: fence, end, history, events, promises, state, marks. A
+-- row for each whose attempt and lease are the current ones, with the number of its question.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::bytea[], $5::jsonb[], $6::jsonb[])
         WITH ORDINALITY AS a (task_id, attempt, lease_token, hash, answer, state, n)
@@ -89,12 +90,8 @@ WITH asked AS (
       FROM ended e
      WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL
 )
-SELECT a.n, f.id IS NOT NULL AS is_current, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer,
-       f.job_id, t.status::text AS now_status
-  FROM asked a
-  LEFT JOIN fenced f ON f.n = a.n
-  LEFT JOIN tasks t ON t.id = a.task_id
- ORDER BY a.n;
+SELECT f.n, f.job_id, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer
+  FROM fenced f;
 
 -- name: end_task
 -- The end of a fenced attempt, whatever it is; the caller holds the row through lock_fenced.

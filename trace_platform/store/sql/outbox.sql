@@ -52,12 +52,18 @@ SELECT id, kind::text, attempts FROM outbox
  ORDER BY available_at, id
  LIMIT $2;
 
--- name: next_due
--- How long until something becomes due by itself: the loop sleeps so long unless it is woken.
-SELECT extract(epoch FROM min(at) - now())::float8 FROM (
-    SELECT min(available_at) AS at FROM outbox WHERE status = 'Pending'
-    UNION ALL SELECT min(taken_until) FROM outbox WHERE status = 'Processing'
-) AS times;
+-- name: look
+-- What there is to do besides routing events, of which there is seldom any; and how long until something becomes due
+-- by itself: the loop sleeps so long unless it is woken.
+SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now())
+           AS invalidations,
+       EXISTS (SELECT FROM outbox
+                WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer') AND available_at <= now())
+           OR EXISTS (SELECT FROM outbox WHERE status = 'Processing' AND taken_until <= now()) AS promises,
+       EXISTS (SELECT FROM tasks WHERE status = 'Queued' AND woken_at IS NULL) AS waiting,
+       extract(epoch FROM least(
+           (SELECT min(available_at) FROM outbox WHERE status = 'Pending'),
+           (SELECT min(taken_until) FROM outbox WHERE status = 'Processing')) - now())::float8 AS next_due;
 
 -- name: list_outbox
 -- For people: promises by state, the newest first.
@@ -82,3 +88,14 @@ SELECT id, jsonb_build_object(
            'producer', jsonb_build_object('task_id', task_id, 'attempt', attempt))::text AS message
   FROM buffer_publishes
  WHERE id = ANY ($1::uuid[]);
+
+-- name: forget_kept
+-- Of the next promises by id, those that were kept before the time we keep them for are deleted. What was given up
+-- stays, for people. `over`: up to where there is nothing left to wait for.
+WITH seen AS (
+    SELECT id, status, processed_at < now() - $2::interval AS is_old FROM outbox WHERE id > $1 ORDER BY id LIMIT $3
+), forgotten AS (
+    DELETE FROM outbox o USING seen s WHERE o.id = s.id AND s.is_old AND s.status = 'Done' AND o.status = 'Done'
+    RETURNING o.id
+)
+SELECT (SELECT count(*) FROM forgotten) AS forgotten, (SELECT max(id) FROM seen WHERE is_old) AS over;

@@ -9,11 +9,13 @@ WITH due AS (
      LIMIT $1
        FOR UPDATE SKIP LOCKED
 ), told AS (
-    -- The generation may have left since the event was accepted: then it is kept for the record only.
-    SELECT e.*, due.jobs, served.dataset_version IS NOT NULL AS is_served
+    -- The generation may have left since the event was accepted: then it is kept for the record only. A row for every
+    -- promise, so that none of what follows has to join one list with another: that would cost the square of the batch.
+    SELECT due.id AS promise, due.jobs, e.id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value,
+           e.partition_key, e.block_range, e.commit_number, served.dataset_version IS NOT NULL AS is_served
       FROM due
-      JOIN events e ON e.id = due.event_id
-      JOIN datasets d ON d.id = e.dataset_uuid
+      LEFT JOIN events e ON e.id = due.event_id
+      LEFT JOIN datasets d ON d.id = e.dataset_uuid
       LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
       LEFT JOIN dag_version_datasets served
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
@@ -72,8 +74,8 @@ WITH due AS (
            last_error = CASE WHEN told.id IS NULL THEN 'there is no such event' END,
            attempts = attempts + 1,
            processed_at = now()
-      FROM due LEFT JOIN told ON told.id = due.event_id
-     WHERE o.id = due.id
+      FROM told
+     WHERE o.id = told.promise
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
        (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
@@ -89,7 +91,7 @@ WITH due AS (
      LIMIT $1
        FOR UPDATE SKIP LOCKED
 ), told AS (
-    SELECT v.*, due.jobs FROM due JOIN data_invalidations v ON v.id = due.invalidation_id
+    SELECT due.id AS promise, due.jobs, v.* FROM due LEFT JOIN data_invalidations v ON v.id = due.invalidation_id
 ), wanted AS (
     SELECT DISTINCT ON (v.id, j.id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
            lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
@@ -131,8 +133,8 @@ WITH due AS (
            last_error = CASE WHEN told.id IS NULL THEN 'there is no such invalidation' END,
            attempts = attempts + 1,
            processed_at = now()
-      FROM due LEFT JOIN told ON told.id = due.invalidation_id
-     WHERE o.id = due.id
+      FROM told
+     WHERE o.id = told.promise
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
        (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
