@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+import structlog
 from pydantic import SecretStr
 
 from tests.dispatcher.chain import claimed, completion, drained
@@ -130,12 +132,15 @@ class Running:
 def running(home: Home, state_db: str, queue_db: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
+    # The system runs in this process: what it says for its log must not stand in what a verb prints.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     made = Running(home, state_db, queue_db)
     made.start()
     try:
         yield made
     finally:
         made.stop()
+        structlog.reset_defaults()
 
 
 @pytest.fixture
