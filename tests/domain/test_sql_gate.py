@@ -125,4 +125,4 @@ def test_lineage_follows_columns_through_withs_subqueries_unions_and_stars(query
 
 
 def test_a_column_without_a_name_is_found() -> None:
-    assert list(unnamed_columns(check_sql("SELECT a, a + 1, *, count(*) AS n FROM t GROUP BY a", {"t"}))) == [2]
+    assert list(unnamed_columns(check_sql("SELECT a, a + 1, *, count(*) AS n, max(a), t.s.f FROM t", {"t"}))) == [2, 5]

@@ -114,9 +114,8 @@ async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, 
             if how == "canceled":
                 await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")
             else:
-                await rig.walk.control.pool.execute(
-                    "UPDATE tasks SET lease_expires_at = now() WHERE id = $1", row["id"]
-                )
+                taken = "UPDATE tasks SET lease_token = gen_random_uuid(), lease_expires_at = now() WHERE id = $1"
+                await rig.walk.control.pool.execute(taken, row["id"])
             async with asyncio.timeout(60):
                 while not ended:  # noqa: ASYNC110 - a thread's work is waited for
                     await asyncio.sleep(0.05)

@@ -29,7 +29,7 @@ def column_lineage(checked: CheckedSql) -> tuple[ColumnSource, ...]:
 def unnamed_columns(checked: CheckedSql) -> Iterator[int]:
     """Positions, from 1, of result columns that have no name of their own."""
     for number, one in enumerate(_first_select(checked.tree).expressions, start=1):
-        if not one.alias_or_name and not one.is_star:
+        if not _name(one) and not one.is_star:
             yield number
 
 
@@ -114,7 +114,7 @@ def _select(tree: exp.Select, scope: _Scope) -> dict[str, frozenset[Origin]]:
             for name, origins in _star(one, sources).items():
                 found[name] = found.get(name, frozenset()) | origins
         else:
-            name = one.alias_or_name or f"column {number + 1}"
+            name = _name(one) or f"column {number + 1}"
             found[name] = _origins(one, sources, scope)
     return found
 
@@ -199,6 +199,11 @@ def _column(column: exp.Column, sources: Mapping[str, _Relation]) -> frozenset[O
     certain = [relation for relation in sources.values() if relation.has(first)]
     possible = certain or [relation for relation in sources.values() if relation.has(first) is None]
     return frozenset().union(*(relation.column(first) for relation in possible))
+
+
+def _name(one: exp.Expr) -> str:
+    """Of a result column; Spark would name others by their text, which nobody can rely on."""
+    return one.alias_or_name if isinstance(one, exp.Alias | exp.Column | exp.Dot) else ""
 
 
 def _first_select(tree: exp.Expr) -> exp.Select:
