@@ -68,12 +68,12 @@ async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lo
     assert min(rig.hot_marks(version)) >= 20  # what is cold has left the hot table
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 async def test_after_any_storm_of_reorgs_and_restarts_hot_and_cold_equal_the_final_chain(rig: Rig, seed: int) -> None:
     await rig.deploy(FOLLOW)
     dice = random.Random(seed)  # noqa: S311 - a story to be told again
     version = await rig.version("live", "follow")
-    for _ in range(3):  # each time with a worker that knows nothing of the one before
+    for _ in range(2):  # each time with a worker that knows nothing of the one before
         async with working(rig.worker(f"worker {uuid4()}")):
             for _ in range(6):
                 _happens(rig, dice)
