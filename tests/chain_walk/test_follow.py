@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 FOLLOW = """
 name: live
-defaults: {runtime: ecs_platform}
+defaults: {runtime: ecs_platform, retry: {backoff: 1s, max_backoff: 1s}}
 jobs:
   - name: follow
     operator: block_follower
@@ -36,7 +36,6 @@ jobs:
       - {from: {job: follow, output: transactions}, trigger: false}
       - {from: {job: follow, output: logs}, trigger: false}
     outputs: [blocks, transactions, logs]
-    retry: {backoff: 1s, max_backoff: 1s}
 """
 
 
