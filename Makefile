@@ -19,8 +19,8 @@ demo: setup ## the whole platform on a dev chain, start to end
 up: setup ## the platform, until Ctrl-C
 	@$(BIN)/trace up $(ARGS)
 
-test: setup ## the tests (ARGS="tests/store -x")
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## the tests, two files at a time (ARGS="tests/store -x", WORKERS=0 for one)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile $(ARGS)
 
 check: setup ## ruff, mypy and import-linter
 	@$(BIN)/ruff check
