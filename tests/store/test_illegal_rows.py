@@ -169,6 +169,7 @@ LEGAL: dict[str, Row] = {
     "outbox": {"org_id": uid("org a"), "kind": "enqueue_task", "payload": "{}"},
     "sources": {"job_id": uid("job a"), "org_id": uid("org a")},
     "reconcile_marks": {"only_one": True},
+    "janitor_marks": {"only_one": True},
     "source_drains": {"until": "infinity"},
     "pauses": {
         "org_id": uid("org a"),
@@ -859,6 +860,7 @@ CASES = [
         ),
     ),
     *of("reconcile_marks", ("the watch has one row", "has_one_row", {"only_one": False})),
+    *of("janitor_marks", ("the janitor has one mark", "has_one_row", {"only_one": False})),
     *of(
         "source_drains",
         ("a drain has one row", "has_one_row", {"only_one": False}),

@@ -25,6 +25,7 @@ OVER_HISTORY = {
     "idx_tasks_job_dedupe",
     "idx_tasks_memo",
     "task_attempts_pkey",
+    "idx_task_attempts_begun",
     "events_pkey",
     "events_once",
     "idx_events_made",

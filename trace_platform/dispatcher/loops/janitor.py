@@ -1,8 +1,8 @@
 """Files that no commit names are removed: those of attempts that failed, were lost, or were old news.
 
 An attempt writes into a folder of its own. Some time after it ended, when nobody can be writing there any more, what a
-commit names stays and the rest goes. Each attempt is looked at once. A file of a former commit stays: readers may have
-pinned it.
+commit names stays and the rest goes. Attempts are looked at once, in the order in which they began. A file of a former
+commit stays: readers may have pinned it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from trace_platform.store.queries import queries
 BATCH = 100
 GRACE = timedelta(hours=1)
 """Longer than an attempt that lost its lease can go on writing unnoticed."""
+BEAT_SECONDS = 60.0
 
 
 class Janitor:
@@ -30,23 +31,34 @@ class Janitor:
         self._grace = grace
 
     async def once(self) -> int:
-        """Under locks on the attempts, which nobody else wants any more; the store is asked meanwhile."""
+        """How many attempts it has done with. The store is asked under the mark's lock, which only janitors want."""
         sql = queries("janitor")
         async with self._control.pool.acquire() as connection, connection.transaction():
-            rows = await connection.fetch(sql["take_ended"], self._grace, BATCH)
-            if not rows:
+            mark = await connection.fetchval(sql["take_mark"])
+            first = None if mark is None else await connection.fetchval(sql["first_begun"], mark)
+            if first is None:
                 return 0
-            folders = list(_folders(rows))
-            found = await connection.fetch(sql["named_files"], [str(folder) for folder in folders])
-            named = {Folder.parse(row["location"]).object(row["name"]) for row in found}
-            await asyncio.to_thread(_sweep, self._control.objects, folders, named)
-            tasks, attempts = [row["task_id"] for row in rows], [row["attempt"] for row in rows]
-            await connection.execute(sql["mark_swept"], tasks, attempts)
-        return len(rows)
+            rows = await connection.fetch(sql["begun_since"], mark, first, self._grace, BATCH)
+            done = _settled(rows)
+            if done:
+                await self._sweep(connection, done)
+                await connection.execute(sql["set_mark"], done[-1]["started_at"])
+        return len(done)
 
     async def next_due(self) -> float | None:
-        found: float | None = await self._control.pool.fetchval(queries("janitor")["next_ended"], self._grace)
-        return None if found is None else max(found, 0.001)
+        return BEAT_SECONDS
+
+    async def _sweep(self, connection: asyncpg.pool.PoolConnectionProxy, rows: Sequence[asyncpg.Record]) -> None:
+        folders = list(_folders(rows))
+        found = await connection.fetch(queries("janitor")["named_files"], [str(folder) for folder in folders])
+        named = {Folder.parse(row["location"]).object(row["name"]) for row in found}
+        await asyncio.to_thread(_remove, self._control.objects, folders, named)
+
+
+def _settled(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
+    """Those before the first that may still write; of some that began at one moment, all or none."""
+    waiting = next((row["started_at"] for row in rows if not row["settled"]), None)
+    return [row for row in rows if waiting is None or row["started_at"] < waiting]
 
 
 def _folders(rows: Sequence[asyncpg.Record]) -> Iterator[Folder]:
@@ -55,7 +67,7 @@ def _folders(rows: Sequence[asyncpg.Record]) -> Iterator[Folder]:
             yield attempt_folder(location, row["task_id"], row["attempt"])
 
 
-def _sweep(objects: ObjectStore, folders: Sequence[Folder], named: set[ObjectName]) -> None:
+def _remove(objects: ObjectStore, folders: Sequence[Folder], named: set[ObjectName]) -> None:
     for folder in folders:
         there = [stored.name for stored in objects.objects(folder)]
         kept = {name for name in there if name in named}

@@ -1,7 +1,16 @@
--- name: take_ended
--- Attempts that ended longer than $1 ago and were not looked at, with where their job writes files. Locked: replicas
--- share the work.
-SELECT a.task_id, a.attempt,
+-- name: take_mark
+-- Where the janitor stands, for the one replica that gets it; the others have nothing to do.
+SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
+
+-- name: first_begun
+-- When the first attempt after the mark began.
+SELECT min(started_at) FROM task_attempts WHERE started_at > $1;
+
+-- name: begun_since
+-- Attempts that began after the mark, within an hour of the first of them, in their order, with where their job writes
+-- files; `settled` says whether nobody can be writing there any more. A source writes no files, and never ends.
+SELECT a.task_id, a.attempt, a.started_at,
+       a.ended_at < now() - $3::interval OR t.timeout_seconds IS NULL AS settled,
        (SELECT array_agg(v.storage_location)
           FROM dag_version_datasets served JOIN dataset_versions v ON v.id = served.dataset_version
          WHERE served.dag_version_id = j.dag_version_id AND served.dataset_uuid = ANY (j.output_datasets)
@@ -9,10 +18,9 @@ SELECT a.task_id, a.attempt,
   FROM task_attempts a
   JOIN tasks t ON t.id = a.task_id
   JOIN jobs j ON j.id = t.job_id
- WHERE a.swept_at IS NULL AND a.ended_at < now() - $1::interval
- ORDER BY a.ended_at
- LIMIT $2
-   FOR UPDATE OF a SKIP LOCKED;
+ WHERE a.started_at > $1 AND a.started_at <= $2::timestamptz + interval '1 hour'
+ ORDER BY a.started_at
+ FETCH FIRST $4 ROWS WITH TIES;
 
 -- name: named_files
 -- The files in these folders that some commit names, now or in the past.
@@ -20,13 +28,6 @@ SELECT p.location, f ->> 'name' AS name
   FROM partition_versions p, jsonb_array_elements(p.files) AS f
  WHERE p.location = ANY ($1::text[]);
 
--- name: mark_swept
--- They were looked at.
-UPDATE task_attempts a SET swept_at = now()
-  FROM unnest($1::uuid[], $2::int[]) AS s (task_id, attempt)
- WHERE a.task_id = s.task_id AND a.attempt = s.attempt;
-
--- name: next_ended
--- Seconds until the oldest is due.
-SELECT extract(epoch FROM min(ended_at) + $1::interval - now())::float8
-  FROM task_attempts WHERE swept_at IS NULL AND ended_at IS NOT NULL;
+-- name: set_mark
+-- Attempts that began until then were looked at.
+UPDATE janitor_marks SET swept_until = $1;

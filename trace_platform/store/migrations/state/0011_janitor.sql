@@ -1,6 +1,16 @@
--- Attempts that have ended leave files; which of them were looked at is kept, so that each is looked at once.
+-- Attempts that have ended leave files; how far they were looked at is kept, so that each is looked at once.
 
-ALTER TABLE task_attempts ADD COLUMN swept_at timestamptz;
-COMMENT ON COLUMN task_attempts.swept_at IS 'When the janitor removed what this attempt wrote and no commit names.';
-CREATE INDEX idx_task_attempts_unswept ON task_attempts (ended_at) WHERE swept_at IS NULL AND ended_at IS NOT NULL;
-COMMENT ON INDEX idx_task_attempts_unswept IS 'What the janitor has before it, the oldest first.';
+CREATE TABLE janitor_marks (
+    only_one boolean PRIMARY KEY DEFAULT true,
+    swept_until timestamptz NOT NULL DEFAULT '-infinity',
+    CONSTRAINT janitor_marks_has_one_row CHECK (only_one)
+);
+COMMENT ON TABLE janitor_marks IS 'Where the janitor stands; one row, and whoever locks it is the one replica that sweeps.';
+COMMENT ON COLUMN janitor_marks.swept_until IS
+    'Attempts that started until then were looked at: what they wrote and no commit names is gone.';
+INSERT INTO janitor_marks DEFAULT VALUES;
+
+-- Attempts lie in the order in which they began, and a beginning never changes: a summary finds those of some hour.
+CREATE INDEX idx_task_attempts_begun ON task_attempts USING brin (started_at)
+    WITH (pages_per_range = 32, autosummarize = on);
+COMMENT ON INDEX idx_task_attempts_begun IS 'The attempts that began in some hour, for the janitor.';
