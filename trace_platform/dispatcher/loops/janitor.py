@@ -34,6 +34,7 @@ class Janitor:
         """How many attempts it has done with. The store is asked under the mark's lock, which only janitors want."""
         sql = queries("janitor")
         async with self._control.pool.acquire() as connection, connection.transaction():
+            await connection.execute(sql["first_mark"])
             mark = await connection.fetchval(sql["take_mark"])
             first = None if mark is None else await connection.fetchval(sql["first_begun"], mark)
             if first is None:

@@ -1,3 +1,7 @@
+-- name: first_mark
+-- The mark, if nobody has made it yet.
+INSERT INTO janitor_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
+
 -- name: take_mark
 -- Where the janitor stands, for the one replica that gets it; the others have nothing to do.
 SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;

@@ -8,7 +8,6 @@ CREATE TABLE janitor_marks (
 COMMENT ON TABLE janitor_marks IS 'Where the janitor stands; one row, and whoever locks it is the one replica that sweeps.';
 COMMENT ON COLUMN janitor_marks.swept_until IS
     'Attempts that started until then were looked at: what they wrote and no commit names is gone.';
-INSERT INTO janitor_marks DEFAULT VALUES;
 
 -- Attempts lie in the order in which they began, and a beginning never changes: a summary finds those of some hour.
 CREATE INDEX idx_task_attempts_begun ON task_attempts USING brin (started_at)
