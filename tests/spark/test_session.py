@@ -174,9 +174,20 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="Spark Connect's packages are installed")
 def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="not installed") as refused:
-        start_session(SparkOptions(local_dir=tmp_path, remote="sc://127.0.0.1:1"), None, {})
-    assert "pyspark[connect]" in str(refused.value.hint)
+    """In a process of its own: one that has had a classic session cannot have the other kind."""
+    code = (
+        "import pathlib, sys\n"
+        "from trace_platform.errors import SetupError\n"
+        "from trace_platform.spark.configuration import SparkOptions\n"
+        "from trace_platform.spark.session import start_session\n"
+        "try:\n"
+        "    start_session(SparkOptions(pathlib.Path(sys.argv[1]), remote='sc://127.0.0.1:1'), None, {})\n"
+        "except SetupError as refused:\n"
+        "    print(refused.message, '|', refused.hint)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert "not installed" in said.stdout
+    assert "pyspark[connect]" in said.stdout
 
 
 def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variables(tmp_path: Path) -> None:
