@@ -174,7 +174,7 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="Spark Connect's packages are installed")
 def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
-    """In a process of its own: one that has had a classic session cannot have the other kind."""
+    """In a process of its own: pyspark ends one whose main module has no file, which it takes for its own tests."""
     code = (
         "import pathlib, sys\n"
         "from trace_platform.errors import SetupError\n"
@@ -185,7 +185,9 @@ def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> No
         "except SetupError as refused:\n"
         "    print(refused.message, '|', refused.hint)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    file = tmp_path / "ask.py"
+    file.write_text(code)
+    said = subprocess.run([sys.executable, file, tmp_path], capture_output=True, text=True, check=True)
     assert "not installed" in said.stdout
     assert "pyspark[connect]" in said.stdout
 
