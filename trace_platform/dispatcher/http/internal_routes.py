@@ -25,7 +25,7 @@ from trace_platform.dispatcher.names import fields
 from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
-from trace_platform.observe.logs import is_debugging, speak_also_of
+from trace_platform.observe.logs import is_debugging, speak_also_of, speaking_of
 from trace_platform.observe.metrics import OPENMETRICS_TEXT
 from trace_platform.observe.tracing import is_tracing, note
 from trace_platform.store.db import OUTAGES, answers
@@ -110,7 +110,8 @@ def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], work
     """Each with its own subject: a request about many is nobody's."""
     for one in answers:
         if isinstance(one, Claimed) and (job := control.names.of(one.task.task_id)) is not None:
-            log.debug("claimed", worker=worker, **fields(job, one.task.task_id, one.attempt))
+            with speaking_of(**fields(job, one.task.task_id, one.attempt)):
+                log.debug("claimed", worker=worker)
 
 
 def _name(subject: dict[str, Any], worker: str) -> None:
