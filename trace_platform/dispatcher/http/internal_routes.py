@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import ClaimBatchAnswer, ClaimBatchRequest, Claimed, ClaimRequest, DrainAnswer
+from trace_platform.contracts import ClaimBatchAnswer, ClaimBatchRequest, Claimed, ClaimRequest, DrainAnswer, NotClaimed
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
@@ -24,7 +25,7 @@ from trace_platform.dispatcher.names import fields
 from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
-from trace_platform.observe.logs import is_debugging, speak_also_of
+from trace_platform.observe.logs import is_debugging, speak_also_of, speaking_of
 from trace_platform.observe.metrics import OPENMETRICS_TEXT
 from trace_platform.observe.tracing import is_tracing, note
 from trace_platform.store.db import OUTAGES, answers
@@ -94,12 +95,23 @@ def _claims(control: Control, gate: WorkerGate) -> list[Route]:
         await gate.require(request)
         asked = await read(request, ClaimBatchRequest)
         one_by_one = (ClaimRequest(task_id=task_id, worker_id=asked.worker_id) for task_id in asked.task_ids)
-        return json_response(ClaimBatchAnswer(answers=await claim.together(one_by_one)))
+        answers = await claim.together(one_by_one)
+        if is_debugging():
+            _say_claimed(control, answers, asked.worker_id)
+        return json_response(ClaimBatchAnswer(answers=answers))
 
     return [
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
     ]
+
+
+def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:
+    """Each with its own subject: a request about many is nobody's."""
+    for one in answers:
+        if isinstance(one, Claimed) and (job := control.names.of(one.task.task_id)) is not None:
+            with speaking_of(**fields(job, one.task.task_id, one.attempt)):
+                log.debug("claimed", worker=worker)
 
 
 def _name(subject: dict[str, Any], worker: str) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.route_event import BATCH, HOLD, route
+from trace_platform.dispatcher.route_event import BATCH, HOLD, Routed, route
 from trace_platform.dispatcher.run_in_process import run_in_process
 from trace_platform.domain.task import Backoff, retry_delay
 from trace_platform.errors import Unavailable
@@ -29,11 +29,6 @@ BACKOFF = Backoff(1, 300)
 NOWHERE_DELAY = timedelta(minutes=1)
 """How soon to try again a task whose runtime the settings do not know: they may, after a restart."""
 BUFFER_QUEUE = "buffer"
-ROUTED = {
-    "route_event": "drain_outbox.events_routed",
-    "route_invalidation": "drain_outbox.invalidations_routed",
-}
-"""The crash point after each."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +49,18 @@ class Drain:
         self._next_due: float | None = None
 
     async def once(self) -> int:
-        done = await self._route("route_event")
+        events = await route(self._control, "route_event")
+        crash_point("drain_outbox.events_routed", when=events.handled)
+        await self._wake(events)
+        done = events.handled
         seen = await self._control.hot.fetchrow(queries("outbox")["look"])
         assert seen is not None  # noqa: S101 - a SELECT of scalars always has its row
         self._next_due = seen["next_due"]
         if seen["invalidations"]:
-            done += await self._route("route_invalidation")
+            invalidations = await route(self._control, "route_invalidation")
+            crash_point("drain_outbox.invalidations_routed", when=invalidations.handled)
+            await self._wake(invalidations)
+            done += invalidations.handled
         if seen["waiting"]:
             woken = int(await self._control.hot.fetchval(queries("route")["wake_waiting"]))
             crash_point("drain_outbox.slots_given", when=woken)
@@ -75,12 +76,9 @@ class Drain:
         """As the last look found it: when it is asked, that look found nothing to do, so nothing has changed since."""
         return self._next_due
 
-    async def _route(self, kind: str) -> int:
-        routed = await route(self._control, kind)
-        crash_point(ROUTED[kind], when=routed.handled)
+    async def _wake(self, routed: Routed) -> None:
         await self._keep([self._wake_up(one.promise, one.payload) for one in routed.wake_ups])
         crash_point("drain_outbox.wake_ups_kept", when=routed.wake_ups)
-        return routed.handled
 
     async def _take(self) -> tuple[list[Promise], int]:
         """What can be kept, and how many were given up: one that nobody can read must not hold up the others."""
