@@ -56,6 +56,8 @@ async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lo
             rig.devchain.mine(5)
             rig.devchain.reorg(depth)
             await rig.until_followed(version)
+        rig.devchain.reorg(4, 4)  # as high as before: only its hashes tell
+        await rig.until_followed(version)
         rig.devchain.mine(30)
         await rig.until_followed(version)
         await rig.settled()

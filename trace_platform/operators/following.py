@@ -10,6 +10,7 @@ already, and an event of the same range would be known as the one they ran for.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ import structlog
 from trace_platform.chain.fetch import Fetched, fetch_with
 from trace_platform.chain.rpc import RpcClient
 from trace_platform.chain.schemas import SCHEMAS
-from trace_platform.chain.tip import Heads, head_number, headers, heads
+from trace_platform.chain.tip import Heads, headers, heads
 from trace_platform.contracts import EventBody, InvalidationBody
 from trace_platform.errors import ProviderError, SnapshotMoved, TraceError
 from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
@@ -39,6 +40,7 @@ log = structlog.get_logger()
 LOOK_BACK: Final = 64
 """Blocks compared at once on the way back to a fork."""
 AFTER_TROUBLE_SECONDS: Final = 1.0
+LOOK_UP_SECONDS: Final = 0.5
 
 
 async def follow(ctx: TaskContext[Config]) -> None:
@@ -61,8 +63,8 @@ class Follower:
     ctx: TaskContext[Config]
     client: RpcClient
     connection: psycopg.Connection[Any] | None = None
-    seen: int = -1
-    """The head when there was last nothing to do: until it changes, one cheap question is enough."""
+    at: int = 0
+    """The last block that was written, for people."""
     tables: Mapping[str, HotTable] = field(init=False)
     prepared: bool = False
 
@@ -93,18 +95,14 @@ class Follower:
             await self._wait_out(trouble)
             return
         if not wrote:
-            await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, self.ctx.config.poll_seconds)
+            await self._pause(self.ctx.config.poll_seconds)
 
     async def step(self) -> bool:
         """One batch of blocks; whether there was anything to do."""
         connection = self._connected()
         self._tell(connection)
-        if await head_number(self.client) == self.seen:
-            return False
-        tip = await heads(self.client)
-        wrote = await self._catch_up(connection, tip)
+        wrote = await self._catch_up(connection, await heads(self.client))
         self._tell(connection)
-        self.seen = -1 if wrote else tip.latest.number
         return wrote
 
     async def _catch_up(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
@@ -142,6 +140,7 @@ class Follower:
             for span in self._cut(max(first, told_to + 1), last):
                 self._announce(connection, "event", span)
             self._announce_final(connection, tip)
+        self.at = last
         self.ctx.progress(last, tip.latest.number, "reorg" if reorg else "follows the tip")
 
     def _settle(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
@@ -250,10 +249,16 @@ class Follower:
     async def _wait_out(self, trouble: Exception) -> None:
         said = trouble.message if isinstance(trouble, TraceError) else "the data database does not answer"
         log.warning("follower waits", because=said)
-        self.ctx.progress(max(self.seen, 0), None, f"waits: {said}")
+        self.ctx.progress(self.at, None, f"waits: {said}")
         if isinstance(trouble, psycopg.OperationalError):
             self.close()
-        await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, AFTER_TROUBLE_SECONDS)
+        await self._pause(AFTER_TROUBLE_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        """Cut short when it is to stop, for whichever reason."""
+        until = time.monotonic() + seconds
+        while not _over(self.ctx) and (left := until - time.monotonic()) > 0:
+            await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, min(left, LOOK_UP_SECONDS))
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self.connection is None:
