@@ -60,7 +60,12 @@ class Coalesced(Generic[Q, A]):
         asked: list[tuple[Q, asyncio.Future[A], Any]] = [(one, loop.create_future(), here()) for one in questions]
         self._waiting += asked
         self._go()
-        await asyncio.wait([answer for _, answer, _ in asked])
+        try:
+            await asyncio.wait([answer for _, answer, _ in asked])
+        except asyncio.CancelledError:
+            for _, answer, _ in asked:
+                answer.cancel()
+            raise
         for _, answer, _ in asked:
             answer.exception()  # each is heard of, though only one is raised
         return [answer.result() for _, answer, _ in asked]
@@ -70,9 +75,12 @@ class Coalesced(Generic[Q, A]):
         while self._free and self._waiting:
             if self._tasks and loop.time() < self._slow_after:
                 return  # the batch that runs calls again when it is done, or when it has become slow
+            batch = self._take()
+            if not batch:
+                return
             self._free -= 1
             self._slow_after = loop.time() + SLOW_SECONDS
-            task = asyncio.create_task(self._one_batch(self._take()), context=self._context.copy())
+            task = asyncio.create_task(self._one_batch(batch), context=self._context.copy())
             alarm = loop.call_later(SLOW_SECONDS, self._go)
             self._tasks.add(task)
             task.add_done_callback(partial(self._over, alarm))
@@ -84,10 +92,12 @@ class Coalesced(Generic[Q, A]):
             self._go()
 
     def _take(self) -> list[tuple[Q, asyncio.Future[A], Any]]:
-        """As many as may go together: two questions about one thing never do."""
+        """As many as may go together: two questions about one thing never do. Nobody's question is asked no more."""
         batch: dict[Hashable, tuple[Q, asyncio.Future[A], Any]] = {}
         left = []
         for waiting in self._waiting:
+            if waiting[1].done():  # its caller has gone, perhaps with the whole loop: no batch may be begun for it
+                continue
             key = self._key(waiting[0])
             if key in batch or len(batch) >= self._most:
                 left.append(waiting)
