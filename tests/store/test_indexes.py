@@ -49,6 +49,10 @@ QUESTIONS = {
         "idx_tasks_job_dedupe",
         "SELECT id FROM tasks WHERE job_id = $1::uuid AND dedupe_key = $2::text",
     ),
+    "attempts_after_the_janitors_mark": (
+        "idx_task_attempts_begun",
+        "SELECT task_id FROM task_attempts WHERE started_at > $1 ORDER BY started_at FETCH FIRST 500 ROWS WITH TIES",
+    ),
     "depth_of_a_queue": (
         "idx_tasks_queued",
         "SELECT count(*) FROM tasks WHERE status = 'Queued' AND job_id = $1::uuid",

@@ -19,7 +19,7 @@ from trace_platform.markers import MARKER, attempt_folder
 from trace_platform.ports import ObjectStore
 from trace_platform.store.queries import queries
 
-BATCH = 100
+BATCH = 500
 GRACE = timedelta(hours=1)
 """Longer than an attempt that lost its lease can go on writing unnoticed."""
 BEAT_SECONDS = 60.0
@@ -36,10 +36,9 @@ class Janitor:
         async with self._control.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
             mark = await connection.fetchval(sql["take_mark"])
-            first = None if mark is None else await connection.fetchval(sql["first_begun"], mark)
-            if first is None:
+            if mark is None:
                 return 0
-            rows = await connection.fetch(sql["begun_since"], mark, first, self._grace, BATCH)
+            rows = await connection.fetch(sql["begun_since"], mark, self._grace, BATCH)
             done = _settled(rows)
             if done:
                 await self._sweep(connection, done)
