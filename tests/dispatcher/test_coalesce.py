@@ -63,7 +63,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_batch_leaves_no_batch_behind(caplog
         return questions
 
     async def main() -> None:
-        ask: Coalesced[int, int] = Coalesced(stubborn, key=lambda one: 0)
+        ask: Coalesced[int, int] = Coalesced(stubborn, key=lambda _: 0)
         callers = [asyncio.create_task(ask(one)) for one in range(3)]
         await asyncio.sleep(0.01)
         assert not any(caller.done() for caller in callers)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.domain.objects import Folder
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest
+from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
 from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +115,24 @@ async def test_files_with_their_marker_are_committed_and_listed(control: Control
     assert (partition.start, partition.end, partition.row_count) == (100, 199, 100)
     assert partition.files[0]["name"] == "first_100_199.parquet"
     assert partition.location == str(folder_of(task))
+
+
+async def test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    asked = FilesRequest(
+        task_id=task.task.task_id,
+        attempt=task.attempt,
+        lease_token=task.lease_token,
+        dataset_uuid=chain.datasets["first"],
+    )
+    await list_files(control, asked, claims)
+    for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
+        with pytest.raises(LeaseLost, match="another attempt"):
+            await list_files(control, msgspec.structs.replace(asked, **forged), claims)
+    await finish(control, task, claims, staged(control, chain, task, (0, 99)))
+    with pytest.raises(LeaseLost, match="the task is Completed"):
+        await list_files(control, asked, claims)
 
 
 async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_later(control: Control) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.dispatcher import test_lifecycle as lifecycle
+from tests.dispatcher import test_outputs as outputs
 from tests.dispatcher.support import control_for
 from trace_platform.dispatcher.control import Control
 from trace_platform.store import queries as queries_module
@@ -34,6 +35,7 @@ SCENARIOS: list[Callable[[Control], Awaitable[None]]] = [
     lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=False),
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=True),
+    outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files,
 ]
 
 

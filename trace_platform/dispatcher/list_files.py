@@ -13,6 +13,7 @@ import msgspec
 from trace_platform.capability.claims import Claims, GrantedDataset
 from trace_platform.contracts import FilesAnswer, FilesRequest, PartitionFiles
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.require_lease import require_lease
 from trace_platform.domain.ranges import InvalidRange, Range, inclusive
 from trace_platform.errors import Forbidden, InvalidRequest
 from trace_platform.store.queries import queries
@@ -20,6 +21,7 @@ from trace_platform.store.queries import queries
 
 async def list_files(control: Control, request: FilesRequest, claims: Claims) -> FilesAnswer:
     granted, span, sql = _granted(request, claims), _span(request), queries("files")
+    await require_lease(control, request)
     head = await control.pool.fetchrow(sql["generation_head"], granted.dataset_version)
     latest = head["last_commit"] or 0 if head else 0
     commit = latest if granted.commit is None else granted.commit

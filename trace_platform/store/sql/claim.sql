@@ -101,3 +101,12 @@ SELECT a.n, r.lease_expires_at, t.status::text, t.completed_at AS canceled_at, t
   LEFT JOIN tasks t ON t.id = a.task_id
   LEFT JOIN renewed r ON r.id = a.task_id
  ORDER BY a.n;
+
+-- name: status_of_attempt
+-- How a task stands, for whoever holds its current attempt and lease.
+SELECT t.status::text
+  FROM tasks t
+ WHERE true
+   AND t.attempt = $2 -- fence
+   AND t.lease_token = $3 -- fence
+   AND t.id = $1;
