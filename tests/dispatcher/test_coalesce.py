@@ -41,7 +41,7 @@ async def test_a_question_whose_caller_has_gone_is_not_asked(together: bool) -> 
     ask: Coalesced[int, int] = Coalesced(run, key=lambda one: one)
     one = asyncio.create_task(ask(1))
     await asyncio.sleep(0)
-    gone = asyncio.create_task(ask.together([2, 3]) if together else ask(2))  # type: ignore[arg-type]
+    gone = asyncio.create_task(ask.together([2, 3]) if together else ask(2))
     await asyncio.sleep(0)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):

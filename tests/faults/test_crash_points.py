@@ -7,6 +7,7 @@ people and tasks go on asking. A point at which nobody dies fails the test. Then
 from __future__ import annotations
 
 import ast
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from trace_platform.crash_points import POINTS
 pytestmark = pytest.mark.anyio
 
 KEYS = [one for one in POINTS if one.startswith("keep_keys.")]
+CLEARING = [one for one in POINTS if one.startswith(("janitor.", "forget."))]
 AT_WORKERS = [
     one
     for one in POINTS
@@ -28,7 +30,7 @@ AT_WORKERS = [
 ]
 PEOPLE = list(POINTS[: POINTS.index("claim_task.before_commit")])
 TASKS = list(POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")])
-LOOPS = [one for one in POINTS if one not in {*KEYS, *AT_WORKERS, *PEOPLE, *TASKS}]
+LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS}]
 DISTURBED = Faults(seed=1, lost=0.3)
 """So that promises are put off, which is a commit too."""
 
@@ -39,7 +41,7 @@ async def test_every_call_in_the_code_is_a_point_and_every_point_a_call() -> Non
 
 
 async def test_every_point_is_in_one_of_the_chains() -> None:
-    assert sorted([*KEYS, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS]) == sorted(POINTS)
+    assert sorted([*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS]) == sorted(POINTS)
 
 
 @pytest.mark.parametrize("points", [PEOPLE, TASKS, LOOPS], ids=["people", "tasks", "loops"])
@@ -47,7 +49,7 @@ async def test_a_dispatcher_dies_at_each_point_and_nothing_is_lost_or_doubled(
     system: System, points: list[str]
 ) -> None:
     async with calling(system) as caller:
-        traffic = Traffic(system, caller)
+        traffic = Traffic(system, caller, drains=points is PEOPLE)
         first = system.dispatcher()
         await traffic.deploy()
         system.worker()
@@ -85,8 +87,41 @@ async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_o
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
 
 
+async def test_a_dispatcher_dies_while_it_clears_up_and_only_what_is_old_is_gone(system: System) -> None:
+    async with calling(system) as caller:
+        traffic = Traffic(system, caller)
+        first = system.dispatcher()
+        await traffic.deploy()
+        system.worker()
+        async with flowing(traffic):
+            await traffic.round()
+        await first.kill()
+        await system.pool.execute(OLD_ATTEMPTS)
+        for point in CLEARING:
+            await system.pool.execute(OLD_PROMISES)
+            await dies_at(system.dispatcher(point=point), point)
+        system.dispatcher()
+        while await system.pool.fetchval(UNCLEARED):  # noqa: ASYNC110 - the Dispatcher clears it
+            await asyncio.sleep(0.05)
+    await assert_kept(system.pool, system.queue_pool, traffic.accepted)
+
+
+OLD_ATTEMPTS = """
+UPDATE task_attempts SET started_at = started_at - interval '2 h', ended_at = ended_at - interval '2 h'
+"""
+OLD_PROMISES = """
+INSERT INTO outbox (org_id, kind, status, attempts, payload, available_at, created_at, processed_at)
+SELECT o.id, 'route_event', 'Done', 1, jsonb_build_object('event_id', gen_random_uuid()), at, at, at
+  FROM orgs o, (SELECT now() - interval '30 days' AS at), generate_series(1, 10)
+"""
+UNCLEARED = """
+SELECT (SELECT max(started_at) FROM task_attempts) > (SELECT swept_until FROM janitor_marks)
+    OR EXISTS (SELECT FROM outbox WHERE processed_at < now() - interval '29 days')
+"""
+
+
 async def dies_at(child: Child, point: str) -> None:
-    assert await child.ended(30), f"{point} was never hit: {child.said()}"
+    assert await child.ended(120), f"{point} was never hit: {child.said()}"
     assert child.said().endswith(f"crash point {point}: SIGKILL\n"), child.said()
 
 

@@ -62,6 +62,8 @@ class Traffic:
     caller: Caller
     accepted: set[UUID] = field(default_factory=set)
     rounds: int = 0
+    drains: bool = False
+    """Whether sources are drained too, as when the system goes down: until a Dispatcher starts, none of them does."""
 
     async def deploy(self) -> None:
         """Before the first round; `ELSEWHERE` is a change that only tests make."""
@@ -100,6 +102,17 @@ class Traffic:
     async def flow(self, number: int, *, pulls: bool) -> None:
         text = FLOW.format(number=1000 + number) + (PULLING if pulls else "")
         await self._activate("flow", await self._deploy("flow", text))
+        if pulls:
+            await self.hold("pull")
+
+    async def hold(self, job: str) -> None:
+        """A source is paused and goes on."""
+        for verb in ("pause", "resume"):
+            status, said = await self.caller.user("POST", f"/dags/flow/jobs/{job}/{verb}")
+            assert status == 200, said
+        if self.drains:
+            status, said = await self.caller.internal("/internal/sources/drain", {})
+            assert status == 200, said
 
     async def cancel_parked(self, number: int) -> None:
         sql = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
 
@@ -17,12 +18,16 @@ HELD = timedelta(minutes=10)
 
 async def drain_sources(control: Control) -> int:
     """How many were told. Asked again, it tells those that have started since."""
+    crash_point("drain_sources.before_commit")
     told = int(await control.pool.fetchval(queries("sources")["drain_all"], HELD))
+    crash_point("drain_sources.after_commit")
     control.sources.ring()
     return told
 
 
 async def release_sources(control: Control) -> None:
     """A Dispatcher starts, so the system comes up: what was drained may run again."""
+    crash_point("release_sources.before_commit")
     await control.pool.execute(queries("sources")["end_hold"])
+    crash_point("release_sources.after_commit")
     control.sources.ring()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.errors import Conflict, NotFound
 from trace_platform.store.identity import User
@@ -13,14 +14,18 @@ from trace_platform.user_contracts import PauseAnswer
 
 async def pause_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
     job_id = await _source(control, user.org_id, dag, job)
+    crash_point("pause_source.before_commit")
     changed = await control.pool.fetchval(queries("sources")["pause"], user.org_id, job_id, user.id)
+    crash_point("pause_source.after_commit")
     control.sources.ring()
     return PauseAnswer(dag=dag, job=job, paused=True, changed=bool(changed))
 
 
 async def resume_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
     job_id = await _source(control, user.org_id, dag, job)
+    crash_point("resume_source.before_commit")
     changed = await control.pool.fetchval(queries("sources")["end_pause"], user.org_id, job_id)
+    crash_point("resume_source.after_commit")
     control.sources.ring()
     return PauseAnswer(dag=dag, job=job, paused=False, changed=bool(changed))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
 
@@ -21,6 +22,7 @@ class Forget:
     async def once(self) -> int:
         row = await self._control.hot.fetchrow(queries("outbox")["forget_kept"], self._after, self._keep, BATCH)
         assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
+        crash_point("forget.forgotten", when=row["forgotten"])
         self._after = row["over"] or self._after
         return int(row["forgotten"])
 

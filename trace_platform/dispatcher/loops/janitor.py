@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import asyncpg
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.markers import MARKER, attempt_folder
@@ -41,8 +42,11 @@ class Janitor:
             rows = await connection.fetch(sql["begun_since"], mark, self._grace, BATCH)
             done = _settled(rows)
             if done:
+                crash_point("janitor.before_remove")
                 await self._sweep(connection, done)
+                crash_point("janitor.before_mark")
                 await connection.execute(sql["set_mark"], done[-1]["started_at"])
+        crash_point("janitor.after_mark", when=done)
         return len(done)
 
     async def next_due(self) -> float | None:
