@@ -58,14 +58,14 @@ def grants(draw: st.DrawFn) -> GrantedDataset:
     )
 
 
-DATASETS = st.lists(grants(), max_size=3).map(tuple)
+DATASETS = st.lists(grants(), max_size=3, unique_by=lambda one: one.name or one.dataset_uuid).map(tuple)
 S3 = st.builds(S3Prefixes, st.lists(PREFIXES, max_size=3).map(tuple), st.lists(PREFIXES, max_size=3).map(tuple))
 
 
 @st.composite
 def any_claims(draw: st.DrawFn) -> Claims:
     iat = draw(st.integers(0, 2**62))
-    exp = iat + draw(st.integers(1, 2**62))
+    exp = iat + draw(st.integers(1, 2**62 - 1))
     return Claims(
         draw(TEXT), iat, exp, draw(st.uuids()), draw(ORGS), draw(TASKS), draw(ATTEMPTS), draw(DATASETS), draw(S3)
     )

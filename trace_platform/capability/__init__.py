@@ -12,8 +12,6 @@ from trace_platform.capability.claims import (
     AUDIENCE,
     LONGEST_LIFE_SECONDS,
     Claims,
-    GrantedDataset,
-    S3Prefixes,
     decode,
     encode,
     life_of,
@@ -24,6 +22,7 @@ from trace_platform.capability.claims import (
 from trace_platform.capability.jws import MAX_TOKEN_CHARS
 from trace_platform.capability.refusal import CAPABILITY_HEADER, Reason, TokenRefused
 from trace_platform.capability.verifier import Verifier
+from trace_platform.domain.grants import GrantedDataset, S3Prefixes
 
 __all__ = [
     "AUDIENCE",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from functools import cached_property
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import msgspec
@@ -17,7 +18,8 @@ import msgspec
 from trace_platform.capability.jws import check_size
 from trace_platform.capability.refusal import Reason, TokenRefused
 from trace_platform.capability.strict_json import read_object
-from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from trace_platform.domain.grants import GrantedDataset, Grants, S3Prefixes, check, grants_of, refuse_twins
+from trace_platform.domain.ids import Attempt, OrgId, TaskId
 from trace_platform.errors import InvalidRequest
 from trace_platform.ports import Signer
 
@@ -28,50 +30,11 @@ LONGEST_LIFE_SECONDS: Final = 24 * 3600
 BEYOND_TIMEOUT_SECONDS: Final = 5 * 60
 """How long a token outlives its task's timeout, so that a late reply can still be made."""
 
-# Everything here is plain ASCII: no two spellings of one name, and nothing that ends a quoted string somewhere.
 _TEXT: Final = re.compile(r"[\x21-\x7e]{1,2048}")
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
-_BUCKET: Final = r"(?=[a-z0-9][^/]{1,61}[a-z0-9]/)[a-z0-9-]+(?:\.[a-z0-9-]+)*"
-_SEGMENT: Final = r"(?!\.\.?/)[A-Za-z0-9_.=-]+"
-_PREFIX: Final = re.compile(rf"s3://{_BUCKET}/(?:{_SEGMENT}/)+")
 _INTEGER_LIMIT: Final = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class GrantedDataset:
-    """One dataset that the attempt may read as of a commit, or write."""
-
-    dataset_uuid: DatasetId
-    dataset_version: DatasetVersion
-    commit: CommitNumber | None
-    """What a reader sees: this commit and those before it; 0 is the empty dataset. A writer has none."""
-    name: DatasetName | None
-    """None while it is not published."""
-    storage_ref: str
-    """Where the generation lies: a prefix that ends in `/`, or a table."""
-    access: Literal["read", "write"]
-
-    def __post_init__(self) -> None:
-        _check(_TEXT.fullmatch(self.storage_ref), "/datasets/storage_ref", "is not printable ASCII")
-        _check(self.name is None or _NAME.fullmatch(self.name), "/datasets/name", "is not a dataset's name")
-        _check((self.commit is None) == (self.access == "write"), "/datasets/commit", "is for readers, and only them")
-        _check(self.commit is None or 0 <= self.commit < _INTEGER_LIMIT, "/datasets/commit", "is no commit number")
-
-
-@dataclass(frozen=True, slots=True)
-class S3Prefixes:
-    """Where in the object store the attempt may read and write: folders, written `s3://bucket/folder/`."""
-
-    read: tuple[str, ...] = ()
-    write: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, prefixes in (("read", self.read), ("write", self.write)):
-            for prefix in prefixes:
-                _check(_PREFIX.fullmatch(prefix), f"/s3/{name}", "is not written s3://bucket/folder/")
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Claims:
     """A token's whole content. Times are whole seconds since 1970."""
 
@@ -93,10 +56,16 @@ class Claims:
     def sub(self) -> str:
         return f"task:{self.task_id}"
 
+    @cached_property
+    def grants(self) -> Grants:
+        """What follows from them: the only thing that a door asks."""
+        return grants_of(self)
+
     def __post_init__(self) -> None:
-        _check(_TEXT.fullmatch(self.iss), "/iss", "is not printable ASCII")
-        _check(0 <= self.iat < self.exp < _INTEGER_LIMIT, "/exp", "does not follow iat")
-        _check(1 <= self.attempt < _INTEGER_LIMIT, "/attempt", "counts from 1")
+        check(_TEXT.fullmatch(self.iss), "/iss", "is not printable ASCII")
+        check(0 <= self.iat < self.exp < _INTEGER_LIMIT, "/exp", "does not follow iat")
+        check(1 <= self.attempt < _INTEGER_LIMIT, "/attempt", "counts from 1")
+        refuse_twins(self.datasets)
 
 
 def new_claims(
@@ -184,11 +153,6 @@ def _written(claims: Claims) -> bytes:
             "s3": claims.s3,
         }
     )
-
-
-def _check(good: object, where: str, fault: str) -> None:
-    if not good:
-        raise InvalidRequest(f"a capability cannot say this: {where} {fault}", where=where)
 
 
 def _pointer(said: str) -> str | None:

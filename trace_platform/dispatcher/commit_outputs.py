@@ -8,26 +8,31 @@ partition meanwhile. Then there is nothing to commit, and the work is done all t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 from uuid import UUID, uuid5
 
 import asyncpg
 import msgspec
 
 from trace_platform.capability.claims import Claims
-from trace_platform.contracts import CompleteRequest, OutputBody, PublishedBody
+from trace_platform.contracts import CompleteRequest, OutputBody, PublishedBody, StorageRef
 from trace_platform.dispatcher.replaced import still_news
 from trace_platform.dispatcher.told import require_writable
 from trace_platform.dispatcher.verify_outputs import Schema
 from trace_platform.domain.event import RangeScope, partition_key, read_scope
+from trace_platform.domain.grants import GrantedDataset
+from trace_platform.domain.objects import SCHEME, Folder
 from trace_platform.domain.ranges import inclusive
-from trace_platform.errors import Conflict, InvalidRequest
+from trace_platform.errors import Conflict, Forbidden, InvalidRequest
 from trace_platform.markers import ColumnEntry, in_words
 from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
+GLOB: Final = re.compile(r"[A-Za-z0-9_.=+*-]{1,255}")
 
 
 async def commit_outputs(
@@ -53,7 +58,7 @@ async def commit_outputs(
         if news:
             commits[dataset] = await _commit_dataset(connection, news, claims, schemas.get(dataset))
     for index, published in enumerate(request.datasets_published):
-        await _publish(connection, job, published, f"/datasets_published/{index}")
+        await _publish(connection, job, published, f"/datasets_published/{index}", claims)
     return commits
 
 
@@ -134,7 +139,7 @@ def _said(row: asyncpg.Record | None) -> str:
     return in_words(msgspec.json.decode(row["columns"], type=list[ColumnEntry]))
 
 
-async def _publish(connection: Connection, job: Job, published: PublishedBody, where: str) -> None:
+async def _publish(connection: Connection, job: Job, published: PublishedBody, where: str, claims: Claims) -> None:
     """Same key and contents again is nothing; same key and other contents is a conflict."""
     if (published.range_start is None) != (published.range_end is None):
         raise InvalidRequest("a range needs both its start and its end", where=f"{where}/range_start")
@@ -142,7 +147,7 @@ async def _publish(connection: Connection, job: Job, published: PublishedBody, w
         return  # the generation itself: it was registered when the DAG was deployed
     span = inclusive(published.range_start, published.range_end)
     ref = published.storage_ref
-    location = f"s3://{ref.bucket}/{ref.prefix.strip('/')}/"
+    location = str(_published_folder(ref, claims.grants.written[published.dataset_uuid], where))
     config_hash = published.config_hash or job.config_hash
     sql = queries("complete")
     new = await connection.fetchval(
@@ -163,6 +168,23 @@ async def _publish(connection: Connection, job: Job, published: PublishedBody, w
         )
         if row is None or (row["storage_location"], row["storage_glob"]) != (location, ref.glob):
             raise Conflict("this range has been published with other contents", where=f"{where}/storage_ref")
+
+
+def _published_folder(ref: StorageRef, granted: GrantedDataset, where: str) -> Folder:
+    """A range is published where its generation lies, and names its files without leading anywhere else."""
+    folder = Folder.parse(f"s3://{ref.bucket}/{ref.prefix.removesuffix('/')}/")
+    home = Folder.parse(granted.storage_ref) if granted.storage_ref.startswith(SCHEME) else None
+    if home is None or not (folder == home or home.holds(folder)):
+        raise Forbidden(
+            "the token does not let this task publish files that lie there",
+            where=f"{where}/storage_ref/prefix",
+            hint=f"publish what lies below {granted.storage_ref}",
+        )
+    if not GLOB.fullmatch(ref.glob):
+        raise InvalidRequest(
+            "a glob is one file name, in which * stands for anything", where=f"{where}/storage_ref/glob"
+        )
+    return folder
 
 
 def _range_version(published: PublishedBody, config_hash: str) -> UUID:

@@ -12,7 +12,7 @@ from trace_platform.dispatcher.bell import Bell
 from trace_platform.dispatcher.names import TaskNames
 from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import ObjectStore, Queue, Signer
-from trace_platform.settings import RUNTIMES, RuntimeSettings, TokenSettings
+from trace_platform.settings import RUNTIMES, ObjectSettings, RuntimeSettings, TokenSettings
 from trace_platform.store.clock import DatabaseClock
 from trace_platform.store.jobs import JobCache
 
@@ -43,6 +43,8 @@ class Control:
     names: TaskNames = field(default_factory=TaskNames)
     """Whose the tasks are that were claimed here, for what is said about them."""
     steady: asyncpg.Pool | None = None
+    places: ObjectSettings = field(default_factory=ObjectSettings)
+    """The buckets: what is deployed and what attempts write for themselves."""
 
     @property
     def hot(self) -> asyncpg.Pool:

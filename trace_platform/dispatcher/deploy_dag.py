@@ -34,6 +34,7 @@ from trace_platform.domain.dag import (
 from trace_platform.domain.dag_hash import lineage_hashes
 from trace_platform.domain.filters import as_json
 from trace_platform.domain.ids import DagVersionId, DatasetId, OrgId, dag_version_id, job_id
+from trace_platform.domain.places import generation_folder
 from trace_platform.errors import Conflict
 from trace_platform.store.queries import queries
 
@@ -59,7 +60,7 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
         sql = queries("dags")["insert_version"]
         new = await connection.fetchval(sql, version, org_id, dag.name, dag.yaml_hash, text, user_id)
         if new is not None:
-            await _Writing(connection, OrgId(org_id), version, dag).everything()
+            await _Writing(connection, OrgId(org_id), version, dag, control.places.bucket).everything()
         crash_point("deploy_dag.before_commit")
     crash_point("deploy_dag.after_commit")
     return Deployed(
@@ -91,6 +92,7 @@ class _Writing:
     org: OrgId
     version: DagVersionId
     dag: Dag
+    bucket: str
 
     async def everything(self) -> None:
         await self._datasets()
@@ -115,7 +117,7 @@ class _Writing:
     async def _generations(self, ids: Mapping[JobOutput, DatasetId], kinds: Mapping[JobOutput, Storage]) -> None:
         sql, lineages = queries("dags"), lineage_hashes(self.dag)
         generations = generation_ids(self.dag, self.org)
-        places = [_place(kinds[output], dataset, generations[dataset]) for output, dataset in ids.items()]
+        places = [self._place(kinds[output], dataset, generations[dataset]) for output, dataset in ids.items()]
         await self.connection.execute(
             sql["insert_generations"],
             self.org,
@@ -128,6 +130,12 @@ class _Writing:
         await self.connection.execute(
             sql["insert_pointers"], self.org, self.version, list(generations), list(generations.values())
         )
+
+    def _place(self, kind: Storage, dataset: DatasetId, generation: UUID) -> tuple[str, str | None]:
+        """Where a generation lies, and which objects there are its own."""
+        if kind is Storage.PARQUET:
+            return str(generation_folder(self.bucket, dataset, generation)), "*.parquet"
+        return f"postgres_table:dataset_{str(dataset).replace('-', '_')}", None
 
     async def _job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
@@ -191,13 +199,6 @@ def _input_id(each: Input, job: Job, own: Mapping[JobOutput, DatasetId], foreign
                 where=f"jobs.{job.name}.inputs",
                 hint="activate the DAG that publishes it, and try again",
             )
-
-
-def _place(kind: Storage, dataset: DatasetId, generation: UUID) -> tuple[str, str | None]:
-    """Where a generation lies, and which objects there are its own."""
-    if kind is Storage.PARQUET:
-        return f"s3://trace/datasets/{dataset}/{generation}/", "*.parquet"
-    return f"postgres_table:dataset_{str(dataset).replace('-', '_')}", None
 
 
 def _columns(job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None) -> tuple[Any, ...]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Final
 from uuid import UUID
 
-from trace_platform.capability.claims import GrantedDataset, S3Prefixes, mint, new_claims
+from trace_platform.capability.claims import mint, new_claims
 from trace_platform.contracts import InputRef
 from trace_platform.dispatcher.control import Control
+from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.grants import GrantedDataset, S3Prefixes
 from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from trace_platform.domain.objects import SCHEME, Folder
+from trace_platform.domain.places import buffer_folder, scratch_folder
 from trace_platform.markers import attempt_folder
 from trace_platform.store.jobs import Job
+
+NAME_ROOM: Final = 120
+"""Of a name's 128 characters, so that a number fits behind."""
 
 
 async def token_for(
@@ -29,7 +38,7 @@ async def token_for(
         task_id=TaskId(task_id),
         attempt=Attempt(attempt),
         datasets=(*_read(inputs), *_written(job, names)),
-        s3=S3Prefixes(read=_prefixes(inputs), write=tuple(attempt_prefixes(job, task_id, attempt))),
+        s3=S3Prefixes(read=_prefixes(inputs), write=tuple(map(str, _folders(control, job, task_id, attempt)))),
         timeout_seconds=job.timeout_seconds,
         now=control.clock(),
         max_life_seconds=control.tokens.max_life_seconds,
@@ -39,26 +48,46 @@ async def token_for(
     return token
 
 
-def attempt_prefixes(job: Job, task_id: UUID, attempt: int) -> list[str]:
-    return [
-        str(attempt_folder(output.storage_location, task_id, attempt))
-        for output in job.outputs
-        if output.storage_location.startswith("s3://")
-    ]
+def _folders(control: Control, job: Job, task_id: UUID, attempt: int) -> Iterator[Folder]:
+    """Where it may write: its files, its batches for the sink, and what it needs for itself."""
+    scratch = control.places.scratch_bucket
+    for output in job.outputs:
+        if output.storage_location.startswith(SCHEME):
+            yield attempt_folder(output.storage_location, task_id, attempt)
+        elif output.kind == Storage.BUFFERED:
+            yield buffer_folder(scratch, output.dataset_uuid, task_id, attempt)
+    yield scratch_folder(scratch, job.org_id, task_id, attempt)
 
 
 def _read(inputs: Sequence[InputRef]) -> list[GrantedDataset]:
-    return [
+    """Each input once, under a name of its own."""
+    found = [
         GrantedDataset(
             DatasetId(one.dataset_uuid),
             DatasetVersion(one.dataset_version),
             CommitNumber(one.commit or 0),
-            DatasetName(one.name) if one.name else None,
+            DatasetName(name),
             one.storage_location or "",
             "read",
         )
-        for one in inputs
+        for one, name in zip(inputs, _names(inputs), strict=True)
     ]
+    return list(dict.fromkeys(found))
+
+
+def _names(inputs: Sequence[InputRef]) -> list[str]:
+    """The published name; else the DAG's own, with a number behind it where a published one is the same."""
+    published = {one.name for one in inputs if one.name}
+    names = list[str]()
+    for one in inputs:
+        taken = published | set(names)
+        names.append(one.name or next(name for name in _tries(one.alias or "input") if name not in taken))
+    return names
+
+
+def _tries(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name[:NAME_ROOM]}_{n}" for n in count(2))
 
 
 def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]:
@@ -76,4 +105,4 @@ def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]
 
 
 def _prefixes(inputs: Sequence[InputRef]) -> tuple[str, ...]:
-    return tuple(one.storage_location for one in inputs if (one.storage_location or "").startswith("s3://"))  # type: ignore[misc]
+    return tuple(dict.fromkeys(place for one in inputs if (place := one.storage_location or "").startswith(SCHEME)))

@@ -6,11 +6,12 @@ A task may also look at what it writes itself, as it is now: to compact, to alig
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from trace_platform.capability.claims import Claims, GrantedDataset
+from trace_platform.capability.claims import Claims
 from trace_platform.contracts import FilesAnswer, FilesRequest, PartitionFiles
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.require_lease import require_lease
@@ -20,25 +21,27 @@ from trace_platform.store.queries import queries
 
 
 async def list_files(control: Control, request: FilesRequest, claims: Claims) -> FilesAnswer:
-    granted, span, sql = _granted(request, claims), _span(request), queries("files")
+    (version, pinned), span, sql = _granted(request, claims), _span(request), queries("files")
     await require_lease(control, request)
-    head = await control.pool.fetchrow(sql["generation_head"], granted.dataset_version)
+    head = await control.pool.fetchrow(sql["generation_head"], version)
     latest = head["last_commit"] or 0 if head else 0
-    commit = latest if granted.commit is None else granted.commit
+    commit = latest if pinned is None else pinned
     start, stop = (span.start, span.stop) if span else (None, None)
-    rows = await control.pool.fetch(sql["partitions_at"], granted.dataset_version, commit, start, stop)
+    rows = await control.pool.fetch(sql["partitions_at"], version, commit, start, stop)
     return FilesAnswer(
-        dataset_version=granted.dataset_version,
+        dataset_version=version,
         commit=commit,
         columns=_json(head["columns"]) if head else None,
         partitions=[_partition(row) for row in rows],
     )
 
 
-def _granted(request: FilesRequest, claims: Claims) -> GrantedDataset:
-    for granted in claims.datasets:
-        if granted.dataset_uuid == request.dataset_uuid:
-            return granted
+def _granted(request: FilesRequest, claims: Claims) -> tuple[UUID, int | None]:
+    """The generation, and the commit that a reader pinned; what it writes it sees as it is now."""
+    if view := claims.grants.read(request.dataset_uuid):
+        return view.dataset_version, view.commit
+    if written := claims.grants.written.get(request.dataset_uuid):
+        return written.dataset_version, None
     raise Forbidden("the token does not name this dataset", where="/dataset_uuid")
 
 

@@ -61,6 +61,7 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
             metrics=process.metrics,
             clock=clock,
             steady=hot,
+            places=settings.objects,
         )
         await release_sources(control)
         async with dispatching(control, verifier, settings):

@@ -11,11 +11,13 @@ from uuid import UUID
 
 import msgspec
 
-from trace_platform.capability.claims import Claims, GrantedDataset
+from trace_platform.capability.claims import Claims
 from trace_platform.contracts import BufferPublishAnswer, BufferPublishRequest
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import lock_fenced
 from trace_platform.dispatcher.control import Control
+from trace_platform.domain.grants import GrantedDataset
+from trace_platform.domain.objects import ObjectName
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest
 from trace_platform.store.queries import queries
 
@@ -50,7 +52,7 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
 
 def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
     """By `dataset_uuid`, or by the name in `dedupe_scope`; both given must agree."""
-    writable = [one for one in claims.datasets if one.access == "write"]
+    writable = claims.grants.written.values()
     by_name = [one for one in writable if request.dedupe_scope and one.name == request.dedupe_scope]
     by_id = [one for one in writable if one.dataset_uuid == request.dataset_uuid]
     if request.dataset_uuid is None and request.dedupe_scope is None:
@@ -67,12 +69,20 @@ def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
 
 
 def _refuse_foreign_uri(request: BufferPublishRequest, claims: Claims) -> None:
-    if not any(request.batch_uri.startswith(prefix) for prefix in claims.s3.write) or "/../" in request.batch_uri:
+    if not _is_object(request.batch_uri) or not claims.grants.storage.may_write(ObjectName.parse(request.batch_uri)):
         raise Forbidden(
             "the batch lies outside of what the token lets this task write",
             where="/batch_uri",
             hint=f"write it below one of: {', '.join(claims.s3.write) or 'nothing'}",
         )
+
+
+def _is_object(uri: str) -> bool:
+    try:
+        ObjectName.parse(uri)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def _contents(request: BufferPublishRequest, target: GrantedDataset) -> bytes:

@@ -55,8 +55,8 @@ def read_events(events: Sequence[EventBody], claims: Claims) -> list[Told]:
 
 
 def require_writable(dataset: UUID, version: UUID, where: str, claims: Claims) -> None:
-    writable = {(one.dataset_uuid, one.dataset_version) for one in claims.datasets if one.access == "write"}
-    if (dataset, version) not in writable:
+    granted = claims.grants.written.get(dataset)
+    if granted is None or granted.dataset_version != version:
         raise Forbidden(
             "the token does not let this task write that dataset and version",
             where=f"{where}/dataset_uuid",

@@ -17,7 +17,7 @@ from trace_platform.capability.claims import Claims
 from trace_platform.contracts import OutputBody
 from trace_platform.domain.objects import SCHEME, Folder
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from trace_platform.markers import ColumnEntry, FileEntry, Marker, decode_marker, marker_in
+from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, decode_marker, marker_in
 from trace_platform.ports import ObjectStore
 
 
@@ -44,13 +44,18 @@ async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], cl
 
 
 def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder:
-    if output.location not in claims.s3.write:
+    """Of all that it may write, only the attempt's folder below the output holds files that can count."""
+    granted = claims.grants.written.get(output.dataset_uuid)
+    own = None
+    if granted is not None and granted.storage_ref.startswith(SCHEME):
+        own = attempt_folder(granted.storage_ref, claims.task_id, claims.attempt)
+    if own is None or output.location != str(own):
         raise Forbidden(
             "the token does not let this attempt write there",
             where=f"{where}/location",
             hint="write into the attempt's own folder: attempts/{task_id}/{attempt}/ below the output's location",
         )
-    return Folder.parse(output.location)
+    return own
 
 
 def _read(objects: ObjectStore, folder: Folder, where: str) -> Marker:

@@ -56,4 +56,6 @@ async def require_capability(request: Request, verifier: Verifier, body: Fenced)
         raise Forbidden("the token is another task's", where="/task_id")
     if claims.attempt != body.attempt:
         raise Forbidden("the token is another attempt's", where="/attempt")
+    if f"{request.method} {request.url.path}" not in claims.grants.endpoints:
+        raise Forbidden("the token grants nothing that this door gives", where=request.url.path)
     return claims

@@ -1,0 +1,24 @@
+"""Where things lie in the object store: a generation's files, an attempt's scratch, the batches that it publishes.
+
+An attempt's folders carry its number, so that a losing attempt never writes where a winning one does.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from trace_platform.domain.objects import Folder
+
+
+def generation_folder(bucket: str, dataset: UUID, generation: UUID) -> Folder:
+    return Folder(bucket, ("datasets", str(dataset), str(generation)))
+
+
+def scratch_folder(bucket: str, org: UUID, task: UUID, attempt: int) -> Folder:
+    """What an attempt writes for itself: gone some time after it ended."""
+    return Folder(bucket, ("scratch", str(org), str(task), str(attempt)))
+
+
+def buffer_folder(bucket: str, dataset: UUID, task: UUID, attempt: int) -> Folder:
+    """Batches that the sink is to take."""
+    return Folder(bucket, ("buffers", str(dataset), str(task), str(attempt)))
