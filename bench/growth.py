@@ -114,13 +114,13 @@ async def fill(system: Rig, want: int) -> None:
         # What is written refers to nothing that is not there; to prove it row by row would take the longest of all.
         await connection.execute("SET session_replication_role = replica")
         await connection.execute("SET synchronous_commit = off")
-        for first in range(1, want + 1, CHUNK):
-            await connection.execute(HISTORY, first, min(first + CHUNK - 1, want), timeout=600)
-        # The janitor has long been there: else it would catch up while we measure.
+        # The janitor has long been there: else it would catch up while we fill and measure.
         await connection.execute(
             "INSERT INTO janitor_marks (swept_until) VALUES (now() - interval '2 h')"
             " ON CONFLICT (only_one) DO UPDATE SET swept_until = EXCLUDED.swept_until"
         )
+        for first in range(1, want + 1, CHUNK):
+            await connection.execute(HISTORY, first, min(first + CHUNK - 1, want), timeout=600)
         for table in TABLES:
             await connection.execute(f"VACUUM (ANALYZE) {table}", timeout=600)
     finally:
