@@ -32,6 +32,8 @@ from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
 
 Answer = Claimed | NotClaimed
+NAMES = msgspec.json.Decoder(dict[UUID, str | None])
+INPUTS = msgspec.json.Decoder(list[InputRef])
 
 
 def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
@@ -94,8 +96,7 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
     job = await control.jobs.get(row["job_id"])
     control.names.remember(row["task_id"], job)
     control.leases.due_in(job.heartbeat_timeout_seconds)
-    trigger = _trigger_dataset(row["trigger"])
-    inputs = [_input(one, trigger) for one in msgspec.json.decode(row["inputs"] or "[]")]
+    inputs = _inputs(row["inputs"], _trigger_dataset(row["trigger"]))
     task = payload(job, row, inputs)
     bootstrap = _bootstrap(row["bootstrap"])
     if bootstrap is not None:  # from the beginning: what a former version remembered is of what is reset now
@@ -118,7 +119,7 @@ def _bootstrap(asked: str | None) -> BootstrapRef | None:
 
 def _names(row: asyncpg.Record) -> dict[UUID, str | None]:
     """The published names of what it writes, as they are now: a job is kept for ever, a name is not."""
-    return msgspec.json.decode(row.get("names") or "{}", type=dict[UUID, str | None])
+    return NAMES.decode(row.get("names") or "{}")
 
 
 def _why_not(was: str | None) -> Any:
@@ -127,9 +128,12 @@ def _why_not(was: str | None) -> Any:
     return "AlreadyRunning" if reason is None else str(reason)
 
 
-def _input(one: dict[str, Any], trigger: UUID | None) -> InputRef:
-    found = msgspec.convert(one, InputRef)
-    return msgspec.structs.replace(found, trigger=True) if found.dataset_uuid == trigger else found
+def _inputs(told: str | None, trigger: UUID | None) -> list[InputRef]:
+    """`trigger`: whose news made the task."""
+    return [
+        msgspec.structs.replace(one, trigger=True) if one.dataset_uuid == trigger else one
+        for one in INPUTS.decode(told or "[]")
+    ]
 
 
 def _scope(trigger: str | None) -> ScopeRef:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 from trace_platform.errors import InvalidRequest
@@ -44,7 +45,9 @@ class Folder:
         return same and len(other.segments) > depth
 
     def folder(self, *names: str) -> Folder:
-        return Folder.parse(f"{self}{'/'.join(names)}/")
+        if all(map(SEGMENT.fullmatch, names)) and len(self.key) + sum(map(len, names)) + len(names) <= MAX_KEY:
+            return Folder(self.bucket, self.segments + names)
+        return Folder.parse(f"{self}{'/'.join(names)}/")  # which says what is wrong with it
 
     def object(self, name: str) -> ObjectName:
         return ObjectName.parse(f"{self}{name}")
@@ -73,6 +76,7 @@ class ObjectName:
         return f"{SCHEME}{self.bucket}/{self.key}"
 
 
+@lru_cache(maxsize=8192)  # a token's prefixes are read when it is made and again when it is judged
 def _parts(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     if not path.startswith(SCHEME):
         raise _refusal(text, f"it begins with {SCHEME}")

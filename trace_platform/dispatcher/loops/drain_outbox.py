@@ -5,13 +5,13 @@ Next: `route_event.py`, then the queue.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from trace_platform.crash_points import crash_point
@@ -90,8 +90,8 @@ class Drain:
                 if row["kind"] == "enqueue_task":
                     promises.append(self._wake_up(row["id"], row["payload"]))
                 else:
-                    batches[UUID(json.loads(row["payload"])["publish_id"])] = row["id"]
-            except (ValueError, KeyError, TypeError, AttributeError):
+                    batches[UUID(msgspec.json.decode(row["payload"])["publish_id"])] = row["id"]
+            except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
                 bad.append(row["id"])
         for row in await self._control.hot.fetch(sql["buffer_messages"], list(batches)) if batches else []:
             promises.append(Promise(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
@@ -145,12 +145,12 @@ class Drain:
 
     def _wake_up(self, promise: int, payload: str) -> Promise:
         """How a task gets to where it runs: by a message, by our own hands, or, for now, not at all."""
-        told = json.loads(payload)
+        told = msgspec.json.decode(payload)
         runtime, task_id = self._control.runtimes.get(told["runtime"]), UUID(told["task_id"])
         match runtime.invoker if runtime else None:
             case "in_process":
                 return Promise(promise, task_id=task_id)
             case "queue" if runtime:
-                return Promise(promise, runtime.queue, json.dumps({"task_id": str(task_id)}).encode())
+                return Promise(promise, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:
                 return Promise(promise)
