@@ -25,6 +25,7 @@ from trace_platform.settings import (
     TlsSettings,
     to_document,
 )
+from trace_platform.spark.configuration import INHERITED_FOR_CLUSTERS
 from trace_platform.tls import TlsFiles
 
 PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler")
@@ -41,8 +42,8 @@ PASSED_ON: Final = frozenset(
     | {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+    | set(INHERITED_FOR_CLUSTERS)
 )
-
 """The environment of a child is this much of ours. What is not named here (a PGPASSWORD, a DSN) does not reach it."""
 
 

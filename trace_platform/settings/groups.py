@@ -294,6 +294,11 @@ class SparkSettings(Group):
 
     master: str = setting("local[*]", "The Spark master; `local[*]` is this machine, all cores.")
     remote: str | None = setting(None, "A Spark Connect server in place of a master.", unit="sc:// URL")
+    python: Path | None = setting(
+        None,
+        "The Python of a cluster's executors, by its path there, with the packages Trace needs; ours is sent to them.",
+        unit="file",
+    )
     driver_memory: str = setting("1g", "Heap of the process that drives Spark.", unit="JVM size", pattern=r"^\d+[mg]$")
     shuffle_partitions: int = setting(4, "Partitions after a shuffle; about twice the cores.", unit="count", ge=1)
 

@@ -110,6 +110,7 @@ async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[Sp
         remote=settings.spark.remote,
         driver_memory=settings.spark.driver_memory,
         shuffle_partitions=settings.spark.shuffle_partitions,
+        python=str(settings.spark.python or sys.executable),
         class_archive=archive_for(java, cache) if java else None,
     )
     session = await asyncio.to_thread(start_session, options, java, os.environ)

@@ -1,0 +1,151 @@
+"""A standalone Spark cluster of separate processes, from the pip package: a master and workers, on loopback.
+
+They know nothing of this checkout: they are started in a folder of their own with a bare environment, and their Python
+has what Trace needs, but not Trace.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from trace_platform.spark.configuration import spark_home
+from trace_platform.spark.java import find_java
+from trace_platform.spark.launch import TIE
+
+SECONDS = 120
+SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""JVMs that live for a minute are better off without the slow compiler."""
+DEFAULTS = f"""
+spark.executor.memory 512m
+spark.executor.extraJavaOptions {SMALL}
+"""
+FOR_DRIVERS = f'export SPARK_SUBMIT_OPTS="{SMALL}"\n'
+
+
+@dataclass(frozen=True)
+class SparkCluster:
+    """Its keeper's side: where it is, what it tells drivers (SPARK_CONF_DIR), and its processes."""
+
+    folder: Path
+    java: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "conf"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "python" / "bin" / "python"
+
+    def master(self) -> str:
+        self._start("master.Master", "--port", "0")
+        return self._told(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+
+    def worker(self, master: str) -> psutil.Process:
+        """One core."""
+        place = self.folder / f"work{len(self.started)}"
+        self._start("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
+        return psutil.Process(self.started[-1].pid)
+
+    def end(self) -> None:
+        family = [one for process in self.started for one in family_of(process.pid)]
+        kill(family)
+        for process in self.started:
+            process.wait()
+
+    def _start(self, kind: str, *options: str) -> None:
+        spark_class = spark_home() / "bin" / "spark-class"
+        argv = [str(spark_class), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0"]
+        with self._log(len(self.started)).open("wb") as log:
+            # It dies with this process, however that ends.
+            tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *argv, *options]
+            self.started.append(
+                subprocess.Popen(
+                    tied, cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            )
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "JAVA_HOME": str(self.java),
+            "SPARK_CONF_DIR": str(self.conf),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.folder / "blocks"),
+            "SPARK_DAEMON_MEMORY": "192m",
+            "SPARK_DAEMON_JAVA_OPTS": SMALL,
+            "TMPDIR": str(self.folder),
+        }
+
+    def _log(self, number: int) -> Path:
+        return self.folder / f"{number}.log"
+
+    def _told(self, pattern: str) -> str:
+        """What the one started last has said."""
+        log, process = self._log(len(self.started) - 1), self.started[-1]
+        deadline = time.monotonic() + SECONDS
+        while True:
+            said = log.read_text(errors="replace")
+            found = re.search(pattern, said)
+            if found:
+                return found[1]
+            assert process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+
+
+@contextmanager
+def a_cluster(folder: Path) -> Iterator[SparkCluster]:
+    folder.mkdir()
+    cluster = SparkCluster(folder, find_java(os.environ, folder / "cache").home)
+    cluster.conf.mkdir()
+    (cluster.conf / "spark-defaults.conf").write_text(DEFAULTS)
+    (cluster.conf / "spark-env.sh").write_text(FOR_DRIVERS)
+    _python_without_trace(folder / "python")
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """The process and all below it, from the top."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        return [parent, *parent.children(recursive=True)]
+    return []
+
+
+def kill(family: list[psutil.Process]) -> None:
+    for one in family:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    _, alive = psutil.wait_procs(family, timeout=SECONDS)
+    assert not alive
+
+
+def _python_without_trace(folder: Path) -> None:
+    """This Python with the packages of this environment; but a .pth file in a folder named by one is not read, and by
+    such a file a checkout is installed.
+    """
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    base = getattr(sys, "_base_executable", sys.executable)
+    packages = folder / "lib" / version / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "packages.pth").write_text(f"{spark_home().parent}\n")
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(base)

@@ -1,0 +1,150 @@
+"""A DAG on a real standalone cluster by one setting, TRACE_SPARK__MASTER; a Spark worker is killed in the middle.
+
+About 45 s on two free cores: a master, two Spark workers and `trace worker` are processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.functions import PARTS
+from tests.cluster.standalone import SparkCluster, a_cluster, family_of, kill
+from tests.operators.rig import Rig
+from tests.walk.walking import TOKEN, Walk, walking
+from trace_platform.operators.context import Resources
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 180
+FILES, ROWS = 4, 25
+DAG = """
+name: far
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: numbers
+    operator: read_files
+    config: {path: in, format: csv, columns: [id bigint], partition: whole}
+    inputs: [{from: {job: go}}]
+  - name: tens
+    operator: python
+    config: {function: "tests.cluster.functions:held", args: {folder: FOLDER}, mode: full, files: 2}
+    inputs: [{from: {job: numbers}}]
+  - name: sums
+    operator: sql
+    config: {mode: full, query: "SELECT count(*) AS rows, sum(ten) AS total FROM tens"}
+    inputs: [{from: {job: tens}}]
+publish:
+  numbers: {job: numbers}
+  tens: {job: tens}
+  sums: {job: sums}
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with a_cluster(tmp_path / "cluster") as made:
+        yield made
+
+
+@pytest.mark.timeout(600)
+async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_every_row_once(
+    cluster: SparkCluster, state_db: str, queue_db: str, data_db: str, tmp_path: Path
+) -> None:
+    files, marks = tmp_path / "files", tmp_path / "marks"
+    for folder in (files / "in", marks):
+        folder.mkdir(parents=True)
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        (files / "in" / f"{number}.csv").write_text("id\n" + "".join(f"{one}\n" for one in ids))
+    master = cluster.master()
+    workers = [cluster.worker(master), cluster.worker(master)]
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        rig = Rig(walk, None, Resources(), tmp_path)  # type: ignore[arg-type] - Spark is elsewhere
+        await rig.deploy(DAG.replace("FOLDER", str(marks)))
+        async with trace_worker(walk, cluster, master, tmp_path, queue_db, data_db) as pid:
+            await rig.trigger("far", "go")
+            victim = await until_both_are_busy(marks, workers, pid)
+            kill(family_of(victim.pid))
+            (marks / "go").touch()
+            await rig.until("SELECT EXISTS (SELECT FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'sums')")
+            states = await rig.settled()
+        assert {job: states[job] for job in ("numbers", "tens", "sums")} == {
+            "numbers": ["Completed"],
+            "tens": ["Completed"],
+            "sums": ["Completed"],
+        }, await rig.error("tens")
+        assert await rig.fetch("SELECT FROM tasks WHERE attempt > 1") == [], "Spark made up for it by itself"
+        tens = await rig.rows("tens")
+        assert [row["ten"] for row in tens] == [10 * number for number in range(FILES * ROWS)]
+        assert {Path(row["package"]).parts[-3] for row in tens} == {"trace_platform.zip"}, "the package was sent along"
+        assert await rig.rows("sums") == [{"rows": FILES * ROWS, "total": 10 * sum(range(FILES * ROWS))}]
+        for name in ("numbers", "tens", "sums"):
+            versions = await rig.fetch(
+                "SELECT FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = $1", name
+            )
+            assert len(versions) == 1, f"{name} was committed once"
+    assert len(list(marks.glob("held.*"))) > PARTS, "what the dead one had in hand was done again"
+
+
+async def until_both_are_busy(marks: Path, workers: list[psutil.Process], trace_worker_pid: int) -> psutil.Process:
+    """Parts wait in an executor of each; one of the two workers, with its executor."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            daemons = {int(mark.name.split(".")[1]) for mark in marks.glob("held.*")}
+            holding = [one for one in workers if daemons & {child.pid for child in one.children(recursive=True)}]
+            if len(holding) == len(workers):
+                return holding[0]
+            assert psutil.pid_exists(trace_worker_pid)
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def trace_worker(
+    walk: Walk, cluster: SparkCluster, master: str, tmp_path: Path, queue_db: str, data_db: str
+) -> AsyncIterator[int]:
+    """`trace worker` as it is started by hand, with Spark elsewhere."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "SPARK_CONF_DIR": str(cluster.conf),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TRACE_HOME": str(tmp_path / "worker"),
+        "TRACE_SPARK__MASTER": master,
+        "TRACE_SPARK__PYTHON": str(cluster.python),
+        "TRACE_SPARK__DRIVER_MEMORY": "512m",
+        "TRACE_QUEUE__DSN": queue_db,
+        "TRACE_DATA__DSN": data_db,
+        "TRACE_OBJECTS__FOLDER": str(tmp_path / "objects"),
+        "TRACE_WORKER__FILES_FOLDER": str(tmp_path / "files"),
+        "TRACE_IDENTITY__WORKER_TOKEN": TOKEN,
+        "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.doors["dispatcher_task"],
+        "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.doors["dispatcher_internal"],
+        "TRACE_TLS__CA": str(walk.ca),
+    }
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "trace_platform", "worker"), cwd=tmp_path, env=environment
+    )
+    try:
+        yield worker.pid
+    finally:
+        family = family_of(worker.pid)
+        worker.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            assert await worker.wait() == 0
+        kill(family)
