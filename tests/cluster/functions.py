@@ -15,7 +15,8 @@ PARTS = 4
 
 def held(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
     """Each number ten times as large; behind a shuffle, in parts that wait until they are let go."""
-    parts = frames["numbers"].repartition(PARTS, "id")
+    frame = frames["numbers"]
+    parts = frame.select("id").repartition(PARTS, "id")
     return parts.mapInArrow(_held_in(str(call.args["folder"])), "id long, ten long, package string")
 
 
@@ -31,7 +32,7 @@ def _held_in(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
         import trace_platform
 
-        Path(folder, f"held.{os.getppid()}.{uuid4().hex}").touch()  # the parent is the executor's daemon
+        Path(folder, f"held.{os.getppid()}.{os.getpid()}.{uuid4().hex}").touch()  # the parent is the executor's daemon
         while not Path(folder, "go").exists():
             time.sleep(0.05)
         for batch in batches:

@@ -6,25 +6,20 @@ About 45 s on two free cores: a master, two Spark workers and `trace worker` are
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.cluster.elsewhere import Elsewhere, family_of, kill
 from tests.cluster.functions import PARTS
-from tests.cluster.standalone import SparkCluster, a_cluster, family_of, kill
+from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
-from tests.walk.walking import TOKEN, Walk, walking
+from tests.walk.walking import walking
 from trace_platform.operators.context import Resources
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 180
 FILES, ROWS = 4, 25
 DAG = """
@@ -51,20 +46,9 @@ publish:
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with a_cluster(tmp_path / "cluster") as made:
-        yield made
-
-
 @pytest.mark.timeout(600)
 async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_every_row_once(
-    cluster: SparkCluster, state_db: str, queue_db: str, data_db: str, tmp_path: Path
+    cluster: Elsewhere, state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
     files, marks = tmp_path / "files", tmp_path / "marks"
     for folder in (files / "in", marks):
@@ -77,7 +61,14 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
     async with walking(state_db, queue_db, tmp_path) as walk:
         rig = Rig(walk, None, Resources(), tmp_path)  # type: ignore[arg-type] - Spark is elsewhere
         await rig.deploy(DAG.replace("FOLDER", str(marks)))
-        async with trace_worker(walk, cluster, master, tmp_path, queue_db, data_db) as pid:
+        far = {
+            "SPARK_CONF_DIR": str(cluster.conf),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TRACE_SPARK__MASTER": master,
+            "TRACE_SPARK__PYTHON": str(cluster.python),
+            "TRACE_SPARK__DRIVER_MEMORY": "512m",
+        }
+        async with trace_worker(walk, tmp_path, queue_db, data_db, **far) as pid:
             await rig.trigger("far", "go")
             victim = await until_both_are_busy(marks, workers, pid)
             kill(family_of(victim.pid))
@@ -112,39 +103,3 @@ async def until_both_are_busy(marks: Path, workers: list[psutil.Process], trace_
                 return holding[0]
             assert psutil.pid_exists(trace_worker_pid)
             await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def trace_worker(
-    walk: Walk, cluster: SparkCluster, master: str, tmp_path: Path, queue_db: str, data_db: str
-) -> AsyncIterator[int]:
-    """`trace worker` as it is started by hand, with Spark elsewhere."""
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "SPARK_CONF_DIR": str(cluster.conf),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "TRACE_HOME": str(tmp_path / "worker"),
-        "TRACE_SPARK__MASTER": master,
-        "TRACE_SPARK__PYTHON": str(cluster.python),
-        "TRACE_SPARK__DRIVER_MEMORY": "512m",
-        "TRACE_QUEUE__DSN": queue_db,
-        "TRACE_DATA__DSN": data_db,
-        "TRACE_OBJECTS__FOLDER": str(tmp_path / "objects"),
-        "TRACE_WORKER__FILES_FOLDER": str(tmp_path / "files"),
-        "TRACE_IDENTITY__WORKER_TOKEN": TOKEN,
-        "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.doors["dispatcher_task"],
-        "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.doors["dispatcher_internal"],
-        "TRACE_TLS__CA": str(walk.ca),
-    }
-    worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trace_platform", "worker"), cwd=tmp_path, env=environment
-    )
-    try:
-        yield worker.pid
-    finally:
-        family = family_of(worker.pid)
-        worker.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(SECONDS):
-            assert await worker.wait() == 0
-        kill(family)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -172,11 +171,11 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="Spark Connect's packages are installed")
 def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
     """In a process of its own: pyspark ends one whose main module has no file, which it takes for its own tests."""
     code = (
         "import pathlib, sys\n"
+        "sys.modules['grpc'] = None\n"
         "from trace_platform.errors import SetupError\n"
         "from trace_platform.spark.configuration import SparkOptions\n"
         "from trace_platform.spark.session import start_session\n"
@@ -189,7 +188,7 @@ def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> No
     file.write_text(code)
     said = subprocess.run([sys.executable, file, tmp_path], capture_output=True, text=True, check=True)
     assert "not installed" in said.stdout
-    assert "pyspark[connect]" in said.stdout
+    assert "trace-platform[connect]" in said.stdout
 
 
 def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variables(tmp_path: Path) -> None:

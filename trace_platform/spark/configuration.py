@@ -142,6 +142,13 @@ def settings(options: SparkOptions, folder: Path) -> dict[str, str]:
     return values
 
 
+def for_connect(options: SparkOptions) -> dict[str, str]:
+    """What a client may set in its own session on a Spark Connect server; all else is the server's."""
+    partitions = options.shuffle_partitions
+    values = {} if partitions is None else {"spark.sql.shuffle.partitions": str(partitions)}
+    return {**values, **options.conf, **FIXED_SQL}
+
+
 def environment(options: SparkOptions, java: Java, env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """For the JVM and the Python workers that it starts: nothing of ours that they do not need."""
     inherited = INHERITED if options.is_local else INHERITED + INHERITED_FOR_CLUSTERS

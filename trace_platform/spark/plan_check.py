@@ -63,16 +63,18 @@ def select(
 ) -> DataFrame:
     """The query over these DataFrames, by their granted names. Nothing has run yet when it is returned."""
     names = {name: f"v_{uuid4().hex}" for name in checked.tables}
-    with _views(spark, {names[name]: frames[name] for name in names}), _in_words(names):
-        return checked_frame(spark, checked.render(names), frozenset(names.values()), without_plans=without_plans)
+    views, text = {names[name]: frames[name] for name in names}, checked.render(names)
+    with _in_words(names):
+        if without_plans and not _has_plans(spark):
+            return _unseen(spark, text, views)
+        with _views(spark, views):
+            return checked_frame(spark, text, frozenset(views))
 
 
-def checked_frame(spark: SparkSession, text: str, views: frozenset[str], *, without_plans: bool = False) -> DataFrame:
+def checked_frame(spark: SparkSession, text: str, views: frozenset[str]) -> DataFrame:
     """Any text as a DataFrame, if Spark reads it as a query over these temporary views alone."""
     if not _has_plans(spark):
-        if not without_plans:
-            raise InvalidSql("this Spark does not show its plans, so the query cannot be checked a second time")
-        return spark.sql(text)
+        raise InvalidSql("this Spark does not show its plans, so the query cannot be checked a second time")
     session: Any = spark
     parsed = session._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001 - there is no other way
     _walk(json.loads(parsed.toJSON()), _refuse_parsed)
@@ -81,6 +83,18 @@ def checked_frame(spark: SparkSession, text: str, views: frozenset[str], *, with
     _walk(analysed, lambda kind, node: _refuse_analysed(kind, node, views), views)
     found: DataFrame = frame
     return found
+
+
+def _unseen(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """Spark Connect keeps a query as text and reads it again when it runs: the DataFrames travel inside of it, because
+    views would be gone by then.
+    """
+    if not views:
+        return spark.sql(text)
+    template = text.replace("{", "{{").replace("}", "}}")
+    for view in views:
+        template = template.replace(view, f"{{{view}}}")
+    return spark.sql(template, **views)
 
 
 def _has_plans(spark: SparkSession) -> bool:

@@ -229,9 +229,9 @@ def _connect(options: SparkOptions) -> SparkSession:
         raise SetupError(
             f"Spark Connect needs packages that are not installed: {error}",
             where="spark.remote",
-            hint="pip install 'pyspark[connect]'",
+            hint="pip install 'trace-platform[connect]'; in a checkout: make setup EXTRAS=connect",
         ) from error
-    for key, value in {**options.conf, **configuration.FIXED_SQL}.items():
+    for key, value in configuration.for_connect(options).items():
         session.conf.set(key, value)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session.addArtifacts(str(_package(Path(folder))), pyfile=True)

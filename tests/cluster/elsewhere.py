@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of separate processes, from the pip package: a master and workers, on loopback.
+"""Spark elsewhere, from the pip package, on loopback: a standalone cluster of separate processes, or a Connect server.
 
 They know nothing of this checkout: they are started in a folder of their own with a bare environment, and their Python
 has what Trace needs, but not Trace.
@@ -19,11 +19,13 @@ from pathlib import Path
 
 import psutil
 
+from trace_platform.lite.ports import free_port
 from trace_platform.spark.configuration import spark_home
 from trace_platform.spark.java import find_java
 from trace_platform.spark.launch import TIE
 
 SECONDS = 120
+LOOPBACK = ("--host", "127.0.0.1", "--webui-port", "0")
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """JVMs that live for a minute are better off without the slow compiler."""
 DEFAULTS = f"""
@@ -34,7 +36,7 @@ FOR_DRIVERS = f'export SPARK_SUBMIT_OPTS="{SMALL}"\n'
 
 
 @dataclass(frozen=True)
-class SparkCluster:
+class Elsewhere:
     """Its keeper's side: where it is, what it tells drivers (SPARK_CONF_DIR), and its processes."""
 
     folder: Path
@@ -50,14 +52,28 @@ class SparkCluster:
         return self.folder / "python" / "bin" / "python"
 
     def master(self) -> str:
-        self._start("master.Master", "--port", "0")
+        self._daemon("master.Master", "--port", "0")
         return self._told(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 
     def worker(self, master: str) -> psutil.Process:
         """One core."""
         place = self.folder / f"work{len(self.started)}"
-        self._start("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
+        self._daemon("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
         return psutil.Process(self.started[-1].pid)
+
+    def connect_server(self) -> str:
+        """With two cores of its own."""
+        conf = {
+            "spark.master": "local[2]",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(free_port()),
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+        }
+        options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+        self._start("768m", "spark-submit", *options, "--class", server)
+        return "sc://" + self._told(r"Spark Connect server started at: (\S+:\d+)")
 
     def end(self) -> None:
         family = [one for process in self.started for one in family_of(process.pid)]
@@ -65,16 +81,17 @@ class SparkCluster:
         for process in self.started:
             process.wait()
 
-    def _start(self, kind: str, *options: str) -> None:
-        spark_class = spark_home() / "bin" / "spark-class"
-        argv = [str(spark_class), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0"]
+    def _daemon(self, kind: str, *options: str) -> None:
+        self._start("192m", "spark-class", f"org.apache.spark.deploy.{kind}", *LOOPBACK, *options)
+
+    def _start(self, heap: str, program: str, *options: str) -> None:
+        argv = [str(spark_home() / "bin" / program), *options]
         with self._log(len(self.started)).open("wb") as log:
             # It dies with this process, however that ends.
-            tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *argv, *options]
+            tied = [sys.executable, "-I", "-S", "-c", TIE, str(os.getpid()), *argv]
+            env = {**self._environment(), "SPARK_DAEMON_MEMORY": heap}
             self.started.append(
-                subprocess.Popen(
-                    tied, cwd=self.folder, env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
+                subprocess.Popen(tied, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             )
 
     def _environment(self) -> dict[str, str]:
@@ -82,9 +99,9 @@ class SparkCluster:
             "PATH": os.environ["PATH"],
             "JAVA_HOME": str(self.java),
             "SPARK_CONF_DIR": str(self.conf),
+            "PYSPARK_PYTHON": str(self.python),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / "blocks"),
-            "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_DAEMON_JAVA_OPTS": SMALL,
             "TMPDIR": str(self.folder),
         }
@@ -107,17 +124,17 @@ class SparkCluster:
 
 
 @contextmanager
-def a_cluster(folder: Path) -> Iterator[SparkCluster]:
+def elsewhere(folder: Path) -> Iterator[Elsewhere]:
     folder.mkdir()
-    cluster = SparkCluster(folder, find_java(os.environ, folder / "cache").home)
-    cluster.conf.mkdir()
-    (cluster.conf / "spark-defaults.conf").write_text(DEFAULTS)
-    (cluster.conf / "spark-env.sh").write_text(FOR_DRIVERS)
+    made = Elsewhere(folder, find_java(os.environ, folder / "cache").home)
+    made.conf.mkdir()
+    (made.conf / "spark-defaults.conf").write_text(DEFAULTS)
+    (made.conf / "spark-env.sh").write_text(FOR_DRIVERS)
     _python_without_trace(folder / "python")
     try:
-        yield cluster
+        yield made
     finally:
-        cluster.end()
+        made.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,0 +1,155 @@
+"""Operators on a real Spark Connect server by one setting, TRACE_SPARK__REMOTE: no JVM is in the worker then.
+
+About 30 s on two free cores: a server from the pip package, `trace worker` and a dev chain are processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chain_walk.rig import Rig as ChainRig
+from tests.chain_walk.test_follow import FOLLOW, equal
+from tests.cluster.elsewhere import Elsewhere, family_of
+from tests.cluster.trace_worker import trace_worker
+from tests.operators.rig import Rig
+from tests.walk.walking import walking
+from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.operators.context import Resources
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = 180
+LOAD = """
+name: load
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: numbers
+    operator: read_files
+    config: {path: in, format: csv, columns: [id bigint], partition: whole}
+    inputs: [{from: {job: go}}]
+publish: {numbers: {job: numbers}}
+"""
+WORK = """
+name: work
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: by_sql
+    operator: sql
+    config:
+      mode: full
+      query: |
+        SELECT n.id, '{braces} and }' AS said FROM numbers n
+         WHERE n.id IN (SELECT max(id) FROM numbers) UNION ALL SELECT -1, '{}'
+    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
+  - name: by_python
+    operator: python
+    config: {function: "tests.cluster.functions:held", args: {folder: LET_GO}, mode: full, files: 2}
+    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
+  - name: by_quality
+    operator: quality
+    config: {checks: [{kind: continuous, column: id, input: numbers}, {kind: sql, query: SELECT * FROM numbers WHERE id < 0}]}
+    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
+  - name: of_nothing
+    operator: sql
+    config: {mode: full, query: SELECT no_such_column FROM numbers}
+    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
+publish:
+  by_sql: {job: by_sql}
+  by_python: {job: by_python}
+  by_quality: {job: by_quality}
+  of_nothing: {job: of_nothing}
+"""
+HOLD = """
+name: hold
+defaults: {runtime: ecs_platform, max_attempts: 1, heartbeat_interval_seconds: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: held
+    operator: python
+    config: {function: "tests.cluster.functions:held", args: {folder: FOLDER}, mode: full}
+    inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
+publish: {held: {job: held}}
+"""
+
+
+@pytest.fixture
+def devchain() -> Iterator[Devchain]:
+    with running(blocks=60, finality=16) as chain:
+        yield chain
+
+
+@pytest.mark.timeout(600)
+async def test_operators_do_the_same_through_spark_connect(
+    cluster: Elsewhere, devchain: Devchain, state_db: str, queue_db: str, data_db: str, tmp_path: Path
+) -> None:
+    (tmp_path / "files" / "in").mkdir(parents=True)
+    (tmp_path / "files" / "in" / "a.csv").write_text("id\n" + "".join(f"{one}\n" for one in range(50)))
+    far = {
+        "TRACE_SPARK__REMOTE": cluster.connect_server(),
+        "TRACE_RPC_POOLS__DEV__ENDPOINTS": devchain.node("a"),
+        "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(devchain.chain_id),
+    }
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        rig = Rig(walk, None, Resources(), tmp_path)  # type: ignore[arg-type] - Spark is elsewhere
+        async with trace_worker(walk, tmp_path, queue_db, data_db, **far) as pid:
+            await files_sql_and_functions(rig, tmp_path)
+            assert [one for one in family_of(pid) if one.name() == "java"] == []
+            await a_canceled_task_ends_its_jobs(rig, tmp_path)
+            await the_tip_is_followed_and_compacted(ChainRig(walk, data_db, None, devchain))
+
+
+async def files_sql_and_functions(rig: Rig, folder: Path) -> None:
+    (folder / "let_go").mkdir()
+    (folder / "let_go" / "go").touch()
+    await rig.deploy(LOAD)
+    await rig.trigger("load", "go")
+    states = await rig.settled()
+    assert states["numbers"] == ["Completed"], await rig.error("numbers")
+    await rig.deploy(WORK.replace("LET_GO", str(folder / "let_go")))
+    await rig.trigger("work", "go")
+    states = await rig.settled()
+    for job in ("by_sql", "by_python", "by_quality"):
+        assert states[job] == ["Completed"], await rig.error(job)
+    assert await rig.rows("by_sql") == [{"id": -1, "said": "{}"}, {"id": 49, "said": "{braces} and }"}]
+    tens = await rig.rows("by_python")
+    assert [row["ten"] for row in tens] == [10 * number for number in range(50)]
+    assert {Path(row["package"]).parts[-3] for row in tens} == {"trace_platform.zip"}, "the package was sent along"
+    assert states["of_nothing"] == ["Failed"]
+    assert "no_such_column" in await rig.error("of_nothing")
+
+
+async def a_canceled_task_ends_its_jobs(rig: Rig, folder: Path) -> None:
+    marks = folder / "marks"
+    marks.mkdir()
+    await rig.deploy(HOLD.replace("FOLDER", str(marks)))
+    await rig.trigger("hold", "go")
+    async with asyncio.timeout(SECONDS):
+        while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
+            await asyncio.sleep(0.05)
+        (row,) = await rig.fetch("SELECT id FROM tasks WHERE status = 'Running'")
+        await cancel_task(rig.walk.control, rig.walk.org.id, row["id"], "a test")
+        while any(psutil.pid_exists(int(mark.name.split(".")[2])) for mark in marks.glob("held.*")):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await rig.partitions("held") == []
+
+
+async def the_tip_is_followed_and_compacted(rig: ChainRig) -> None:
+    """Compaction reads the hot tables by the Postgres source, in the server's Python workers."""
+    await rig.deploy(FOLLOW)
+    version = await rig.version("live", "follow")
+    await rig.until_followed(version, SECONDS)
+    rig.devchain.reorg(3)
+    rig.devchain.mine(30)
+    await rig.until_followed(version, SECONDS)
+    await rig.settled(SECONDS)
+    await rig.until_equal(lambda: equal(rig), SECONDS)
+    assert [said for said in await rig.failures() if not said.startswith("of_nothing")] == []
+    assert await rig.cold("live", "compact") is not None
