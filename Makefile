@@ -20,6 +20,7 @@ up: setup ## the platform, until Ctrl-C
 	@$(BIN)/trace up $(ARGS)
 
 test: setup ## the tests, two files at a time (ARGS="tests/store -x", WORKERS=0 for one)
+	@$(BIN)/python tools/get_anvil.py
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile $(ARGS)
 
 check: setup ## ruff, mypy and import-linter
@@ -43,5 +44,5 @@ lock: ## requirements/*.txt again from pyproject.toml (needs uv; ARGS=--upgrade)
 	@"$(PY)" tools/lock $(ARGS)
 
 clean: ## remove .venv and caches (never .trace, which holds data)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -155,8 +155,8 @@ def kill(family: list[psutil.Process]) -> None:
 
 
 def _python_without_trace(folder: Path) -> None:
-    """This Python with the packages of this environment; but a .pth file in a folder named by one is not read, and by
-    such a file a checkout is installed.
+    """Like ours, and with the packages of our environment; but a .pth file in a folder that another one names is not
+    read, and by such a file a checkout is installed.
     """
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     base = getattr(sys, "_base_executable", sys.executable)

@@ -6,8 +6,9 @@ About 30 s on two free cores: a server from the pip package, `trace worker` and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
@@ -21,6 +22,10 @@ from tests.walk.walking import walking
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.operators.context import Resources
+from trace_platform.store.migrate import Database
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +60,10 @@ jobs:
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: by_quality
     operator: quality
-    config: {checks: [{kind: continuous, column: id, input: numbers}, {kind: sql, query: SELECT * FROM numbers WHERE id < 0}]}
+    config:
+      checks:
+        - {kind: continuous, column: id, input: numbers}
+        - {kind: sql, query: SELECT * FROM numbers WHERE id < 0}
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
   - name: of_nothing
     operator: sql
@@ -88,7 +96,7 @@ def devchain() -> Iterator[Devchain]:
 
 @pytest.mark.timeout(600)
 async def test_operators_do_the_same_through_spark_connect(
-    cluster: Elsewhere, devchain: Devchain, state_db: str, queue_db: str, data_db: str, tmp_path: Path
+    cluster: Elsewhere, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     (tmp_path / "files" / "in").mkdir(parents=True)
     (tmp_path / "files" / "in" / "a.csv").write_text("id\n" + "".join(f"{one}\n" for one in range(50)))
@@ -97,8 +105,9 @@ async def test_operators_do_the_same_through_spark_connect(
         "TRACE_RPC_POOLS__DEV__ENDPOINTS": devchain.node("a"),
         "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(devchain.chain_id),
     }
-    async with walking(state_db, queue_db, tmp_path) as walk:
-        rig = Rig(walk, None, Resources(), tmp_path)  # type: ignore[arg-type] - Spark is elsewhere
+    queue_db, data_db = clone("queue"), clone("data")
+    async with walking(clone("state"), queue_db, tmp_path) as walk:
+        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
         async with trace_worker(walk, tmp_path, queue_db, data_db, **far) as pid:
             await files_sql_and_functions(rig, tmp_path)
             assert [one for one in family_of(pid) if one.name() == "java"] == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
@@ -17,6 +18,9 @@ from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.walk.walking import walking
 from trace_platform.operators.context import Resources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +63,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
     master = cluster.master()
     workers = [cluster.worker(master), cluster.worker(master)]
     async with walking(state_db, queue_db, tmp_path) as walk:
-        rig = Rig(walk, None, Resources(), tmp_path)  # type: ignore[arg-type] - Spark is elsewhere
+        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
         await rig.deploy(DAG.replace("FOLDER", str(marks)))
         far = {
             "SPARK_CONF_DIR": str(cluster.conf),
@@ -90,14 +94,18 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
                 "SELECT FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = $1", name
             )
             assert len(versions) == 1, f"{name} was committed once"
-    assert len(list(marks.glob("held.*"))) > PARTS, "what the dead one had in hand was done again"
+    assert len(marks_in(marks)) > PARTS, "what the dead one had in hand was done again"
+
+
+def marks_in(folder: Path) -> list[str]:
+    return [mark.name for mark in folder.glob("held.*")]
 
 
 async def until_both_are_busy(marks: Path, workers: list[psutil.Process], trace_worker_pid: int) -> psutil.Process:
     """Parts wait in an executor of each; one of the two workers, with its executor."""
     async with asyncio.timeout(SECONDS):
         while True:
-            daemons = {int(mark.name.split(".")[1]) for mark in marks.glob("held.*")}
+            daemons = {int(name.split(".")[1]) for name in marks_in(marks)}
             holding = [one for one in workers if daemons & {child.pid for child in one.children(recursive=True)}]
             if len(holding) == len(workers):
                 return holding[0]

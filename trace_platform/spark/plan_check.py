@@ -94,7 +94,8 @@ def _unseen(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> D
     template = text.replace("{", "{{").replace("}", "}}")
     for view in views:
         template = template.replace(view, f"{{{view}}}")
-    return spark.sql(template, **views)
+    frames: dict[str, Any] = dict(views)
+    return spark.sql(template, **frames)
 
 
 def _has_plans(spark: SparkSession) -> bool:
