@@ -108,7 +108,7 @@ async def test_operators_do_the_same_through_spark_connect(
     queue_db, data_db = clone("queue"), clone("data")
     async with walking(clone("state"), queue_db, tmp_path) as walk:
         rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
-        async with trace_worker(walk, tmp_path, queue_db, data_db, **far) as pid:
+        async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
             await files_sql_and_functions(rig, tmp_path)
             assert [one for one in family_of(pid) if one.name() == "java"] == []
             await a_canceled_task_ends_its_jobs(rig, tmp_path)

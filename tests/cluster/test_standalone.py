@@ -72,7 +72,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
             "TRACE_SPARK__PYTHON": str(cluster.python),
             "TRACE_SPARK__DRIVER_MEMORY": "512m",
         }
-        async with trace_worker(walk, tmp_path, queue_db, data_db, **far) as pid:
+        async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
             await rig.trigger("far", "go")
             victim = await until_both_are_busy(marks, workers, pid)
             kill(family_of(victim.pid))

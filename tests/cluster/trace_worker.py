@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,14 +17,16 @@ ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
-async def trace_worker(walk: Walk, folder: Path, queue_db: str, data_db: str, **more: str) -> AsyncIterator[int]:
-    """Its process id. At the end it is asked to stop, and has stopped in good order."""
+async def trace_worker(
+    walk: Walk, folder: Path, dsns: tuple[str, str], more: Mapping[str, str], *, code: int = 0
+) -> AsyncIterator[int]:
+    """Its process id; it is given the queue's and the data database, and `more`. At the end it has stopped in good order, being asked to; with `code`, it has ended by itself."""
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
         "TRACE_HOME": str(folder / "worker"),
-        "TRACE_QUEUE__DSN": queue_db,
-        "TRACE_DATA__DSN": data_db,
+        "TRACE_QUEUE__DSN": dsns[0],
+        "TRACE_DATA__DSN": dsns[1],
         "TRACE_OBJECTS__FOLDER": str(folder / "objects"),
         "TRACE_WORKER__FILES_FOLDER": str(folder / "files"),
         "TRACE_IDENTITY__WORKER_TOKEN": TOKEN,
@@ -40,9 +42,10 @@ async def trace_worker(walk: Walk, folder: Path, queue_db: str, data_db: str, **
     try:
         yield worker.pid
         family = family_of(worker.pid)
-        worker.send_signal(signal.SIGTERM)
+        if not code:
+            worker.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS):
-            assert await worker.wait() == 0
+            assert await worker.wait() == code
     finally:
         kill(family_of(worker.pid) + family)
         await worker.wait()

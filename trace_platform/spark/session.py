@@ -79,10 +79,21 @@ def warm(session: SparkSession) -> WarmReport:
     return WarmReport(ended - began, between - began, ended - between, rows)
 
 
-def is_alive(session: SparkSession) -> bool:
-    """Whether the session's JVM runs: it may have been killed, or have ended itself for want of memory."""
+def is_alive(session: SparkSession, seconds: float = 0) -> bool:
+    """Whether the session's JVM runs: it may have been killed, or have ended itself for want of memory.
+
+    One that is known to be about to end is given `seconds` for it.
+    """
     mine = [running for running in _running if running.session is session]
-    return all(running.jvm.poll() is None for running in mine)
+    return all(_runs(running.jvm, seconds) for running in mine)
+
+
+def _runs(jvm: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        jvm.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def stop_session(session: SparkSession, seconds: float = STOP_SECONDS) -> None:

@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+import structlog
+
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.client import dispatcher_client, task_client
-from trace_platform.errors import SettingsError
+from trace_platform.errors import SettingsError, SetupError
 from trace_platform.operators.context import Resources
 from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
@@ -21,7 +23,7 @@ from trace_platform.settings import RpcPoolSettings, Settings
 from trace_platform.spark.class_archive import archive_for
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
-from trace_platform.spark.session import start_session, stop_session, warm
+from trace_platform.spark.session import is_alive, start_session, stop_session, warm
 from trace_platform.store.db import answers, open_pool, required
 from trace_platform.worker.run_task import Runner
 from trace_platform.worker.wrapper import Wrapper
@@ -29,7 +31,10 @@ from trace_platform.worker.wrapper import Wrapper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = structlog.get_logger()
+
 SPARE_THREADS = 8
+SPARK_LOOK_SECONDS = 1.0
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
 
@@ -45,12 +50,13 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         task_client(settings) as tasks,
         _spark(process, settings) as (spark, says),
     ):
+        runner = Runner(objects, resources(settings), spark)
         wrapper = Wrapper(
             queue=queue,
             queue_name=queue_of(settings),
             dispatcher=dispatcher,
             tasks=tasks,
-            runner=Runner(objects, resources(settings), spark),
+            runner=runner,
             worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
             concurrency=settings.worker.concurrency,
             metrics=process.metrics,
@@ -58,7 +64,21 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         await until_answers(process, "data Postgres", lambda: answers(data))
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         process.ready(says)
+        watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
         await wrapper.work(process.stop)
+        watch.cancel()
+        if runner.spark_lost.is_set():
+            raise SetupError("Spark has ended, so this worker ends too", hint="its supervisor starts both anew")
+
+
+async def _stop_without_spark(process: Process, runner: Runner, spark: SparkSession) -> None:
+    """A worker whose Spark is gone would fail every task that it claims."""
+    while not runner.spark_lost.is_set():
+        await asyncio.sleep(SPARK_LOOK_SECONDS)
+        if not is_alive(spark):
+            runner.spark_lost.set()
+    log.error("Spark has ended")
+    process.stop.set()
 
 
 def resources(settings: Settings) -> Resources:

@@ -5,10 +5,11 @@ Whatever it does ends as a completion: its outputs with their marker and their e
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -17,11 +18,12 @@ from pydantic import BaseModel
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
-from trace_platform.errors import InvalidRequest, TraceError
+from trace_platform.errors import InvalidRequest, TraceError, Unavailable
 from trace_platform.operators.context import Resources, TaskContext, TaskDoor
 from trace_platform.operators.outcome import Outcome
 from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
 from trace_platform.ports import ObjectStore
+from trace_platform.spark.lost import is_lost
 from trace_platform.spark.tags import interrupt, tagged
 
 if TYPE_CHECKING:
@@ -51,9 +53,14 @@ class Runner:
     resources: Resources
     spark: SparkSession | None = None
     pure: Callable[[TaskPayload], Outcome] = run_pure
+    spark_lost: threading.Event = field(default_factory=threading.Event)
+    """Set when Spark was found to be gone: no task can be run here any more."""
 
     def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
-        """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker."""
+        """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker.
+
+        When Spark is gone it is the other way round: nothing is reported, and the task is run again elsewhere.
+        """
         fence: dict[str, Any] = {
             "task_id": claimed.task.task_id,
             "attempt": claimed.attempt,
@@ -63,10 +70,12 @@ class Runner:
             with self._tagged(claimed):
                 return self._outcome(claimed, door, fence)
         except TraceError as wrong:
+            self._refuse_if_spark_is_lost(wrong)
             log.warning("task failed", **wrong.as_dict())
             said = (f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=wrong.retryable))
-        except Exception:
+        except Exception as wrong:
+            self._refuse_if_spark_is_lost(wrong)
             log.exception("task failed")
             said = traceback.format_exc()[-MAX_ERROR_CHARS:]
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said))
@@ -75,6 +84,11 @@ class Runner:
         """End its Spark jobs at once."""
         if self.spark is not None:
             interrupt(self.spark, tag_of(claimed))
+
+    def _refuse_if_spark_is_lost(self, wrong: Exception) -> None:
+        if self.spark is not None and is_lost(self.spark, wrong):
+            self.spark_lost.set()
+            raise Unavailable("Spark has ended under this task") from wrong
 
     def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
         task = claimed.task
