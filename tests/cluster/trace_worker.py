@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 async def trace_worker(
     walk: Walk, folder: Path, dsns: tuple[str, str], more: Mapping[str, str], *, code: int = 0
 ) -> AsyncIterator[int]:
-    """Its process id; it is given the queue's and the data database, and `more`. At the end it has stopped in good order, being asked to; with `code`, it has ended by itself."""
+    """Its process id; `dsns` are the queue's and the data database.
+
+    At the end it is asked to stop, and has stopped in good order; with `code`, it has ended by itself.
+    """
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
