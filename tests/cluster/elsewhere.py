@@ -24,7 +24,7 @@ from trace_platform.spark.configuration import spark_home
 from trace_platform.spark.java import find_java
 from trace_platform.spark.launch import TIE
 
-SECONDS = 120
+SECONDS = 240
 LOOPBACK = ("--host", "127.0.0.1", "--webui-port", "0")
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 """JVMs that live for a minute are better off without the slow compiler."""
@@ -166,3 +166,5 @@ def _python_without_trace(folder: Path) -> None:
     (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(base)
+    asked = "from importlib.util import find_spec; assert find_spec('pyarrow') and not find_spec('trace_platform')"
+    subprocess.run([folder / "bin" / "python", "-c", asked], env={}, cwd=folder, check=True)

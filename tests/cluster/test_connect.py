@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 180
+SECONDS = 400
 LOAD = """
 name: load
 defaults: {runtime: ecs_platform, max_attempts: 1}
@@ -94,7 +94,7 @@ def devchain() -> Iterator[Devchain]:
         yield chain
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_operators_do_the_same_through_spark_connect(
     cluster: Elsewhere, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 180
+SECONDS = 400
 PATIENT = HOLD.replace("heartbeat_interval_seconds: 1", "heartbeat_timeout_seconds: 900")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_when_spark_is_killed_the_worker_ends_and_its_task_is_left_to_another(
     state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECONDS = 180
+SECONDS = 400
 FILES, ROWS = 4, 25
 DAG = """
 name: far
@@ -50,7 +50,7 @@ publish:
 """
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_every_row_once(
     cluster: Elsewhere, state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
