@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 
@@ -28,15 +29,37 @@ class Ports:
         return f"https://{LOOPBACK}:{getattr(self, door)}"
 
 
+@dataclass(frozen=True)
+class StorePorts:
+    """Of the S3 server, where there is one. Only `s3` asks who calls."""
+
+    s3: int
+    s3_grpc: int
+    master: int
+    master_grpc: int
+    volume: int
+    volume_grpc: int
+    filer: int
+    filer_grpc: int
+
+
 DOORS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal")
 
 
 def choose_ports(base: int) -> Ports:
     """In a row from `base`; free ones anywhere if it is 0. One that is taken is said before anything starts."""
-    names = [field.name for field in fields(Ports)]
+    return Ports(**_chosen(base, [field.name for field in fields(Ports)]))
+
+
+def choose_store_ports(base: int) -> StorePorts:
+    """In a row behind the others."""
+    return StorePorts(**_chosen(base and base + len(fields(Ports)), [field.name for field in fields(StorePorts)]))
+
+
+def _chosen(base: int, names: Sequence[str]) -> dict[str, int]:
     with ExitStack() as held:
         listeners = [held.enter_context(_take(base and base + index, name)) for index, name in enumerate(names)]
-        return Ports(**{name: listener.getsockname()[1] for name, listener in zip(names, listeners, strict=True)})
+        return {name: listener.getsockname()[1] for name, listener in zip(names, listeners, strict=True)}
 
 
 def free_port() -> int:
