@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -49,18 +49,19 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(*, settings: dict[str, str] | None = None) -> AsyncIterator[Rig]:
+async def rig(*, settings: dict[str, str] | None = None, told: Mapping[str, Any] | None = None) -> AsyncIterator[Rig]:
+    """`settings` are Postgres's, `told` is what the Dispatcher is told beside the usual."""
     folder = _folder()
     try:
         with running(Cluster("bench", folder / "data", folder / "s", free_port(), settings=settings or {})) as server:
-            async with _dispatching(server, folder) as made:
+            async with _dispatching(server, folder, told or {}) as made:
                 yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @asynccontextmanager
-async def _dispatching(server: RunningServer, folder: Path) -> AsyncIterator[Rig]:
+async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, Any]) -> AsyncIterator[Rig]:
     databases: list[Database] = ["state", "queue"]
     for database in databases:
         migrate(server.create_database(database), database)
@@ -75,6 +76,7 @@ async def _dispatching(server: RunningServer, folder: Path) -> AsyncIterator[Rig
         "tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)},
         "dispatcher": {"task_port": ports[0], "internal_port": ports[1]},
         "log": {"level": "warning"},
+        **told,
     }
     process = _start(document, folder / "dispatcher.log")
     queue = PgQueue(server.dsn("queue"), connections=2)

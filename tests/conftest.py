@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from trace_platform.lite.ports import free_port
+from trace_platform.lite.launch import spawn
+from trace_platform.lite.ports import choose_store_ports, free_port
 from trace_platform.lite.postgres import Cluster, RunningServer, running
+from trace_platform.lite.seaweedfs import SeaweedFS
+from trace_platform.settings import ObjectSettings
 from trace_platform.store.migrate import Database, migrate
 
 # A test's database need not survive a power cut, only a kill: that needs no fsync.
@@ -20,6 +24,7 @@ QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seconds", type=float, default=4.0, help="how long the random fault run disturbs")
+    parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
 
 
@@ -32,6 +37,26 @@ def postgres() -> Iterator[RunningServer]:
         with running(cluster) as server:
             yield server
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[SeaweedFS]:
+    """A real S3 server with STS, as `trace up` starts it. 4 s, once."""
+    folder = Path(tempfile.mkdtemp(prefix="trace-test-s3-"))
+    server = SeaweedFS(folder / "data", choose_store_ports(0), ObjectSettings())
+    with (folder / "log").open("wb") as log:
+        process = spawn(server.launch(), log)
+    try:
+        deadline = time.monotonic() + 90
+        while not server.answers():
+            assert process.poll() is None, (folder / "log").read_text(errors="replace")[-2000:]
+            assert time.monotonic() < deadline, "SeaweedFS does not get ready"
+            time.sleep(0.1)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 

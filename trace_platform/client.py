@@ -18,6 +18,8 @@ from trace_platform.contracts import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    CredentialsAnswer,
+    CredentialsRequest,
     DrainAnswer,
     EventsAnswer,
     EventsRequest,
@@ -51,6 +53,7 @@ WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
 CAPABILITY_HEADER = "X-Trace-Task-Capability"
 CLAIM_ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
 CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
+CREDENTIALS_ANSWER: msgspec.json.Decoder[CredentialsAnswer] = msgspec.json.Decoder(CredentialsAnswer)
 REFUSALS: dict[str, type[TraceError]] = {
     kind.code: kind for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost)
 }
@@ -129,6 +132,11 @@ class TaskClient:
     async def files(self, token: str, request: FilesRequest) -> FilesAnswer:
         answer = await _post(self._http, "/v1/task/files", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
         return msgspec.json.decode(answer.content, type=FilesAnswer)
+
+    async def credentials(self, token: str, request: CredentialsRequest) -> CredentialsAnswer:
+        body = msgspec.json.encode(request)
+        answer = await _post(self._http, "/v1/task/credentials", body, {CAPABILITY_HEADER: token})
+        return CREDENTIALS_ANSWER.decode(answer.content)
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
         answer = await _post(self._http, "/v1/task/complete", msgspec.json.encode(request), {CAPABILITY_HEADER: token})

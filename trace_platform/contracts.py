@@ -232,6 +232,36 @@ class OutputBody(Message, frozen=True):
     files: list[Mapping[str, Any]] = []
 
 
+class CredentialsRequest(Fenced, frozen=True):
+    """Keys for the object store, for what the token lets the task read and write."""
+
+
+class SessionCredentials(Message, frozen=True, tag_field="kind", tag="session"):
+    """Keys of a session at an S3 store."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expires_at: datetime
+    """Never later than the token's end: ask again with the fresh one that a heartbeat brings."""
+    region: str
+    read: list[str]
+    """Folders, written `s3://bucket/folder/`."""
+    write: list[str]
+    endpoint: str | None = None
+    """Unset: AWS."""
+
+
+class MountedStorage(Message, frozen=True, tag_field="kind", tag="mounts"):
+    """The store is a disk and has no keys: these folders, and no others, are mounted where the task runs."""
+
+    read: list[str]
+    write: list[str]
+
+
+CredentialsAnswer = SessionCredentials | MountedStorage
+
+
 class StorageRef(Message, frozen=True):
     scheme: Literal["s3"]
     bucket: Text

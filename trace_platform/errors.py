@@ -19,6 +19,7 @@
     |   +-- DatabaseUnavailable
     |   +-- DoorUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
+    |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
     +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
     +-- ProviderError           a chain's node is at fault; `where` names it, never its address
@@ -184,6 +185,10 @@ class DoorUnavailable(Unavailable):
 
 class ObjectsUnavailable(Unavailable):
     code = "objects_unavailable"
+
+
+class CredentialsUnavailable(Unavailable):
+    code = "credentials_unavailable"
 
 
 class WorkFailed(TraceError):

@@ -7,7 +7,7 @@ behind a port.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NewType, Protocol
 
@@ -264,4 +264,35 @@ class ObjectStore(Protocol):
 
     def for_spark(self, name: ObjectName) -> str | None:
         """How Spark itself can open it (`file:///...`, `s3a://...`); None where only `get` can."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeys:
+    """Keys of a session that an object store opened for somebody else."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    expires_at: datetime
+
+
+class CredentialMinter(Protocol):
+    """Opens sessions at the object store that may do what a policy says, and nothing that it does not.
+
+    The promise:
+
+    - What a session may do is the policy's part of the role's rights; an empty policy is refused, since a store would
+      take it for all of them.
+    - A session ends by itself after `seconds` at the latest.
+    - The store's audit shows each session under the name that it was given.
+    - A store that is away, or refuses us, is CredentialsUnavailable; a policy that it finds too long is Forbidden.
+    - None: the store has no keys to hand out. Whoever is to be kept within the policy is kept by what is mounted.
+
+    How STS keeps it: AssumeRole with `Policy`, `RoleSessionName` and `DurationSeconds`, which is 900 at least. How the
+    disk store keeps it: it answers None.
+    """
+
+    async def mint(self, policy: str, *, session: str, seconds: int) -> SessionKeys | None:
+        """Open a session."""
         ...

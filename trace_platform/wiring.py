@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from trace_platform.adapters.credentials_mounts import Mounts
+from trace_platform.adapters.credentials_sts import StsMinter
 from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.adapters.objects_s3 import S3Objects
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.adapters.signer_pem import PemSigner
-from trace_platform.ports import ObjectStore, Queue, Signer
-from trace_platform.settings import Settings
+from trace_platform.ports import CredentialMinter, ObjectStore, Queue, Signer
+from trace_platform.settings import ObjectSettings, Settings
 from trace_platform.store.db import required
 
 
@@ -23,7 +26,19 @@ async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
 
 
 def make_objects(settings: Settings) -> ObjectStore:
-    return DiskObjects(settings.object_folder)
+    if settings.objects.backend == "disk":
+        return DiskObjects(settings.object_folder)
+    return s3_objects(settings.objects)
+
+
+def s3_objects(places: ObjectSettings) -> ObjectStore:
+    return S3Objects.of(places)
+
+
+def make_minter(settings: Settings) -> CredentialMinter | None:
+    if settings.objects.backend == "disk":
+        return Mounts()
+    return StsMinter(settings.credentials) if settings.credentials.role_arn else None
 
 
 def make_signer(settings: Settings) -> Signer:

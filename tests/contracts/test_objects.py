@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +14,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.adapters.objects_s3 import S3Objects
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import InvalidRequest, NotFound, ObjectExists, ObjectsUnavailable
+from trace_platform.lite.ports import free_port
+from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.ports import ObjectStore
+from trace_platform.wiring import s3_objects
 
 HERE = Folder.parse("s3://trace/tests/")
 
 
-@pytest.fixture(params=["disk"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return {"disk": lambda: DiskObjects(tmp_path / "objects")}[request.param]()
+@pytest.fixture(params=["disk", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    if request.param == "disk":
+        yield DiskObjects(tmp_path / "objects")
+        return
+    server: SeaweedFS = request.getfixturevalue("seaweedfs")
+    objects = s3_objects(server.objects_for("worker"))
+    yield objects
+    objects.delete([found.name for found in objects.objects(HERE)])
 
 
 def test_what_was_put_is_read_back(store: ObjectStore) -> None:
@@ -107,6 +117,15 @@ def test_a_store_that_is_away_is_worth_a_retry(tmp_path: Path) -> None:
     assert refusal.value.retryable
 
 
+def test_an_s3_that_is_away_is_worth_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trace_platform.adapters.objects_s3.RETRIES", {"max_retries": 0})
+    away = S3Objects("us-east-1", f"http://127.0.0.1:{free_port()}", "KEY", "secret")
+    with pytest.raises(ObjectsUnavailable) as refusal:
+        away.put(HERE.object("x"), b"x")
+    assert refusal.value.retryable
+    assert "secret" not in repr(away)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -141,3 +160,4 @@ def test_a_disk_puts_nothing_outside_its_folder(tmp_path: Path) -> None:
 
 
 _: Callable[[Path], ObjectStore] = DiskObjects
+__: Callable[..., ObjectStore] = S3Objects

@@ -271,11 +271,16 @@ async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control
     staged(control, chain, loser, (100, 199))
     failure = completion(loser, status="Failed", error_message="no", retryable=False)
     await Completer(control)(failure, theirs)
-    running, _ = await begun(control, chain)
+    running, now = await begun(control, chain)
     staged(control, chain, running, (200, 299))
+    for each in (claims, theirs, now):
+        (place,) = (place for place in each.s3.write if "/scratch/" in place)
+        control.objects.put(Folder.parse(place).object("notes"), str(each.task_id).encode())
     assert await Janitor(control).once() == 0, "it is too early"
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
     assert await Janitor(control).once() == 2
     assert await Janitor(control).once() == 0, "the next one still runs"
     left = {stored.name.name for stored in control.objects.objects(Folder.parse("s3://trace/datasets/"))}
     assert left == {"first_0_99.parquet", "first_200_299.parquet", "_SUCCESS"}
+    (scratch,) = control.objects.objects(Folder.parse("s3://trace-scratch/scratch/"))
+    assert control.objects.get(scratch.name) == str(now.task_id).encode(), "it may still be needed"

@@ -8,6 +8,8 @@ import pytest
 
 from tests.operators.rig import Numbers, Rig, operator, rigged
 from tests.spark_session import a_session
+from trace_platform.lite.seaweedfs import SeaweedFS
+from trace_platform.wiring import s3_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +29,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 async def rig(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
     async with rigged(state_db, queue_db, tmp_path, spark) as made:
+        yield made
+
+
+@pytest.fixture
+async def s3_rig(
+    state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession, seaweedfs: SeaweedFS
+) -> AsyncIterator[Rig]:
+    """The same, with files on a real S3 server."""
+    objects = s3_objects(seaweedfs.objects_for("worker"))
+    async with rigged(state_db, queue_db, tmp_path, spark, objects) as made:
         yield made
 
 

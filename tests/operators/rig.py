@@ -26,6 +26,7 @@ from trace_platform.domain.ranges import Range
 from trace_platform.operators.context import Resources, TaskContext
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.registry import ON_WORKERS, OnWorkers
+from trace_platform.ports import ObjectStore
 from trace_platform.worker.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -126,10 +127,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def rigged(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+async def rigged(
+    state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession, objects: ObjectStore | None = None
+) -> AsyncIterator[Rig]:
+    """Files on a disk, unless another store is given."""
     files = tmp_path / "files"
     files.mkdir()
-    async with walking(state_db, queue_db, tmp_path) as walk:
+    async with walking(state_db, queue_db, tmp_path, objects=objects) as walk:
         yield Rig(walk, spark, Resources(folder=files), tmp_path)
 
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.operators.rig import Rig
+from trace_platform.domain.objects import Folder
 from trace_platform.errors import InvalidDag
 from trace_platform.operators.read_files import label_of
 
@@ -42,6 +43,16 @@ def written(rig: Rig, **files: str) -> Path:
 
 
 async def test_the_example_without_a_chain_runs_from_files_to_sql(rig: Rig) -> None:
+    await files_quickstart(rig)
+
+
+async def test_the_example_without_a_chain_makes_the_same_on_s3(s3_rig: Rig) -> None:
+    """12 s more: one S3 server, and files read by Spark's Python workers."""
+    assert s3_rig.walk.control.objects.for_spark(Folder.parse("s3://trace/x/").object("y")) is None
+    await files_quickstart(s3_rig)
+
+
+async def files_quickstart(rig: Rig) -> None:
     assert rig.resources.folder is not None
     shutil.copytree(DAGS / "data", rig.resources.folder, dirs_exist_ok=True)
     await rig.deploy((DAGS / "files_quickstart.yaml").read_text())

@@ -19,7 +19,8 @@ def doctor(home: Home = None, json: Json = False) -> None:
 
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None
-    findings = examine(settings.home, [] if held else wanted_ports(settings.up.port_base), os.environ)
+    ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
+    findings = examine(settings.home, [] if held else ports, os.environ)
     if json:
         say.as_json([asdict(finding) for finding in findings])
     else:

@@ -55,12 +55,13 @@ def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
     main: Callable[..., Awaitable[None]] = import_module(f"trace_platform.{name}.process").main
 
     async def with_ports(process: Process) -> None:
-        from trace_platform.wiring import make_objects, make_signer, open_queue
+        from trace_platform.wiring import make_minter, make_objects, make_signer, open_queue
 
         settings = process.settings
-        signers = (make_signer(settings),) if name == "dispatcher" else ()
+        ours = name == "dispatcher"
+        signers, minters = ((make_signer(settings),), (make_minter(settings),)) if ours else ((), ())
         async with open_queue(settings) as queue:
-            await main(process, queue, *signers, make_objects(settings))
+            await main(process, queue, *signers, make_objects(settings), *minters)
 
     return with_ports if name in {"dispatcher", "worker"} else main
 

@@ -11,8 +11,8 @@ from trace_platform.capability.claims import Claims
 from trace_platform.dispatcher.bell import Bell
 from trace_platform.dispatcher.names import TaskNames
 from trace_platform.observe.metrics import Metrics
-from trace_platform.ports import ObjectStore, Queue, Signer
-from trace_platform.settings import RUNTIMES, ObjectSettings, RuntimeSettings, TokenSettings
+from trace_platform.ports import CredentialMinter, ObjectStore, Queue, Signer
+from trace_platform.settings import RUNTIMES, CredentialSettings, ObjectSettings, RuntimeSettings, TokenSettings
 from trace_platform.store.clock import DatabaseClock
 from trace_platform.store.jobs import JobCache
 
@@ -45,6 +45,9 @@ class Control:
     steady: asyncpg.Pool | None = None
     places: ObjectSettings = field(default_factory=ObjectSettings)
     """The buckets: what is deployed and what attempts write for themselves."""
+    minter: CredentialMinter | None = None
+    """Who makes tasks' credentials; None: nobody does."""
+    credentials: CredentialSettings = field(default_factory=CredentialSettings)
 
     @property
     def hot(self) -> asyncpg.Pool:

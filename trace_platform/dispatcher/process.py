@@ -26,7 +26,7 @@ from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
 from trace_platform.doors import Door, open_doors
-from trace_platform.ports import ObjectStore, Queue, Signer
+from trace_platform.ports import CredentialMinter, ObjectStore, Queue, Signer
 from trace_platform.process import Process
 from trace_platform.settings import Settings
 from trace_platform.store.clock import DatabaseClock
@@ -36,7 +36,9 @@ from trace_platform.store.migrate import check
 from trace_platform.store.signing_keys import published
 
 
-async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectStore) -> None:
+async def main(
+    process: Process, queue: Queue, signer: Signer, objects: ObjectStore, minter: CredentialMinter | None = None
+) -> None:
     settings = process.settings
     dsn = required(settings.state.dsn, "state.dsn")
     await asyncio.to_thread(check, dsn, "state")
@@ -62,6 +64,8 @@ async def main(process: Process, queue: Queue, signer: Signer, objects: ObjectSt
             clock=clock,
             steady=hot,
             places=settings.objects,
+            minter=minter,
+            credentials=settings.credentials,
         )
         await release_sources(control)
         async with dispatching(control, verifier, settings):

@@ -29,6 +29,11 @@ class Home:
         return self.root / "postgres"
 
     @property
+    def seaweedfs(self) -> Path:
+        """What the S3 server keeps, where there is one; it makes the folder itself."""
+        return self.root / "seaweedfs"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

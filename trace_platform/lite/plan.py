@@ -13,9 +13,11 @@ from pydantic import SecretStr
 from trace_platform.lite.launch import Launch
 from trace_platform.lite.ports import Ports
 from trace_platform.lite.provision import Dsns
+from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.lite.supervisor import Child
 from trace_platform.settings import (
     ClientSettings,
+    CredentialSettings,
     DataSettings,
     EndpointSettings,
     MetricsSettings,
@@ -30,6 +32,8 @@ from trace_platform.tls import TlsFiles
 
 PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler")
 """In the order of their start; `--without` takes these names."""
+
+WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
 
 DOORS_OF: Final[Mapping[str, Sequence[str]]] = {
     "dispatcher": ("dispatcher_task", "dispatcher_internal"),
@@ -48,10 +52,18 @@ PASSED_ON: Final = frozenset(
 
 
 def children(
-    names: Sequence[str], settings: Settings, *, ports: Ports, tls: TlsFiles, dsns: Dsns, worker_token: str, issuer: str
+    names: Sequence[str],
+    settings: Settings,
+    *,
+    ports: Ports,
+    tls: TlsFiles,
+    dsns: Dsns,
+    worker_token: str,
+    issuer: str,
+    store: SeaweedFS | None = None,
 ) -> list[Child]:
     base = _common(settings, ports, tls, worker_token)
-    known = {name: _for(name, base, dsns, issuer) for name in names}
+    known = {name: _with_store(name, _for(name, base, dsns, issuer), settings, store) for name in names}
     if "worker" in known:
         known["worker"] = known["worker"].model_copy(update={"rpc_pools": settings.rpc_pools})
     return [_child(name, told, ports) for name, told in known.items()]
@@ -104,6 +116,17 @@ def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
         "scheduler": {},
     }
     return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
+
+
+def _with_store(name: str, told: Settings, settings: Settings, store: SeaweedFS | None) -> Settings:
+    """Keys of the object store reach those that read and write there; those of STS the Dispatcher alone."""
+    objects = store.objects_for(name) if store else settings.objects
+    if name not in WITH_OBJECTS:
+        objects = objects.model_copy(update={"access_key_id": None, "secret_access_key": None})
+    credentials = CredentialSettings()
+    if name == "dispatcher":
+        credentials = store.credentials(settings.credentials) if store else settings.credentials
+    return told.model_copy(update={"objects": objects, "credentials": credentials})
 
 
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:

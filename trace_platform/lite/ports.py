@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 
 from trace_platform.errors import SetupError
 
@@ -28,15 +29,39 @@ class Ports:
         return f"https://{LOOPBACK}:{getattr(self, door)}"
 
 
+@dataclass(frozen=True)
+class StorePorts:
+    """Of the S3 server, where there is one. Only `s3` asks who calls."""
+
+    s3: int
+    s3_grpc: int
+    master: int
+    master_grpc: int
+    volume: int
+    volume_grpc: int
+    filer: int
+    filer_grpc: int
+
+
 DOORS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal")
 
 
 def choose_ports(base: int) -> Ports:
     """In a row from `base`; free ones anywhere if it is 0. One that is taken is said before anything starts."""
-    names = [field.name for field in fields(Ports)]
+    return Ports(**_chosen(base, [field.name for field in fields(Ports)]))
+
+
+def choose_store_ports(base: int, others: Ports | None = None) -> StorePorts:
+    """In a row behind the others; or any that are free, and not theirs, who may not listen yet."""
+    taken = frozenset(astuple(others)) if others else frozenset[int]()
+    names = [field.name for field in fields(StorePorts)]
+    return StorePorts(**_chosen(base and base + len(fields(Ports)), names, taken))
+
+
+def _chosen(base: int, names: Sequence[str], taken: frozenset[int] = frozenset()) -> dict[str, int]:
     with ExitStack() as held:
-        listeners = [held.enter_context(_take(base and base + index, name)) for index, name in enumerate(names)]
-        return Ports(**{name: listener.getsockname()[1] for name, listener in zip(names, listeners, strict=True)})
+        listeners = [held.enter_context(_take(base and base + index, name, taken)) for index, name in enumerate(names)]
+        return {name: listener.getsockname()[1] for name, listener in zip(names, listeners, strict=True)}
 
 
 def free_port() -> int:
@@ -45,22 +70,23 @@ def free_port() -> int:
     return port
 
 
-def wanted_ports(base: int) -> list[int]:
+def wanted_ports(base: int, *, store: bool = False) -> list[int]:
     """The ports that a start from `base` would take; none in particular if it is 0."""
-    return [base + index for index, _ in enumerate(fields(Ports))] if base else []
+    count = len(fields(Ports)) + (len(fields(StorePorts)) if store else 0)
+    return list(range(base, base + count)) if base else []
 
 
-def _take_any() -> socket.socket:
+def _take_any(taken: frozenset[int] = frozenset()) -> socket.socket:
     """Not one that the kernel would give (port 0): it may give the same to an outgoing connection before we listen."""
-    for port in random.SystemRandom().sample(FREE, 200):
+    for port in set(random.SystemRandom().sample(FREE, 200)) - taken:
         with suppress(OSError):
             return socket.create_server((LOOPBACK, port))
     raise SetupError("no free port was found", where=f"{LOOPBACK}:{FREE.start}-{FREE.stop - 1}")
 
 
-def _take(port: int, name: str) -> socket.socket:
+def _take(port: int, name: str, taken: frozenset[int]) -> socket.socket:
     if not port:
-        return _take_any()
+        return _take_any(taken)
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as wrong:

@@ -30,8 +30,9 @@ from trace_platform.lite.home import (
 )
 from trace_platform.lite.launch import Launch, hide_memory
 from trace_platform.lite.plan import PROCESSES, children
-from trace_platform.lite.ports import DOORS, Ports, choose_ports
+from trace_platform.lite.ports import DOORS, Ports, choose_ports, choose_store_ports
 from trace_platform.lite.provision import Dsns, Embedded, Given, provision
+from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.lite.supervisor import Child, Seen, Supervisor
 from trace_platform.lite.user_token import mint_user_token
 from trace_platform.settings import EndpointSettings, Settings, TlsSettings
@@ -127,8 +128,18 @@ class _Up:
         shutil.rmtree(home.work, ignore_errors=True)
         home.work.mkdir(mode=0o700)
         dsns = await self._databases(ports, token)
+        store = await self._store(ports)
         names = [name for name in PROCESSES if name not in self._wish.without]
-        made = children(names, settings, ports=ports, tls=tls, dsns=dsns, worker_token=token, issuer=public_pem(key))
+        made = children(
+            names,
+            settings,
+            ports=ports,
+            tls=tls,
+            dsns=dsns,
+            worker_token=token,
+            issuer=public_pem(key),
+            store=store,
+        )
         for stage in ([c for c in made if c.name == "dispatcher"], [c for c in made if c.name != "dispatcher"]):
             await self._supervisor.start(stage)
             if [child.name for child in stage] == ["dispatcher"]:
@@ -146,6 +157,15 @@ class _Up:
         await self._supervisor.start([_postgres_child(server) for server in servers.values()])
         self._watcher.said("bringing schemas and roles up to date")
         return await asyncio.to_thread(provision, given, servers.get("state"), servers.get("data"), worker_token)
+
+    async def _store(self, others: Ports) -> SeaweedFS | None:
+        """The S3 server, if files are to lie in one of ours."""
+        if self._settings.objects.backend != "seaweedfs":
+            return None
+        ports = choose_store_ports(self._settings.up.port_base, others)
+        store = SeaweedFS(self._home.seaweedfs, ports, self._settings.objects)
+        await self._supervisor.start([store.child()])
+        return store
 
     def _cluster(self, name: str, ports: Ports) -> postgres.Cluster:
         return postgres.Cluster(

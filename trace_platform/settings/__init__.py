@@ -22,7 +22,6 @@ from trace_platform.settings.groups import (
     LogSettings,
     LoopSettings,
     MetricsSettings,
-    ObjectSettings,
     PostgresSettings,
     QuerySettings,
     QueueSettings,
@@ -52,11 +51,13 @@ from trace_platform.settings.root import (
     leaves_of,
     shown,
 )
+from trace_platform.settings.storage import CredentialSettings, ObjectSettings
 
 __all__ = [
     "ANY_NAME",
     "RUNTIMES",
     "ClientSettings",
+    "CredentialSettings",
     "DataSettings",
     "DispatcherSettings",
     "EndpointSettings",

@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from trace_platform.crash_points import POINTS
-from trace_platform.domain.objects import BUCKET
 
 
 def setting(default: Any, why: str, *, unit: str | None = None, **limits: Any) -> Any:
@@ -45,25 +44,6 @@ class QueueSettings(Group):
     """The Lite queue's database."""
 
     dsn: SecretStr | None = _dsn("A queue database of yours in place of the embedded one.")
-
-
-class ObjectSettings(Group):
-    """Where files lie: the Parquet files of datasets, and what else is too large for a message."""
-
-    folder: Path | None = setting(None, "The folder of the disk store; unset: objects in the home.", unit="folder")
-    bucket: str = setting("trace", "Where the files of datasets lie that are deployed from now on.", unit="bucket")
-    scratch_bucket: str = setting(
-        "trace-scratch",
-        "What attempts write for themselves, and batches for the sink: nothing in it is needed for long.",
-        unit="bucket",
-    )
-
-    @field_validator("bucket", "scratch_bucket")
-    @classmethod
-    def _is_a_bucket(cls, value: str) -> str:
-        if not BUCKET.fullmatch(value):
-            raise ValueError("a bucket's name is 3 to 63 of a-z, 0-9, '-' and '.'")
-        return value
 
 
 class PostgresSettings(Group):

@@ -29,7 +29,6 @@ from trace_platform.settings.groups import (
     LogSettings,
     LoopSettings,
     MetricsSettings,
-    ObjectSettings,
     PostgresSettings,
     QuerySettings,
     QueueSettings,
@@ -44,6 +43,7 @@ from trace_platform.settings.groups import (
     WorkerSettings,
     setting,
 )
+from trace_platform.settings.storage import CredentialSettings, ObjectSettings
 
 PREFIX = "TRACE_"
 DEFAULT_HOME = Path("~/.trace")
@@ -68,6 +68,7 @@ class Settings(BaseSettings):
     data: DataSettings = DataSettings()
     queue: QueueSettings = QueueSettings()
     objects: ObjectSettings = ObjectSettings()
+    credentials: CredentialSettings = CredentialSettings()
     postgres: PostgresSettings = PostgresSettings()
     tls: TlsSettings = TlsSettings()
     dispatcher: DispatcherSettings = DispatcherSettings()

@@ -18,6 +18,8 @@ from trace_platform.contracts import (
     ClaimRequest,
     CompleteAnswer,
     CompleteRequest,
+    CredentialsAnswer,
+    CredentialsRequest,
     DrainAnswer,
     EventsAnswer,
     EventsRequest,
@@ -45,7 +47,7 @@ SAID = {
     "403": "A good token that does not allow this",
     "404": "No such thing",
     "409": "The attempt is no longer the current one, or it contradicts what is already so",
-    "503": "The database is away; trying again may help",
+    "503": "The database, or what else is needed, is away; trying again may help",
 }
 
 
@@ -75,6 +77,7 @@ ROUTES = (
     Asked("post", "/v1/task/complete", "End the attempt and commit", CompleteAnswer, "task", CompleteRequest),
     Asked("post", "/v1/task/events", "Tell on the way", EventsAnswer, "task", EventsRequest),
     Asked("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),
+    Asked("post", "/v1/task/credentials", "Keys for the object store", CredentialsAnswer, "task", CredentialsRequest),
     Asked("post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest),
     Asked("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
     Asked("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),

@@ -15,6 +15,7 @@ from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import (
     BufferPublishRequest,
     CompleteRequest,
+    CredentialsRequest,
     EventsRequest,
     FilesRequest,
     HeartbeatRequest,
@@ -27,6 +28,7 @@ from trace_platform.dispatcher.http.about import about
 from trace_platform.dispatcher.http.auth import require_capability
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.list_files import list_files
+from trace_platform.dispatcher.mint_credentials import mint_credentials
 from trace_platform.dispatcher.publish_buffer import publish_buffer
 from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.doors import door_app, json_response
@@ -72,11 +74,18 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         claims = await require_capability(request, verifier, body)
         return json_response(await list_files(control, body, claims))
 
+    async def credentials(request: Request) -> Response:
+        body = await read(request, CredentialsRequest)
+        claims = await require_capability(request, verifier, body)
+        async with about(control, claims):
+            return json_response(await mint_credentials(control, body, claims))
+
     routes = [
         Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
         Route("/v1/task/complete", completion, methods=["POST"]),
         Route("/v1/task/events", events, methods=["POST"]),
         Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
         Route("/v1/task/files", files, methods=["POST"]),
+        Route("/v1/task/credentials", credentials, methods=["POST"]),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)

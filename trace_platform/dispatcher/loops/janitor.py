@@ -1,8 +1,8 @@
 """Files that no commit names are removed: those of attempts that failed, were lost, or were old news.
 
-An attempt writes into a folder of its own. Some time after it ended, when nobody can be writing there any more, what a
-commit names stays and the rest goes. Attempts are looked at once, in the order in which they began. A file of a former
-commit stays: readers may have pinned it.
+An attempt writes into folders of its own. Some time after it ended, when nobody can be writing there any more, what a
+commit names stays and the rest goes, all of its scratch too. Attempts are looked at once, in the order in which they
+began. A file of a former commit stays: readers may have pinned it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncpg
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.domain.places import scratch_folder
 from trace_platform.markers import MARKER, attempt_folder
 from trace_platform.ports import ObjectStore
 from trace_platform.store.queries import queries
@@ -53,7 +54,7 @@ class Janitor:
         return BEAT_SECONDS
 
     async def _sweep(self, connection: asyncpg.pool.PoolConnectionProxy, rows: Sequence[asyncpg.Record]) -> None:
-        folders = list(_folders(rows))
+        folders = list(_folders(rows, self._control.places.scratch_bucket))
         found = await connection.fetch(queries("janitor")["named_files"], [str(folder) for folder in folders])
         named = {Folder.parse(row["location"]).object(row["name"]) for row in found}
         await asyncio.to_thread(_remove, self._control.objects, folders, named)
@@ -65,8 +66,10 @@ def _settled(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
     return [row for row in rows if waiting is None or row["started_at"] < waiting]
 
 
-def _folders(rows: Sequence[asyncpg.Record]) -> Iterator[Folder]:
+def _folders(rows: Sequence[asyncpg.Record], scratch_bucket: str) -> Iterator[Folder]:
     for row in rows:
+        if row["ended"]:
+            yield scratch_folder(scratch_bucket, row["org_id"], row["task_id"], row["attempt"])
         for location in row["locations"] or ():
             yield attempt_folder(location, row["task_id"], row["attempt"])
 

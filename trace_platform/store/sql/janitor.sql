@@ -8,9 +8,9 @@ SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
 
 -- name: begun_since
 -- The first attempts that began after the mark, in their order, with where their job writes files; `settled` says
--- whether nobody can be writing there any more. A source writes no files, and never ends.
+-- whether nobody can be writing there any more. A source writes no files, and never ends; `ended` says so of it.
 WITH begun AS MATERIALIZED (
-    SELECT a.task_id, a.attempt, a.started_at, t.job_id,
+    SELECT a.task_id, a.attempt, a.started_at, a.ended_at IS NOT NULL AS ended, t.org_id, t.job_id,
            a.ended_at < now() - $2::interval OR t.timeout_seconds IS NULL AS settled
       FROM (SELECT task_id, attempt, started_at, ended_at
               FROM task_attempts
@@ -27,7 +27,7 @@ WITH begun AS MATERIALIZED (
      WHERE j.id IN (SELECT job_id FROM begun) AND v.storage_location LIKE 's3://%'
      GROUP BY j.id
 )
-SELECT b.task_id, b.attempt, b.started_at, b.settled, w.locations
+SELECT b.task_id, b.attempt, b.started_at, b.settled, b.ended, b.org_id, w.locations
   FROM begun b
   LEFT JOIN writing w ON w.id = b.job_id
  ORDER BY b.started_at;

@@ -1,0 +1,58 @@
+"""Files are read alike, whether Spark opens them itself or its Python workers do. 15 s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from tests.spark_session import a_session
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.objects import Folder
+from trace_platform.lite.seaweedfs import SeaweedFS
+from trace_platform.ports import ObjectStore
+from trace_platform.spark.parquet_reader import read_files
+from trace_platform.spark.parquet_writer import Place, Written, write_frame
+from trace_platform.wiring import s3_objects
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVERY_TYPE = """
+SELECT id, CAST(id AS int) AS whole, CAST(id AS smallint) AS small, CAST(id AS tinyint) AS tiny, id / 3 AS ratio,
+       CAST(id / 7 AS float) AS single, CAST(id AS decimal(38, 0)) AS large, CAST(id / 3 AS decimal(10, 2)) AS price,
+       id % 2 = 0 AS even, IF(id % 3 = 0, NULL, concat('t', id)) AS text, unhex(concat('0', hex(id))) AS bytes,
+       date_add(DATE '2025-01-01', CAST(id AS int)) AS day, timestamp_seconds(1750000000 + id) AS at,
+       CAST(timestamp_seconds(1750000000 + id) AS timestamp_ntz) AS local,
+       array(id, NULL) AS numbers, map('k', id) AS pairs, named_struct('a', id, 'b', array('x')) AS inner
+  FROM range(20)
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with a_session(tmp_path_factory.mktemp("reader")) as session:
+        yield session
+
+
+def written(frame: DataFrame, store: ObjectStore, folder: Folder, files: int) -> list[Written]:
+    return write_frame(frame, Place(store, folder), "rows", files=files)
+
+
+def test_every_type_comes_back_the_same_from_a_disk_and_from_s3(
+    spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS
+) -> None:
+    frame = spark.sql(EVERY_TYPE)
+    folder = Folder("trace", ("reader", uuid4().hex))
+    found = []
+    for store in (DiskObjects(tmp_path), s3_objects(seaweedfs.objects_for("worker"))):
+        files = written(frame, store, folder, 3)
+        names = [folder.object(one.file.name) for one in files]
+        read = read_files(spark, store, names, files[0].columns)
+        found.append((read.schema, sorted(map(str, read.collect()))))
+        assert read_files(spark, store, [], files[0].columns).schema == read.schema
+    assert found[0] == found[1]
+    assert found[0][1] == sorted(map(str, frame.collect()))
