@@ -45,7 +45,7 @@ def run_pure(task: TaskPayload) -> Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs tasks. `spark` is None where only operators without rows are wanted."""
+    """Runs tasks. `spark` is None where only operators that need none are wanted."""
 
     objects: ObjectStore
     resources: Resources
@@ -90,7 +90,7 @@ class Runner:
     def _context(self, claimed: Claimed, door: TaskDoor) -> TaskContext[Any]:
         task = claimed.task
         operator = ON_WORKERS.get(task.operator)
-        if operator is None or self.spark is None:
+        if operator is None:
             raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
         config: BaseModel = operator.config.model_validate(dict(task.config))
         org_id = decode(take_apart(claimed.capability_token).payload).org_id
