@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import psycopg
 
 from tests.chain_walk.rig import Rig, truth
 from tests.faults.system import ELAPSED, Child, Nursery
 from tests.walk.walking import TOKEN, walking
 from trace_platform.chain.devchain.handle import Devchain
 
+NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"
 TABLES = ("blocks", "transactions", "logs")
 SECONDS = 180.0
 START = 110
@@ -35,7 +37,7 @@ jobs:
   - name: follow
     operator: block_follower
     source: {kind: always_on}
-    config: {rpc_pool: dev, poll_seconds: 0.02, batch: 60}
+    config: {rpc_pool: dev, poll_seconds: 0.1, batch: 60}
     outputs: [blocks, transactions, logs, final]
     heartbeat_interval_seconds: 1s
   - name: gather
@@ -45,7 +47,7 @@ jobs:
     inputs: [{from: {job: follow, output: final}}]
   - name: compact
     operator: parquet_compact
-    config: {grace_seconds: 0, chunk: 7}
+    config: {grace_seconds: 0, chunk: 11}
     inputs:
       - {from: {job: gather}}
       - {from: {job: follow, output: blocks}, trigger: false}
@@ -78,10 +80,11 @@ class Back:
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL, wherever it is just now; the next worker dies at `point`, the `nth` time it comes by."""
+    """SIGKILL some milliseconds after it has begun to work; the next worker dies at `point`, the `nth` time there."""
 
     point: str | None = None
     nth: int = 1
+    after_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class Storm:
     version: UUID
     first_branch: int
     """Of those that this story has made."""
+    data: psycopg.Connection[Any]
     workers: list[Child] = field(default_factory=list)
 
     async def tell(self, story: Sequence[Step]) -> None:
@@ -130,7 +134,9 @@ class Storm:
                 left = [0, *range(self.first_branch, len(chain.describe()["branches"]))]
                 chain.switch(left[branch % len(left)])
                 chain.mine(1)
-            case Kill(point, nth):
+            case Kill(point, nth, after_ms):
+                await self.until(self.is_at_work)
+                await asyncio.sleep(after_ms / 1000)  # not for anything: any moment will do
                 await self.workers[-1].kill()
                 await self.elapse()
                 self.start(point, nth)
@@ -170,10 +176,15 @@ class Storm:
             said = self.workers[-1].said()[-3000:]
             raise AssertionError(f"not {true.__name__} in {SECONDS} s; the last worker said:\n{said}") from None
 
+    async def is_at_work(self) -> bool:
+        return bool(
+            await self.rig.walk.control.pool.fetchval("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
+        )
+
     async def has_followed(self) -> bool:
         chain = self.rig.devchain.describe()
-        marks = self.rig.hot_marks(self.version)
-        return bool(marks) and max(marks) == chain["head"] and marks[max(marks)].hex() == chain["head_hash"][2:]
+        row = self.data.execute(NEWEST, (self.version,)).fetchone()
+        return row is not None and (row[0], "0x" + bytes(row[1]).hex()) == (chain["head"], chain["head_hash"])
 
     async def is_settled(self) -> bool:
         return await self.has_followed() and not await self.rig.moving()
@@ -214,14 +225,14 @@ async def a_storm(dsns: dict[str, str], folder: Path, devchain: Devchain, nurser
     ):
         rig = Rig(walk, dsns["data"], None, devchain)
         await rig.deploy(DAG)
-        storm = Storm(
-            rig, nursery, folder, _document(rig, dsns, folder), queue, await rig.version("live", "follow"), branches
-        )
-        try:
-            yield storm
-        finally:
-            for worker in storm.workers:
-                worker.send(signal.SIGKILL)
+        version = await rig.version("live", "follow")
+        with closing(psycopg.connect(dsns["data"], autocommit=True)) as data:
+            storm = Storm(rig, nursery, folder, _document(rig, dsns, folder), queue, version, branches, data)
+            try:
+                yield storm
+            finally:
+                for worker in storm.workers:
+                    worker.send(signal.SIGKILL)
 
 
 def _document(rig: Rig, dsns: dict[str, str], folder: Path) -> dict[str, Any]:

@@ -23,15 +23,18 @@ from trace_platform.store.migrate import Database
 
 OWN = [point for point in POINTS if point.startswith(("following.", "parquet_compact."))]
 POINT = st.sampled_from([*OWN, "wrapper.claimed", "wrapper.operator_done", "wrapper.completed", "lease_keeper.renewed"])
+REORG = st.builds(Reorg, st.integers(1, 8) | st.integers(9, 100), st.integers(-2, 3), st.integers(1, 2))
+KILL = st.builds(Kill, st.none() | POINT, st.integers(1, 3), st.integers(0, 1000))
 STEP = st.one_of(
     st.builds(Mine, st.integers(1, 45)),
-    st.builds(Reorg, st.integers(1, 8), st.integers(-2, 3), st.integers(1, 2)),
-    st.builds(Reorg, st.integers(9, 100), st.integers(-2, 3), st.integers(1, 2)),
+    REORG,
     st.builds(Back, st.integers(0, 4)),
-    st.builds(Kill, st.none() | POINT, st.integers(1, 3)),
+    KILL,
     st.just(Restart()),
     st.builds(Wait, st.booleans()),
 )
+SOME = st.lists(STEP, max_size=4)
+STORY = st.builds(lambda *parts: [*parts[0], parts[1], *parts[2], parts[3], *parts[4]], SOME, REORG, SOME, KILL, SOME)
 HARD: list[list[Step]] = [
     # A hundred blocks deep, far below what was final and is cold by now; twice at one height; back to the first fork.
     [Wait(settled=True), Reorg(100), Wait(settled=True), Reorg(12, 0, 2), Wait(), Back(0), Wait(settled=True)],
@@ -113,7 +116,7 @@ def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(st.lists(STEP, min_size=6, max_size=12))
+    @given(STORY)
     def told(story: list[Step]) -> None:
         storm(lambda made: made.tell(story))
 
