@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -35,9 +36,11 @@ class Rig:
     data_dsn: str
     spark: Any
     devchain: Devchain
+    queue_dsn: str = ""
+    folder: Path = Path()
 
-    def worker(self, name: str = "one", **pool: Any) -> Wrapper:
-        resources = Resources(self.data_dsn, {"dev": self.devchain.pool("a", **pool)})
+    def worker(self, name: str = "one", *nodes: str, **pool: Any) -> Wrapper:
+        resources = Resources(self.data_dsn, {"dev": self.devchain.pool(*nodes, **pool)})
         runner = Runner(self.walk.control.objects, resources, self.spark)
         return replace(self.walk.worker(name), runner=runner)
 

@@ -19,7 +19,7 @@ from uuid import UUID
 import asyncpg
 import psycopg
 
-from tests.chain_walk.rig import Rig, truth
+from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.faults.system import ELAPSED, Child, Nursery
 from tests.walk.walking import TOKEN, walking
 from trace_platform.chain.devchain.handle import Devchain
@@ -27,6 +27,7 @@ from trace_platform.chain.devchain.handle import Devchain
 NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"
 TABLES = ("blocks", "transactions", "logs")
 SECONDS = 180.0
+SIZE, FINALITY = 20, 16
 START = 110
 """The chain's height when a story begins: reorgs may be a hundred blocks deep."""
 
@@ -190,16 +191,24 @@ class Storm:
         return await self.has_followed() and not await self.rig.moving()
 
     async def is_equal(self) -> bool:
-        """Hot and cold of every table, read apart and put together by the rule of the seam, are the chain's rows."""
+        """Hot and cold of every table, read apart and put together by the rule of the seam, are the chain's rows.
+
+        And cold alone is, where the chain is final: what a deep reorg made untrue was compacted again.
+        """
         if not await self.is_settled():
             return False
-        head = self.rig.devchain.describe()["head"]
-        truths = {table: truth(self.rig.devchain, table, 0, head) for table in TABLES}
-        for output, table in enumerate(TABLES):
-            found = await self.rig.seam("live", "follow", "compact", output, table)
-            if found != truths[table]:
-                return False
-        return True
+        head = int(self.rig.devchain.describe()["head"])
+        return all([await self.table_is_equal(output, head) for output in range(len(TABLES))])
+
+    async def table_is_equal(self, output: int, head: int) -> bool:
+        table = TABLES[output]
+        rows = truth(self.rig.devchain, table, 0, head)
+        if await self.rig.seam("live", "follow", "compact", output, table) != rows:
+            return False
+        final = (head - FINALITY + 1) // SIZE * SIZE
+        cold = await self.rig.cold("live", "compact", output)
+        found = [row for row in rows_of(cold, table) if row["block_number"] < final] if cold else []
+        return found == [row for row in rows if row["block_number"] < final]
 
     async def elapse(self) -> None:
         """Leases and waits of the dead are over: time is Postgres' alone, and a test may let it pass."""

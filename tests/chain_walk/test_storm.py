@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.chain_walk.storm import START, Back, Kill, Mine, Reorg, Restart, Step, Storm, Wait, a_storm
+from tests.chain_walk.storm import FINALITY, START, Back, Kill, Mine, Reorg, Restart, Step, Storm, Wait, a_storm
 from tests.faults.system import Nursery, nursing
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.crash_points import POINTS
@@ -37,7 +37,16 @@ SOME = st.lists(STEP, max_size=4)
 STORY = st.builds(lambda *parts: [*parts[0], parts[1], *parts[2], parts[3], *parts[4]], SOME, REORG, SOME, KILL, SOME)
 HARD: list[list[Step]] = [
     # A hundred blocks deep, far below what was final and is cold by now; twice at one height; back to the first fork.
-    [Wait(settled=True), Reorg(100), Wait(settled=True), Reorg(12, 0, 2), Wait(), Back(0), Wait(settled=True)],
+    [
+        Wait(settled=True),
+        Reorg(100),
+        Wait(settled=True),
+        Reorg(12, 0, 2),
+        Wait(),
+        Back(0),
+        Wait(settled=True),
+        Reorg(70, 2),
+    ],
     # The branch that comes is shorter than what went, and somebody is killed before it has grown again.
     [
         Mine(30),
@@ -60,7 +69,7 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Devchain]:
-    with running(blocks=START, finality=16) as made:
+    with running(blocks=START, finality=FINALITY) as made:
         yield made
 
 

@@ -18,12 +18,12 @@ from pydantic import Field
 
 from trace_platform.contracts import FilesAnswer
 from trace_platform.crash_points import crash_point
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range, format_partition_key, inclusive, split, subtract
 from trace_platform.errors import InvalidRequest, Unavailable
-from trace_platform.operators.chain_tables import ALL, KEYS, Tables, outputs_of
+from trace_platform.operators.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import Input
 from trace_platform.operators.outcome import Outcome
@@ -51,12 +51,23 @@ class Config(Tables):
     """Blocks read at once by one Spark task, and written to one file of each table."""
 
 
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    tables = tuple(config.get("tables") or ALL)
+    problems = list(check_tables(config, wired))
+    if len(wired.inputs) <= len(tables):
+        reason = f"{len(tables)} hot tables and the input that says which ranges are {len(tables) + 1} inputs"
+        hint = "name the follower's outputs as inputs with trigger: false, in the order of config.tables"
+        problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", hint, "bad_count"))
+    return problems
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
     inputs=Count(2, len(ALL) + 1),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
+    check_wiring=check_wiring,
 )
 
 
