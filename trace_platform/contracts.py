@@ -288,6 +288,8 @@ class CompleteRequest(Fenced, frozen=True):
     """Durable operator state, saved with the completion."""
     error_message: LongText | None = None
     retryable: bool = True
+    progress: Progress | None = None
+    """The last word about it, of a task that wrote something; None: what was said last still holds."""
 
 
 class CompleteAnswer(Message, frozen=True):

@@ -92,6 +92,15 @@ POINTS: Final = (
     "wrapper.acknowledged",
     "lease_keeper.before_beat",
     "lease_keeper.renewed",
+    # Operators that keep rows of their own in the data database.
+    "following.before_commit",
+    "following.after_commit",
+    "following.before_tell",
+    "following.told",
+    "parquet_compact.begun",
+    "parquet_compact.written",
+    "parquet_compact.marked",
+    "parquet_compact.swept",
 )
 """Every point there is; a test compares it with the calls in the code."""
 

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.chain_walk.rig import Rig
+from tests.spark_session import a_session
 from tests.walk.walking import walking
 from trace_platform.chain.devchain.handle import Devchain, running
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.java import find_java
-from trace_platform.spark.session import start_session, stop_session
 from trace_platform.store.migrate import Database
 
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    folder = tmp_path_factory.mktemp("spark")
-    session = start_session(
-        SparkOptions(folder / "local", shuffle_partitions=2, driver_memory="1g"),
-        find_java(os.environ, folder / "cache"),
-        os.environ,
-    )
-    yield session
-    stop_session(session)
+    with a_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture
@@ -36,8 +28,13 @@ def devchain() -> Iterator[Devchain]:
 
 
 @pytest.fixture
-async def rig(
-    clone: Callable[[Database], str], tmp_path: Path, spark: object, devchain: Devchain
-) -> AsyncIterator[Rig]:
-    async with walking(clone("state"), clone("queue"), tmp_path) as walk:
-        yield Rig(walk, clone("data"), spark, devchain)
+async def bare_rig(clone: Callable[[Database], str], tmp_path: Path, devchain: Devchain) -> AsyncIterator[Rig]:
+    """Whose workers have no Spark."""
+    queue = clone("queue")
+    async with walking(clone("state"), queue, tmp_path, beat_seconds=0.25) as walk:
+        yield Rig(walk, clone("data"), None, devchain, queue, tmp_path)
+
+
+@pytest.fixture
+async def rig(bare_rig: Rig, spark: object) -> Rig:
+    return replace(bare_rig, spark=spark)

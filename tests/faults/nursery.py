@@ -30,6 +30,7 @@ from trace_platform.process import Process, run_process
 from trace_platform.settings import settings_from_document
 from trace_platform.wiring import make_objects, make_signer, open_queue
 from trace_platform.worker import wrapper
+from trace_platform.worker.process import resources
 from trace_platform.worker.run_task import Finished, Runner, run_pure
 
 PR_SET_PDEATHSIG = 1
@@ -106,7 +107,11 @@ def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awai
                 queue_name=f"tasks-{settings.worker.runtime}",
                 dispatcher=dispatcher,
                 tasks=tasks,
-                runner=_Runner(make_objects(settings), Resources(), pure=_held(Path(hold)) if hold else _operator),
+                runner=_Runner(
+                    make_objects(settings),
+                    resources(settings) if settings.data.dsn else Resources(),
+                    pure=_held(Path(hold)) if hold else _operator,
+                ),
                 worker_id=f"worker {os.getpid()}",
                 concurrency=8,
             )

@@ -30,7 +30,9 @@ AT_WORKERS = [
 ]
 PEOPLE = list(POINTS[: POINTS.index("claim_task.before_commit")])
 TASKS = list(POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")])
-LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS}]
+OPERATORS = [one for one in POINTS if one.startswith(("following.", "parquet_compact."))]
+"""Where a chain is followed: `tests/chain_walk/test_storm.py` kills workers there."""
+LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *OPERATORS}]
 DISTURBED = Faults(seed=1, lost=0.3)
 """So that promises are put off, which is a commit too."""
 
@@ -41,7 +43,7 @@ async def test_every_call_in_the_code_is_a_point_and_every_point_a_call() -> Non
 
 
 async def test_every_point_is_in_one_of_the_chains() -> None:
-    assert sorted([*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS]) == sorted(POINTS)
+    assert sorted([*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS, *OPERATORS]) == sorted(POINTS)
 
 
 @pytest.mark.parametrize("points", [PEOPLE, TASKS, LOOPS], ids=["people", "tasks", "loops"])

@@ -181,6 +181,13 @@ def problem_line(file: str, one: Problem) -> str:
 
 
 def _read(file: str) -> str:
+    """With the ABIs that it names, which lie beside it."""
+    from trace_platform.cli.abi_files import with_abi_files
+
+    return with_abi_files(_text_of(file), Path() if file == "-" else Path(file).parent)
+
+
+def _text_of(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_bytes().decode()
     except OSError as wrong:

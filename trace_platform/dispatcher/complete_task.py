@@ -150,6 +150,8 @@ class _Success:
         sql, row = queries("complete"), self.row
         if self.request.state is not None:
             await self.connection.execute(sql["save_state"], row["org_id"], row["job_id"], self.request.state)
+        if self.request.progress is not None:
+            await self.connection.execute(sql["say_last"], row["id"], msgspec.to_builtins(self.request.progress))
         if _tells(self.request):
             await acknowledge_bootstrap(self.connection, row["job_id"])
         if row["invalidation_id"]:

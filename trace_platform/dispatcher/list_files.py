@@ -5,6 +5,7 @@ A task may also look at what it writes itself, as it is now: to compact, to alig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from trace_platform.contracts import FilesAnswer, FilesRequest, PartitionFiles
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.require_lease import require_lease
 from trace_platform.domain.ranges import InvalidRange, Range, inclusive
-from trace_platform.errors import Forbidden, InvalidRequest
+from trace_platform.errors import Forbidden, InvalidRequest, SnapshotTooOld
 from trace_platform.store.queries import queries
 
 
@@ -28,12 +29,25 @@ async def list_files(control: Control, request: FilesRequest, claims: Claims) ->
     commit = latest if pinned is None else pinned
     start, stop = (span.start, span.stop) if span else (None, None)
     rows = await control.pool.fetch(sql["partitions_at"], version, commit, start, stop)
+    refuse_removed(rows, commit)
     return FilesAnswer(
         dataset_version=version,
         commit=commit,
         columns=_json(head["columns"]) if head else None,
         partitions=[_partition(row) for row in rows],
     )
+
+
+def refuse_removed(rows: Sequence[asyncpg.Record], commit: int) -> None:
+    """Better no answer than one with a hole in it."""
+    gone = next((row for row in rows if row["files_removed_at"] is not None), None)
+    if gone is not None:
+        raise SnapshotTooOld(
+            f"commit {commit} needs partition {gone['partition_key']} as it was, whose files were removed"
+            f" {gone['files_removed_at']:%Y-%m-%d}",
+            where=f"commit {commit}",
+            hint="read at a later commit; setting dispatcher.replaced_kept_days says how long they stay",
+        )
 
 
 def _granted(request: FilesRequest, claims: Claims) -> tuple[UUID, int | None]:

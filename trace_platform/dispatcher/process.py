@@ -23,6 +23,7 @@ from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import Loop, run_loop, stopped
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.loops.reconcile import Reconciler
+from trace_platform.dispatcher.loops.retain import Retain
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
 from trace_platform.doors import Door, open_doors
@@ -108,6 +109,7 @@ def loops(control: Control, settings: Settings) -> list[Loop]:
             ("sources", KeepSources(control), control.sources),
             ("retire", Retire(control), Bell()),
             ("janitor", Janitor(control), Bell()),
+            ("retain", Retain(control, timedelta(days=settings.dispatcher.replaced_kept_days)), Bell()),
             ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
             ("reconcile", Reconciler(control, settings.loops), Bell()),
         )

@@ -65,6 +65,12 @@ class Metrics:
             buckets=LONG_SECONDS,
             registry=registry,
         )
+        self.left_out = Counter(
+            "trace_worker_rows_left_out",
+            "Rows that a task read and that have no row in its outputs.",
+            ("dag", "job", "reason"),
+            registry=registry,
+        )
         self.in_hand = Gauge("trace_worker_tasks_in_hand", "Tasks this worker runs now.", registry=registry)
         self.told = Told()
         registry.register(self.told)

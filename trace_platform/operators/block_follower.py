@@ -13,7 +13,7 @@ from pydantic import Field
 
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
-from trace_platform.operators.chain_tables import ALL, Tables
+from trace_platform.operators.chain_tables import ALL, Tables, check_tables
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.runtimes import ON_WORKERS
 
@@ -39,6 +39,7 @@ SPEC = OperatorSpec(
     reactive=False,
     outputs=Count(1, len(ALL) + 1),
     storages=(Storage.POSTGRES,),
+    check_wiring=lambda config, wired: list(check_tables(config, wired, more=1)),
 )
 """One output for each table; one more, if there is, is told the ranges that have become final."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from trace_platform.domain.catalog import ConfigProblem, Wired
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators.outcome import Settings
 
@@ -40,6 +41,34 @@ class Tables(Settings):
         if len(set(given)) != len(given):
             raise ValueError("a table is named once")
         return given
+
+
+def check_tables(config: Mapping[str, Any], wired: Wired, *, more: int = 0) -> Iterator[ConfigProblem]:
+    """At deploy: one output for each table, in their order, and up to `more` besides."""
+    tables = tuple(config.get("tables") or ALL)
+    outputs = wired.outputs
+    if not len(tables) <= len(outputs) <= len(tables) + more:
+        besides = f", or {len(tables) + more}" if more else ""
+        yield ConfigProblem(
+            ("tables",),
+            f"{_counted(len(tables), 'table')} ({', '.join(tables)}) need as many outputs{besides},"
+            f" and the job has {len(outputs)}",
+            f"outputs: [{', '.join(tables)}]",
+            "bad_count",
+        )
+        return
+    for table, output in zip(tables, outputs, strict=False):
+        if output != table and output in ALL:
+            yield ConfigProblem(
+                ("tables",),
+                f"output {output!r} would hold the {table}: outputs stand in the order of tables",
+                f"outputs: [{', '.join(tables)}]",
+                "bad_order",
+            )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def outputs_of(tables: Sequence[str], outputs: Sequence[Output]) -> dict[str, Output]:

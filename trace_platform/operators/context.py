@@ -79,10 +79,17 @@ class TaskContext(Generic[C]):
     task: TaskPayload
     org_id: UUID
     config: C
-    spark: SparkSession
+    session: SparkSession | None
+    """None on a worker that was started without Spark: there run those that need none."""
     objects: ObjectStore
     door: TaskDoor
     resources: Resources
+
+    @property
+    def spark(self) -> SparkSession:
+        if self.session is None:
+            raise InvalidRequest(f"{self.task.operator} needs Spark, and this worker has none", where="/operator")
+        return self.session
 
     @cached_property
     def scope(self) -> Scope:
@@ -93,7 +100,7 @@ class TaskContext(Generic[C]):
         """In the order of the DAG."""
         span = self.scope.span if isinstance(self.scope, RangeScope) else None
         label = self.scope.label if isinstance(self.scope, LabelScope) else None
-        return [Input(ref, self.spark, self.objects, self.door, span, label) for ref in self.task.inputs]
+        return [Input(ref, self.session, self.objects, self.door, span, label) for ref in self.task.inputs]
 
     @cached_property
     def outputs(self) -> Sequence[Output]:

@@ -18,7 +18,7 @@ from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range, split
 from trace_platform.errors import WorkFailed
-from trace_platform.operators.chain_tables import ALL, Tables, outputs_of, pool_of
+from trace_platform.operators.chain_tables import ALL, Tables, check_tables, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.runtimes import ON_WORKERS
 
@@ -40,6 +40,7 @@ SPEC = OperatorSpec(
     inputs=Count(1, 1),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
+    check_wiring=lambda config, wired: list(check_tables(config, wired)),
 )
 
 
@@ -58,7 +59,7 @@ def _ingest(ctx: TaskContext[Config], pool: RpcPool, chunks: Sequence[Range]) ->
 
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
     written = write_ranges(
-        ctx.spark,
+        ctx.session,
         partial(fetch, pool, ctx.config.tables),
         chunks,
         {table: output.place for table, output in outputs.items()},

@@ -1,31 +1,37 @@
 """`evm_decode`: logs become rows of the events that an ABI declares, one output for each event.
 
-A log that is not what its event says (anybody may write a contract that emits nonsense) has no row.
+A log that is not what its event says (anybody may write a contract that emits nonsense) has no row, and is counted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
-from trace_platform.errors import InvalidRequest
+from trace_platform.errors import InvalidAbi, InvalidRequest
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.outcome import Settings
+from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from trace_platform.chain.abi import Event
 
 BUILT_IN = ("erc20", "erc721")
+UNDECODED = "undecoded"
+"""Logs of an event whose data is not what the event says."""
+OF_NO_EVENT = "of no event"
+"""Logs of events that were not asked for."""
 
 
 class Config(Settings):
@@ -39,6 +45,16 @@ class Config(Settings):
     def _from_list(cls, given: Any) -> Any:
         return tuple(given) if isinstance(given, list) else given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_file(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and "abi_file" in given:
+            raise ValueError(
+                "abi_file is read where the DAG is deployed from: `trace dag deploy` puts the events of that file"
+                " here as `abi`, and this DAG came without them"
+            )
+        return given
+
     @model_validator(mode="after")
     def _is_json(self) -> Self:
         if self.abi not in BUILT_IN:
@@ -49,28 +65,66 @@ class Config(Settings):
         return self
 
 
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    """At deploy: the ABI can be read and has the events, and each of them has an output."""
+    read = Config.model_validate(dict(config))
+    try:
+        events_of(read)
+    except InvalidRequest as refusal:
+        return [ConfigProblem(("events",), refusal.message, refusal.hint, "unknown_event")]
+    except InvalidAbi as refusal:
+        return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", refusal.hint, refusal.code)]
+    if len(read.events) != len(wired.outputs):
+        reason = f"{len(read.events)} events cannot become {len(wired.outputs)} outputs"
+        return [ConfigProblem(("events",), reason, f"outputs: [{', '.join(read.events)}]", "bad_count")]
+    return []
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
     inputs=Count(1, None),
     outputs=Count(1, None),
     storages=(Storage.PARQUET,),
+    check_wiring=check_wiring,
 )
 
 
-def run(ctx: TaskContext[Config]) -> None:
+def run(ctx: TaskContext[Config]) -> Outcome:
     events = events_of(ctx.config)
-    if len(events) != len(ctx.outputs):
-        raise InvalidRequest(
-            f"{len(events)} events cannot become {len(ctx.outputs)} outputs",
-            where="/outputs",
-            hint="one for each event",
-        )
+    left_out: Counter[str] = Counter()
     for span in ctx.ranges(ctx.outputs[0]):
-        logs = _logs(ctx, span)
-        for event, output in zip(events, ctx.outputs, strict=True):
-            output.write(decoded(logs, event), span)
+        left_out += _decode(_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
         ctx.progress(len(span), len(span), "blocks")
+    return Outcome(left_out=left_out)
+
+
+def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range) -> Counter[str]:
+    """How many logs have no row, and why."""
+    from pyspark.sql import Observation, functions
+
+    seen = Observation()
+    counts = [functions.count_if(_is_of(logs, event)).alias(str(place)) for place, (event, _) in enumerate(events)]
+    # Counted on the way, while the first event's are read.
+    watched = logs.observe(seen, functions.count(functions.lit(1)).alias("all"), *counts)
+    written = [
+        output.write(decoded(watched if place == 0 else logs, event), span)
+        for place, (event, output) in enumerate(events)
+    ]
+    found = seen.get
+    matching = sum(found[str(place)] for place in range(len(events)))
+    return Counter({UNDECODED: matching - sum(written), OF_NO_EVENT: found["all"] - matching})
+
+
+def _is_of(logs: DataFrame, event: Event) -> Column:
+    """By its first topic and the number of its topics, as `decode_logs` has it."""
+    from pyspark.sql import functions
+
+    same = logs["topic0"] == functions.lit(event.topic0)
+    for place in range(1, 4):
+        topic = logs[f"topic{place}"]
+        same = same & (topic.isNotNull() if place < event.topics else topic.isNull())
+    return same
 
 
 def events_of(config: Config) -> list[Event]:
@@ -88,7 +142,6 @@ def events_of(config: Config) -> list[Event]:
 
 def decoded(logs: DataFrame, event: Event) -> DataFrame:
     """Inside Spark's Python workers, a batch at a time."""
-    from pyspark.sql import functions
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from trace_platform.chain.decode_logs import decode_logs, schema_of
@@ -105,8 +158,7 @@ def decoded(logs: DataFrame, event: Event) -> DataFrame:
 
     schema = from_arrow_schema(schema_of(event))
     # Only this event's logs leave the JVM.
-    mine = logs.where(logs["topic0"].isin(functions.lit(event.topic0)))
-    return mine.mapInArrow(decode, schema)
+    return logs.where(_is_of(logs, event)).mapInArrow(decode, schema)
 
 
 def _logs(ctx: TaskContext[Config], span: Range) -> DataFrame:

@@ -23,6 +23,7 @@ from trace_platform.chain.rpc import RpcClient
 from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.chain.tip import Heads, headers, heads
 from trace_platform.contracts import EventBody, InvalidationBody
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import ProviderError, SnapshotMoved, TraceError
 from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
@@ -140,6 +141,8 @@ class Follower:
             for span in self._cut(max(first, told_to + 1), last):
                 self._announce(connection, "event", span)
             self._announce_final(connection, tip)
+            crash_point("following.before_commit")
+        crash_point("following.after_commit")
         self.at = last
         self.ctx.progress(last, tip.latest.number, "reorg" if reorg else "follows the tip")
 
@@ -210,7 +213,9 @@ class Follower:
             final = announcements.lock_source(connection, self.source).finalized_to
             events = [event for one in owed for event in self._events(one)]
             retracted = [body for one in owed for body in self._invalidations(one, final)]
+            crash_point("following.before_tell")
             self.ctx.door.tell(events, retracted, None)
+            crash_point("following.told")
             announcements.told(connection, self.source, owed)
 
     def _events(self, one: Announcement) -> list[EventBody]:

@@ -31,7 +31,7 @@ class Files(Protocol):
 @dataclass(frozen=True)
 class Input:
     ref: InputRef
-    spark: SparkSession
+    session: SparkSession | None
     objects: ObjectStore
     door: Files
     span: Range | None
@@ -42,6 +42,12 @@ class Input:
     def name(self) -> str:
         """As the DAG calls it."""
         return self.ref.alias or self.ref.name or str(self.ref.dataset_uuid)
+
+    @property
+    def spark(self) -> SparkSession:
+        if self.session is None:
+            raise InvalidRequest(f"{self.name} is read on Spark, and this worker has none", where="/inputs")
+        return self.session
 
     @property
     def has_files(self) -> bool:

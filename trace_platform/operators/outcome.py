@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -24,6 +24,8 @@ class Outcome:
     invalidations: tuple[InvalidationBody, ...] = ()
     after_commit: Callable[[], None] | None = None
     """On workers: called when the completion was accepted. It may never be: whoever dies first, it is forgotten."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """On workers: rows that were read and have no row in any output, by reason. Shown to people, and counted."""
 
 
 class Settings(BaseModel):

@@ -7,29 +7,37 @@ when its commit is seen, the blocks as it read them are marked cold, and after a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from trace_platform.contracts import FilesAnswer
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.crash_points import crash_point
+from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
-from trace_platform.domain.ranges import Range, format_partition_key, subtract
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.ranges import Range, format_partition_key, inclusive, split, subtract
 from trace_platform.errors import InvalidRequest, Unavailable
-from trace_platform.operators.chain_tables import ALL, KEYS, Tables, outputs_of
+from trace_platform.operators.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.inputs import Input, read_listed
+from trace_platform.operators.inputs import Input
 from trace_platform.operators.outcome import Outcome
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
+from trace_platform.ports import ObjectStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
 
     from trace_platform.spark.hot_tables import HotTable
-    from trace_platform.spark.hot_view import HotView
+    from trace_platform.spark.hot_view import HeldSnapshot, HotView
+    from trace_platform.spark.pull_seam import ColdFile
+    from trace_platform.spark.secret_dsn import SecretDsn
 
 
 class Config(Tables):
@@ -39,6 +47,18 @@ class Config(Tables):
     """Whether rows leave the hot tables when their Parquet is committed."""
     grace_seconds: int = Field(600, ge=0)
     """How long they stay even then, for readers that pinned an older commit."""
+    chunk: int = Field(1000, ge=1, le=100_000)
+    """Blocks read at once by one Spark task, and written to one file of each table."""
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    tables = tuple(config.get("tables") or ALL)
+    problems = list(check_tables(config, wired))
+    if len(wired.inputs) <= len(tables):
+        reason = f"{len(tables)} hot tables and the input that says which ranges are {len(tables) + 1} inputs"
+        hint = "name the follower's outputs as inputs with trigger: false, in the order of config.tables"
+        problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", hint, "bad_count"))
+    return problems
 
 
 SPEC = OperatorSpec(
@@ -47,48 +67,88 @@ SPEC = OperatorSpec(
     inputs=Count(2, len(ALL) + 1),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
+    check_wiring=check_wiring,
 )
 
 
 def run(ctx: TaskContext[Config]) -> Outcome:
-    from trace_platform.spark.hot_view import held, view_of
-
     finish_earlier(ctx)
-    outputs = outputs_of(ctx.config.tables, ctx.outputs)
     for span in ctx.ranges(ctx.outputs[0]):
-        # The commit first, then the moment: what was compacted in between is still hot for a reader of that commit.
-        cold = {table: ctx.door.files(output.ref.dataset_uuid, span) for table, output in outputs.items()}
-        with held(ctx.resources.data_dsn) as moment:
-            for table, output in outputs.items():
-                hot = hot_of(ctx, table)
-                view = view_of(moment, hot, start=span.start, stop=span.stop, commit=cold[table].commit)
-                _compact(ctx, view, output, span, cold[table])
+        _compact(ctx, span)
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(after_commit=lambda: finish_earlier(ctx))
 
 
-def _compact(ctx: TaskContext[Config], view: HotView, output: Output, span: Range, there: FilesAnswer) -> None:
-    from trace_platform.spark import compactions
+def _compact(ctx: TaskContext[Config], span: Range) -> None:
+    """All tables at one moment, read and written inside Spark's Python workers, some blocks at a time."""
+    from trace_platform.spark.hot_view import held
+    from trace_platform.spark.parquet_writer import write_ranges
+    from trace_platform.spark.secret_dsn import SecretDsn
 
-    cold = [Range(one.start, one.end + 1) for one in there.partitions if one.start is not None and one.end is not None]
-    missing = subtract([span], [*cold, *(Range(run.start, run.stop) for run in view.runs)])
+    outputs = outputs_of(ctx.config.tables, ctx.outputs)
+    # The commit first, then the moment: what was compacted in between is still hot for a reader of that commit.
+    cold = {table: ctx.door.files(output.ref.dataset_uuid, span) for table, output in outputs.items()}
+    with held(ctx.resources.data_dsn) as moment:
+        sides = {table: _sides(ctx, moment, table, span, cold[table]) for table in outputs}
+        _note(ctx, span, [(output, sides[table].view) for table, output in outputs.items()])
+        crash_point("parquet_compact.begun")
+        written = write_ranges(
+            ctx.session,
+            partial(pull, SecretDsn(ctx.resources.data_dsn), ctx.objects, sides),
+            list(split(span, ctx.config.chunk)),
+            {table: output.place for table, output in outputs.items()},
+            {table: output.stem for table, output in outputs.items()},
+        )
+    for table, output in outputs.items():
+        output.stage(span, [one for name, one in written if name == table])
+    crash_point("parquet_compact.written")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Where the rows of one table are: travels to the executors."""
+
+    view: HotView
+    cold: tuple[ColdFile, ...]
+
+
+def pull(
+    dsn: SecretDsn, objects: ObjectStore, sides: Mapping[str, Sides], span: Range
+) -> tuple[dict[str, pa.Table], str]:
+    """Inside an executor."""
+    from trace_platform.spark.pull_seam import pull_seam
+
+    return {table: pull_seam(dsn, objects, one.view, one.cold, span) for table, one in sides.items()}, ""
+
+
+def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, there: FilesAnswer) -> Sides:
+    from trace_platform.spark.hot_view import view_of
+
+    view = view_of(moment, hot_of(ctx, table), start=span.start, stop=span.stop, commit=there.commit)
+    cold = tuple(_cold_files(there))
+    missing = subtract([span], [*(one.span for one in cold), *(Range(run.start, run.stop) for run in view.runs)])
     if missing:
         raise Unavailable(
             f"blocks {', '.join(map(format_partition_key, missing))} are neither hot nor cold yet", where="/scope"
         )
-    frame = _rows(ctx, view, read_listed(ctx.spark, ctx.objects, there) if cold else None)
+    return Sides(view, cold)
+
+
+def _cold_files(there: FilesAnswer) -> Iterator[ColdFile]:
+    from trace_platform.spark.pull_seam import ColdFile
+
+    for part in there.partitions:
+        if part.start is not None and part.end is not None:
+            for file in part.files:
+                yield ColdFile(Folder.parse(part.location).object(str(file["name"])), inclusive(part.start, part.end))
+
+
+def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, HotView]]) -> None:
+    from trace_platform.spark import compactions
+
     with closing(_connect(ctx)) as connection:
-        compactions.begin(connection, view.table, str(output.folder), span, view.up_to_seq)
-    number, *rest = KEYS[_name(ctx, output)]
-    output.write(frame.coalesce(1).sortWithinPartitions(number, *rest), span)
-
-
-def _rows(ctx: TaskContext[Config], view: HotView, cold: DataFrame | None) -> DataFrame:
-    from trace_platform.spark.hot_reader import read_hot, read_seam
-
-    if cold is None:
-        return read_hot(ctx.spark, ctx.resources.data_dsn, view)
-    return read_seam(ctx.spark, ctx.resources.data_dsn, view, cold)
+        for output, view in read:
+            compactions.begin(connection, view.table, str(output.folder), span, view.up_to_seq)
 
 
 def finish_earlier(ctx: TaskContext[Config]) -> None:
@@ -111,10 +171,12 @@ def finish_earlier(ctx: TaskContext[Config]) -> None:
                             up_to_seq=begun.up_to_seq,
                             commit=part.commit,
                         )
+                        crash_point("parquet_compact.marked")
                         compactions.end(connection, hot, begun)
             compactions.forget_old(connection, hot)
             if ctx.config.delete_after_compact:
-                sweep(connection, hot, timedelta(seconds=ctx.config.grace_seconds))
+                swept = sweep(connection, hot, timedelta(seconds=ctx.config.grace_seconds))
+                crash_point("parquet_compact.swept", when=swept)
 
 
 def hot_of(ctx: TaskContext[Config], table: str) -> HotTable:
@@ -136,10 +198,6 @@ def hot_of(ctx: TaskContext[Config], table: str) -> HotTable:
 
 def _hot_inputs(ctx: TaskContext[Config]) -> list[Input]:
     return [one for one in ctx.inputs if not one.has_files and not one.ref.trigger]
-
-
-def _name(ctx: TaskContext[Config], output: Output) -> str:
-    return str(ctx.config.tables[output.ref.output_index])
 
 
 def _connect(ctx: TaskContext[Config]) -> Any:

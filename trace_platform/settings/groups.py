@@ -81,6 +81,13 @@ class DispatcherSettings(Group):
         gt=0,
         le=3600,
     )
+    replaced_kept_days: int = setting(
+        30,
+        "How long the files of a replaced partition stay, for readers that pinned an earlier commit; then they go.",
+        unit="days",
+        ge=1,
+        le=36500,
+    )
     outbox_kept_days: int = setting(
         7, "How long kept promises stay in the outbox, to be read by people; then they go.", unit="days", ge=1, le=3650
     )

@@ -45,7 +45,8 @@ def read_hot(
     if not view.runs:
         rows = spark.createDataFrame([], schema)
     else:
-        rows = load(spark, dsn, f"hot.{view.table.name}", schema, _options(spark, view, partitions))
+        pieces = pieces_of(view.runs, partitions or _partitions(spark, view))
+        rows = load(spark, dsn, f"hot.{view.table.name}", schema, source_options(view, pieces))
     return rows if predicate is None else rows.filter(predicate)
 
 
@@ -71,7 +72,7 @@ def read_seam(
 
 def cold_side(spark: SparkSession, view: HotView, cold: DataFrame) -> DataFrame:
     """What of the Parquet rows counts: numbers of the view that are neither hot nor gone."""
-    name = _number(view)
+    name = number_of(view)
     number = F.col(name)
     inside = cold.filter((number >= view.start) & (number < view.stop))
     taken = [*view.runs, *([view.gone] if view.gone is not None else [])]
@@ -112,18 +113,22 @@ def pieces_of(runs: Sequence[Run], partitions: int) -> list[list[list[int]]]:
     return pieces
 
 
-def _options(spark: SparkSession, view: HotView, partitions: int | None) -> dict[str, str]:
-    total = sum(run.stop - run.start for run in view.runs)
-    count = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 2), total // FEWEST_BLOCKS)
+def source_options(view: HotView, pieces: Sequence[Sequence[Sequence[int]]]) -> dict[str, str]:
+    """How the Postgres source is told to read just this: its moment, and what must still hold without it."""
     return {
-        "pieces": json.dumps(pieces_of(view.runs, max(1, count))),
-        "column": _number(view),
+        "pieces": json.dumps(pieces),
+        "column": number_of(view),
         "snapshot": view.snapshot or "",
         "guard": json.dumps([str(view.table.dataset_version), view.commit, view.up_to_seq]),
     }
 
 
-def _number(view: HotView) -> str:
+def _partitions(spark: SparkSession, view: HotView) -> int:
+    total = sum(run.stop - run.start for run in view.runs)
+    return max(1, min(int(spark.conf.get("spark.sql.shuffle.partitions") or 2), total // FEWEST_BLOCKS))
+
+
+def number_of(view: HotView) -> str:
     if view.table.number_column is None:
         raise BadInput("this table is not written block by block", where=view.table.name)
     return view.table.number_column

@@ -71,9 +71,19 @@ def write_frame(frame: DataFrame, place: Place, stem: str, *, files: int = 1) ->
 
 
 def write_ranges(
-    spark: SparkSession, fetch: Fetch, ranges: Sequence[Range], places: Mapping[str, Place], stems: Mapping[str, str]
+    spark: SparkSession | None,
+    fetch: Fetch,
+    ranges: Sequence[Range],
+    places: Mapping[str, Place],
+    stems: Mapping[str, str],
 ) -> list[tuple[str, Written]]:
-    """Each range fetched and written in a Spark task of its own: one file for each of its tables."""
+    """Each range fetched and written in a Spark task of its own: one file for each of its tables.
+
+    Without a session, in this process, one after the other.
+    """
+    if spark is None:
+        told = [_fetch_and_write(fetch, span, number, places, stems) for number, span in enumerate(ranges)]
+        return [_told(row) for batch in told for row in batch.to_pylist()]
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

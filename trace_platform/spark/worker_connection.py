@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,14 +18,31 @@ OURS: Final = ("22", "23", "42")
 
 @contextmanager
 def open_session(dsn: SecretDsn) -> Iterator[Any]:
-    from adbc_driver_postgresql import dbapi
+    from adbc_driver_manager import AdbcConnection
+    from adbc_driver_manager.dbapi import Connection
 
-    with dbapi.connect(dsn.reveal()) as connection:
+    database = _database(dsn.reveal())
+    with Connection(_Kept(), AdbcConnection(database)) as connection:  # type: ignore[arg-type]
         # Literals rely on the first; by the second, timestamps do not depend on the server's place.
         run(connection, "SET standard_conforming_strings = on")
         run(connection, "SET timezone = 'UTC'")
         connection.commit()
         yield connection
+
+
+@lru_cache(maxsize=8)
+def _database(dsn: str) -> Any:
+    """ADBC reads the server's whole catalogue of types to make one, which takes far longer than to connect."""
+    import adbc_driver_postgresql
+
+    return adbc_driver_postgresql.connect(dsn)
+
+
+class _Kept:
+    """What a connection is given to close when it ends: the database stays, for the next."""
+
+    def close(self) -> None:
+        pass
 
 
 def run(connection: Any, statement: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
+from trace_platform.contracts import Claimed, CompleteRequest, Progress, TaskPayload
 from trace_platform.errors import InvalidRequest, TraceError, Unavailable
 from trace_platform.operators.context import Resources, TaskContext, TaskDoor
 from trace_platform.operators.outcome import Outcome
@@ -38,6 +38,7 @@ MAX_ERROR_CHARS = 10_000
 class Finished:
     request: CompleteRequest
     after_commit: Callable[[], None] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_pure(task: TaskPayload) -> Outcome:
@@ -47,7 +48,7 @@ def run_pure(task: TaskPayload) -> Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs tasks. `spark` is None where only operators without rows are wanted."""
+    """Runs tasks. `spark` is None where only operators that need none are wanted."""
 
     objects: ObjectStore
     resources: Resources
@@ -99,12 +100,12 @@ class Runner:
         outputs = [body for output in context.outputs for body in output.finish()]
         events = [event for output in context.outputs for event in output.events()]
         request = _completed(fence, outcome, outputs=outputs, events=[*events, *outcome.events])
-        return Finished(request, outcome.after_commit)
+        return Finished(request, outcome.after_commit, outcome.left_out)
 
     def _context(self, claimed: Claimed, door: TaskDoor) -> TaskContext[Any]:
         task = claimed.task
         operator = ON_WORKERS.get(task.operator)
-        if operator is None or self.spark is None:
+        if operator is None:
             raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
         config: BaseModel = operator.config.model_validate(dict(task.config))
         org_id = decode(take_apart(claimed.capability_token).payload).org_id
@@ -131,5 +132,11 @@ def _completed(fence: dict[str, Any], outcome: Outcome, **more: Any) -> Complete
         status="Completed",
         invalidations=list(outcome.invalidations),
         state=outcome.state,
+        progress=_last_word(outcome.left_out),
         **values,
     )
+
+
+def _last_word(left_out: Mapping[str, int]) -> Progress | None:
+    said = ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
+    return Progress(message=f"left out: {said}") if said else None

@@ -138,7 +138,7 @@ class Wrapper:
                 await self._end(work, claimed)
                 return
             crash_point("wrapper.operator_done")
-            outcome = await self._report(door, work.result(), lease)
+            outcome = await self._report(door, claimed.task, work.result(), lease)
         finally:
             self.sources.discard(door)
             lease.cancel()
@@ -151,7 +151,7 @@ class Wrapper:
             await asyncio.to_thread(self.runner.cancel, claimed)
             await asyncio.wait({work}, timeout=AGAIN_SECONDS)
 
-    async def _report(self, door: Door, finished: Finished, lease: asyncio.Task[str]) -> str:
+    async def _report(self, door: Door, task: TaskPayload, finished: Finished, lease: asyncio.Task[str]) -> str:
         """Again and again until it is heard, or the lease is lost: then it no longer matters. How it ended."""
         while not lease.done():
             try:
@@ -167,6 +167,7 @@ class Wrapper:
             else:
                 crash_point("wrapper.completed")
                 log.info("completed", status=answer.status)
+                self._count_left_out(task, finished)
                 if finished.after_commit is not None and answer.status == "Completed":
                     await asyncio.to_thread(finished.after_commit)
                 return answer.status
@@ -175,6 +176,10 @@ class Wrapper:
     def _count(self, task: TaskPayload, outcome: str, seconds: float) -> None:
         self.metrics.worker_tasks.labels(task.job.dag_name, task.job.name, outcome).inc()
         self.metrics.worker_seconds.labels(task.job.dag_name, task.job.name).observe(seconds)
+
+    def _count_left_out(self, task: TaskPayload, finished: Finished) -> None:
+        for reason, count in finished.left_out.items():
+            self.metrics.left_out.labels(task.job.dag_name, task.job.name, reason).inc(count)
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -197,3 +197,7 @@ UPDATE data_invalidation_jobs SET processed_at = now()
 -- name: set_answer
 -- What the completion is answered with, kept to be answered again.
 UPDATE tasks SET completion_answer = $2::jsonb WHERE id = $1;
+
+-- name: say_last
+-- What a task says of itself with its completion; its row is locked by the fence.
+UPDATE tasks SET progress = $2 WHERE id = $1 AND status = 'Running';

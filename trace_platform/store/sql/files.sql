@@ -1,7 +1,7 @@
 -- name: partitions_at
 -- The partitions of a generation as of a commit, those that touch a range if one is given, in their order.
 SELECT p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
-       upper(p.block_range) - 1 AS "end", p.row_count
+       upper(p.block_range) - 1 AS "end", p.row_count, p.files_removed_at
   FROM partition_versions p
  WHERE p.dataset_version = $1
    AND p.commits @> $2::bigint

@@ -33,11 +33,28 @@ SELECT b.task_id, b.attempt, b.started_at, b.settled, b.ended, b.org_id, w.locat
  ORDER BY b.started_at;
 
 -- name: named_files
--- The files in these folders that some commit names, now or in the past.
+-- The files in these folders that some commit names, now or in the past, unless they were to go.
 SELECT p.location, f ->> 'name' AS name
   FROM partition_versions p, jsonb_array_elements(p.files) AS f
- WHERE p.location = ANY ($1::text[]);
+ WHERE p.location = ANY ($1::text[]) AND p.files_removed_at IS NULL;
 
 -- name: set_mark
 -- Attempts that began until then were looked at.
 UPDATE janitor_marks SET swept_until = $1;
+
+-- name: forget_replaced
+-- Partitions that a commit older than $1 replaced lose their files, unless a task that runs has pinned one of the
+-- commits at which they were in force.
+UPDATE partition_versions p
+   SET files_removed_at = now()
+  FROM (SELECT r.dataset_version, r.partition_key, r.valid_from
+          FROM partition_versions r
+          JOIN commits c ON c.dataset_uuid = r.dataset_uuid AND c.number = r.valid_to
+         WHERE r.valid_to IS NOT NULL AND r.files_removed_at IS NULL AND c.created_at < now() - $1::interval
+           AND NOT EXISTS (
+               SELECT FROM tasks t
+                 JOIN task_inputs i ON i.task_id = t.id AND i.attempt = t.attempt
+                WHERE t.status = 'Running' AND i.input_dataset_uuid = r.dataset_uuid AND r.commits @> i.input_commit)
+         LIMIT $2) AS old
+ WHERE (p.dataset_version, p.partition_key, p.valid_from) = (old.dataset_version, old.partition_key, old.valid_from)
+RETURNING p.location, ARRAY(SELECT f ->> 'name' FROM jsonb_array_elements(p.files) AS f) AS names;

@@ -1,0 +1,132 @@
+"""Any sequence of blocks, reorgs, restarts and kills leaves hot and cold equal, row for row, to the final chain.
+
+Costs about 40 s on a machine that is not busy. More stories: `--storms 50`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.chain_walk.storm import FINALITY, START, Back, Kill, Mine, Reorg, Restart, Step, Storm, Wait, a_storm
+from tests.faults.system import Nursery, nursing
+from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.crash_points import POINTS
+from trace_platform.store.migrate import Database
+
+OWN = [point for point in POINTS if point.startswith(("following.", "parquet_compact."))]
+POINT = st.sampled_from([*OWN, "wrapper.claimed", "wrapper.operator_done", "wrapper.completed", "lease_keeper.renewed"])
+REORG = st.builds(Reorg, st.integers(1, 8) | st.integers(9, 100), st.integers(-2, 3), st.integers(1, 2))
+KILL = st.builds(Kill, st.none() | POINT, st.integers(1, 3), st.integers(0, 1000))
+STEP = st.one_of(
+    st.builds(Mine, st.integers(1, 45)),
+    REORG,
+    st.builds(Back, st.integers(0, 4)),
+    KILL,
+    st.just(Restart()),
+    st.builds(Wait, st.booleans()),
+)
+SOME = st.lists(STEP, max_size=4)
+STORY = st.builds(lambda *parts: [*parts[0], parts[1], *parts[2], parts[3], *parts[4]], SOME, REORG, SOME, KILL, SOME)
+HARD: list[list[Step]] = [
+    # A hundred blocks deep, far below what was final and is cold by now; twice at one height; back to the first fork.
+    [
+        Wait(settled=True),
+        Reorg(100),
+        Wait(settled=True),
+        Reorg(12, 0, 2),
+        Wait(),
+        Back(0),
+        Wait(settled=True),
+        Reorg(70, 2),
+    ],
+    # The branch that comes is shorter than what went, and somebody is killed before it has grown again.
+    [
+        Mine(30),
+        Wait(settled=True),
+        Reorg(40, -25),
+        Wait(),
+        Kill(),
+        Reorg(3, 0),
+        Kill("following.before_commit"),
+        Back(1),
+    ],
+]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with nursing() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[Devchain]:
+    with running(blocks=START, finality=FINALITY) as made:
+        yield made
+
+
+@pytest.fixture
+def storm(
+    clone: Callable[[Database], str], tmp_path: Path, chain: Devchain, nursery: Nursery
+) -> Callable[[Callable[[Storm], object]], None]:
+    """Each story has databases, a Dispatcher and workers of its own."""
+
+    def run(tell: Callable[[Storm], object]) -> None:
+        async def in_a_storm() -> None:
+            dsns = {str(name): clone(name) for name in cast("tuple[Database, ...]", ("state", "queue", "data"))}
+            folder = tmp_path / uuid4().hex[:8]
+            folder.mkdir()
+            async with a_storm(dsns, folder, chain, nursery) as made:
+                await tell(made)  # type: ignore[misc]
+
+        asyncio.run(in_a_storm())
+
+    return run
+
+
+@pytest.mark.parametrize("story", HARD, ids=["deep and back", "shorter"])
+def test_what_is_hard_leaves_hot_and_cold_equal_to_the_chain(
+    storm: Callable[[Callable[[Storm], object]], None], story: Sequence[Step]
+) -> None:
+    storm(lambda made: made.tell(story))
+
+
+def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_cold_equal_the_chain(
+    storm: Callable[[Callable[[Storm], object]], None],
+) -> None:
+    async def tell(made: Storm) -> None:
+        for point in OWN:
+            worker = made.start(point)
+            made.rig.devchain.mine(21)  # something is new, and something else is final
+            assert await worker.ended(60), f"{point} was never hit: {worker.said()}"
+            assert worker.said().endswith(f"crash point {point}: SIGKILL\n"), worker.said()
+            await made.elapse()
+        await made.ends()
+
+    storm(tell)
+
+
+def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_the_final_chain(
+    storm: Callable[[Callable[[Storm], object]], None], request: pytest.FixtureRequest
+) -> None:
+    @settings(
+        max_examples=request.config.getoption("--storms"),
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(STORY)
+    def told(story: list[Step]) -> None:
+        storm(lambda made: made.tell(story))
+
+    told()

@@ -1,0 +1,100 @@
+"""Files of replaced partitions go when nobody can want them any more, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
+from tests.dispatcher.support import control_for
+from tests.dispatcher.test_outputs import begun, finish, folder_of, staged
+from trace_platform.capability.claims import Claims
+from trace_platform.contracts import Claimed, FilesAnswer, FilesRequest
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.list_files import list_files
+from trace_platform.dispatcher.loops.janitor import Janitor
+from trace_platform.dispatcher.loops.retain import Retain
+from trace_platform.domain.objects import Folder
+from trace_platform.errors import SnapshotTooOld
+
+pytestmark = pytest.mark.anyio
+
+MONTH = timedelta(days=30)
+"""What is kept, in these tests."""
+A_MONTH_PASSES = """
+ALTER TABLE commits DISABLE TRIGGER commits_never_change;
+UPDATE commits SET created_at = created_at - interval '31 days';
+ALTER TABLE commits ENABLE TRIGGER commits_never_change;
+UPDATE task_attempts SET ended_at = ended_at - interval '31 days'
+"""
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def test_files_of_a_partition_that_was_replaced_long_ago_go_and_those_in_force_stay(control: Control) -> None:
+    chain = await deploy_chain(control)
+    former, kept = await written(control, chain, (0, 99), (100, 199)), await written(control, chain, (0, 99))
+    assert await Retain(control, MONTH).once() == 0, "it is too early"
+    await control.pool.execute(A_MONTH_PASSES)
+    assert await Retain(control, MONTH).once() == 1
+    assert await Retain(control, MONTH).once() == 0, "each goes once"
+    assert names(control, folder_of(former)) == {"first_100_199.parquet", "_SUCCESS"}, "half of it is in force"
+    assert names(control, folder_of(kept)) == {"first_0_99.parquet", "_SUCCESS"}
+    last = await written(control, chain, (100, 199))
+    await control.pool.execute(A_MONTH_PASSES)
+    assert await Retain(control, MONTH).once() == 1
+    assert names(control, folder_of(former)) == set(), "with the last of its files the marker goes"
+    await Janitor(control, timedelta(0)).once()
+    assert names(control, folder_of(kept)) == {"first_0_99.parquet", "_SUCCESS"}
+    assert names(control, folder_of(last)) == {"first_100_199.parquet", "_SUCCESS"}
+
+
+async def test_what_a_running_task_has_pinned_stays_however_old_it_is(control: Control) -> None:
+    chain = await deploy_chain(control)
+    former = await written(control, chain, (0, 99))
+    reader, reads = await claimed(control, await a_task(control, chain, "second"))
+    await written(control, chain, (0, 99))
+    await control.pool.execute(A_MONTH_PASSES)
+    assert await Retain(control, MONTH).once() == 0
+    (seen,) = (await listed(control, chain, reader, reads)).partitions
+    assert names(control, Folder.parse(seen.location)) >= {"first_0_99.parquet"}
+    await finish(control, reader, reads, [])
+    assert await Retain(control, MONTH).once() == 1
+    assert names(control, folder_of(former)) == set()
+
+
+async def test_a_reader_whose_files_are_gone_is_refused_and_never_shown_a_hole(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await written(control, chain, (0, 99))
+    reader, reads = await claimed(control, await a_task(control, chain, "second"))
+    await written(control, chain, (0, 99))
+    await control.pool.execute("UPDATE partition_versions SET files_removed_at = now() WHERE valid_to IS NOT NULL")
+    with pytest.raises(SnapshotTooOld, match="commit 1 needs partition 0-99"):
+        await listed(control, chain, reader, reads)
+
+
+async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Claimed:
+    task, claims = await begun(control, chain)
+    await finish(control, task, claims, staged(control, chain, task, *spans))
+    return task
+
+
+async def listed(control: Control, chain: Chain, reader: Claimed, reads: Claims) -> FilesAnswer:
+    asked = FilesRequest(
+        task_id=reader.task.task_id,
+        attempt=reader.attempt,
+        lease_token=reader.lease_token,
+        dataset_uuid=chain.datasets["first"],
+    )
+    return await list_files(control, asked, reads)
+
+
+def names(control: Control, folder: Folder) -> set[str]:
+    return {stored.name.name for stored in control.objects.objects(folder)}

@@ -1,0 +1,86 @@
+"""`abi_file: token.json` in a DAG becomes `abi: '...'`, the events of that file, before the DAG is sent or checked.
+
+So what is deployed is whole: its hash covers the ABI itself, and nobody needs the file again. The lines stay where they
+are, for whoever reads a refusal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trace_platform.errors import InvalidAbi, InvalidDag, Problem
+
+FIELD = "abi_file"
+
+
+def with_abi_files(text: str, folder: Path) -> str:
+    """The DAG with its ABIs in it; they lie in `folder` or below. What is no YAML is left for the check to refuse."""
+    problems: list[Problem] = []
+    # From the end, so that places before it stay right.
+    for key, value in reversed(list(_named(text))):
+        try:
+            events = _events(folder, str(value.value))
+        except InvalidAbi as wrong:
+            mark = value.start_mark
+            said = f"{wrong.message} ({wrong.where})" if wrong.where else wrong.message
+            problems.append(
+                Problem(
+                    line=mark.line + 1,
+                    column=mark.column + 1,
+                    field=FIELD,
+                    code="bad_abi_file",
+                    reason=said,
+                    suggestion=wrong.hint,
+                )
+            )
+            continue
+        quoted = "'" + json.dumps(events, separators=(",", ":"), ensure_ascii=True).replace("'", "''") + "'"
+        text = text[: value.start_mark.index] + quoted + text[value.end_mark.index :]
+        text = text[: key.start_mark.index] + "abi" + text[key.end_mark.index :]
+    if problems:
+        raise InvalidDag(problems[::-1])
+    return text
+
+
+def _named(text: str) -> Iterator[tuple[Any, Any]]:
+    """Key and value, with their places, of each `abi_file` in a job's config."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        root = YAML(typ="safe", pure=True).compose(text)
+    except YAMLError:
+        return
+    for job in _items(_entry(root, "jobs")):
+        config = _entry(job, "config")
+        for key, value in _pairs(config):
+            if key.value == FIELD and isinstance(value.value, str):
+                yield key, value
+
+
+def _entry(node: Any, name: str) -> Any:
+    return next((value for key, value in _pairs(node) if key.value == name), None)
+
+
+def _pairs(node: Any) -> list[tuple[Any, Any]]:
+    return node.value if getattr(node, "id", None) == "mapping" else []
+
+
+def _items(node: Any) -> list[Any]:
+    return node.value if getattr(node, "id", None) == "sequence" else []
+
+
+def _events(folder: Path, name: str) -> list[Any]:
+    """As the file declares them; functions and errors of the contract are of no use here."""
+    from trace_platform.chain.abi import read_abi_file
+
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidAbi("an ABI lies beside its DAG, or below it", where=name, hint="copy the file there")
+    read_abi_file(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    entries = document["abi"] if isinstance(document, dict) else document
+    return [one for one in entries if isinstance(one, dict) and one.get("type") == "event"]
