@@ -129,7 +129,7 @@ class Rig:
         from_cold = [row for row in (files.to_pylist() if files else []) if row["block_number"] not in is_hot]
         return sorted([*from_hot, *from_cold], key=lambda row: tuple(row[key] for key in KEYS[table]))
 
-    async def until_followed(self, version: UUID, seconds: float = 60) -> None:
+    async def until_followed(self, version: UUID, seconds: float = 240) -> None:
         """Until the hot table's newest block is the chain's."""
         async with asyncio.timeout(seconds):
             while True:

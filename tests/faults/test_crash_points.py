@@ -15,7 +15,7 @@ import pytest
 from tests.faults.checker import assert_kept
 from tests.faults.faulty_queue import Faults
 from tests.faults.system import Child, System, calling
-from tests.faults.traffic import Traffic, flowing
+from tests.faults.traffic import Traffic, by_hand, flowing
 from trace_platform import crash_points
 from trace_platform.crash_points import POINTS
 
@@ -95,8 +95,9 @@ async def test_a_dispatcher_dies_while_it_clears_up_and_only_what_is_old_is_gone
         first = system.dispatcher()
         await traffic.deploy()
         system.worker()
-        async with flowing(traffic):
+        async with by_hand(caller, system):
             await traffic.round()
+            await traffic.settle()
         await first.kill()
         await system.pool.execute(OLD_ATTEMPTS)
         for point in CLEARING:

@@ -40,8 +40,8 @@ class System:
         self.home = folder / "my home"
         self.ready_file = folder / "ready.json"
         self._options = options
-        # A watchdog short enough to see it bite; no Java anywhere, so that the one from PyPI is found.
-        self._env = {**os.environ, "TRACE_UP__WATCHDOG_SECONDS": "6", **without_java(folder), **(env or {})}
+        # A watchdog short enough to see it bite, and not so short that a busy machine looks hung; no Java anywhere, so that the one from PyPI is found.
+        self._env = {**os.environ, "TRACE_UP__WATCHDOG_SECONDS": "15", **without_java(folder), **(env or {})}
         self._env.pop("JAVA_HOME", None)
         self.process: subprocess.Popen[str] | None = None
 
@@ -50,7 +50,11 @@ class System:
         self.process = subprocess.Popen(
             [*argv, *self._options], env=self._env, stdout=stdout, stderr=subprocess.STDOUT, text=True
         )
-        wait_until(lambda: self.ready_file.exists() or self.process is None or self.process.poll() is not None)
+        try:
+            wait_until(lambda: self.ready_file.exists() or self.process is None or self.process.poll() is not None)
+        except AssertionError:
+            self.stop()  # so that what did not come up does not stay either
+            raise AssertionError(self._said) from None
         assert self.ready_file.exists(), self.output()
         return self.ready()
 
@@ -61,7 +65,7 @@ class System:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(how)
-        self._said, _ = self.process.communicate(timeout=90)
+        self._said, _ = self.process.communicate(timeout=200)
         return self.process.returncode
 
     def output(self) -> str:
@@ -102,7 +106,7 @@ def without_java(folder: Path) -> dict[str, str]:
     return {"PATH": str(tools)}
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 280) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not happen"

@@ -224,7 +224,7 @@ def test_a_second_set_up_waits_and_a_stopped_one_says_so(tree: Tree) -> None:
             assert second.stdout is not None
             assert second.stdout.readline() == "Another set-up is at work in this checkout; waiting for it.\n"
             first.send_signal(signal.SIGINT)
-            out, err = first.communicate(timeout=20)
+            out, err = first.communicate(timeout=90)
             refused(
                 subprocess.CompletedProcess([], first.returncode, out, err),
                 "Set-up stopped; run it again to go on.",
