@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark_session import end_shared
 from trace_platform.lite.launch import spawn
 from trace_platform.lite.ports import choose_store_ports, free_port
 from trace_platform.lite.postgres import Cluster, RunningServer, running
@@ -27,6 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
+
+
+def pytest_sessionfinish() -> None:
+    end_shared()
 
 
 @pytest.fixture(scope="session")

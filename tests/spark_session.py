@@ -1,16 +1,21 @@
-"""A Spark session for tests: one for each folder of tests that needs rows, because a process can have only one."""
+"""Spark sessions for tests. A process can have only one at a time, and to start one takes longer than most tests.
+
+So those who need nothing special share one, which stays until the tests are over or somebody needs one of his own.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
-from trace_platform.spark.session import start_session, stop_session
+from trace_platform.spark.session import is_alive, start_session, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,9 +26,42 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 @contextmanager
 def a_session(folder: Path) -> Iterator[SparkSession]:
+    """One of the caller's own."""
+    end_shared()
+    with _running(folder) as session:
+        yield session
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[SparkSession]:
     options = SparkOptions(local_dir=folder / "spark", master="local[2]", driver_memory="768m", conf=QUICK)
     session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
     try:
         yield session
     finally:
         stop_session(session)
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.session: SparkSession | None = None
+        self.held = ExitStack()
+
+
+_shared = _Shared()
+
+
+def shared_session() -> SparkSession:
+    """The one of this process, started if it is not there."""
+    if _shared.session is None or not is_alive(_shared.session):
+        end_shared()
+        folder = Path(tempfile.mkdtemp(prefix="trace-test-spark-"))
+        _shared.held.callback(shutil.rmtree, folder, ignore_errors=True)
+        _shared.session = _shared.held.enter_context(_running(folder))
+    return _shared.session
+
+
+def end_shared() -> None:
+    """Before a test starts a session of its own, and when all tests are over."""
+    held, _shared.held, _shared.session = _shared.held, ExitStack(), None
+    held.close()

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.chain_walk.rig import Rig
-from tests.spark_session import a_session
+from tests.spark_session import shared_session
 from tests.walk.walking import walking
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.store.migrate import Database
 
 
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    with a_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
+def spark() -> object:
+    return shared_session()
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ class System:
         self.home = folder / "my home"
         self.ready_file = folder / "ready.json"
         self._options = options
-        # A watchdog short enough to see it bite, and not so short that a busy machine looks hung; no Java anywhere, so that the one from PyPI is found.
+        # A watchdog short enough to see it bite, and not so short that a busy machine looks hung;
+        # no Java anywhere, so that the one from PyPI is found.
         self._env = {**os.environ, "TRACE_UP__WATCHDOG_SECONDS": "15", **without_java(folder), **(env or {})}
         self._env.pop("JAVA_HOME", None)
         self.process: subprocess.Popen[str] | None = None

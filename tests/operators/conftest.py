@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.operators.rig import Numbers, Rig, operator, rigged
-from tests.spark_session import a_session
+from tests.spark_session import shared_session
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.wiring import s3_objects
 
@@ -21,9 +21,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with a_session(tmp_path_factory.mktemp("operators")) as session:
-        yield session
+def spark() -> SparkSession:
+    return shared_session()
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
-from tests.spark_session import a_session
+from tests.spark_session import shared_session
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import Folder
 from trace_platform.lite.seaweedfs import SeaweedFS
@@ -33,9 +32,8 @@ SELECT id, CAST(id AS int) AS whole, CAST(id AS smallint) AS small, CAST(id AS t
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with a_session(tmp_path_factory.mktemp("reader")) as session:
-        yield session
+def spark() -> SparkSession:
+    return shared_session()
 
 
 def written(frame: DataFrame, store: ObjectStore, folder: Folder, files: int) -> list[Written]:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import types as st
 
 from tests.spark.hot_support import block_hash, chain, hot_table, rows_of
+from tests.spark_session import end_shared
 from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.spark.configuration import SparkOptions
@@ -49,6 +50,7 @@ def schema_of(**types: st.DataType) -> st.StructType:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two cores, and every task may be tried three times."""
+    end_shared()
     folder = tmp_path_factory.mktemp("rows")
     options = SparkOptions(local_dir=folder / "spark", master="local[2,3]", driver_memory="768m", conf=QUICK)
     session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from tests.spark_session import end_shared
 from trace_platform.errors import JavaMissing, SettingsError, SetupError
 from trace_platform.spark import configuration
 from trace_platform.spark import session as session_module
@@ -35,6 +36,7 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    end_shared()
     folder = tmp_path_factory.mktemp("a höme")
     env = {**os.environ, "TRACE_STATE__DSN": SECRET, "SPARK_HOME": "/nowhere", "SPARK_CONF_DIR": "/nowhere"}
     options = SparkOptions(
