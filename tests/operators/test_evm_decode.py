@@ -44,7 +44,7 @@ FOUND = [
 
 async def test_logs_without_a_row_are_counted_and_said(rig: Rig) -> None:
     worker = rig.worker()
-    with operator("some_logs", _write):
+    with operator("some_logs", write_logs):
         await rig.deploy(DAG)
         async with working(worker):
             await rig.trigger("d", "ask", start=0, end=9)
@@ -63,11 +63,12 @@ async def test_logs_without_a_row_are_counted_and_said(rig: Rig) -> None:
         assert counted("trace_worker_rows_left_out_total", labels) == count
 
 
-def _write(ctx: TaskContext[Any]) -> None:
+def write_logs(ctx: TaskContext[Any]) -> None:
     rows = []
     for place, (first, topics, data) in enumerate(FOUND):
-        row: dict[str, Any] = dict.fromkeys(LOGS.names)
+        row: dict[str, Any] = {field.name: 0 if pa.types.is_integer(field.type) else b"" for field in LOGS}
         row |= {"block_number": 3, "log_index": place, "address": b"t" * 20, "data": data, "topic0": first}
+        row |= dict.fromkeys(("topic1", "topic2", "topic3"))
         row |= {f"topic{number}": topic for number, topic in enumerate(topics, 1)}
         rows.append(row)
     for part in ctx.parts(ctx.outputs[0]):
