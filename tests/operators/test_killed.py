@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.operators.test_evm_decode import write_logs
 from tests.operators.victim import a_victim, files_in, heard, swept, told_of
 from tests.walk.walking import working
 from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.dispatcher.invalidate import invalidate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
@@ -57,7 +59,7 @@ jobs:
   - name: by_decode
     operator: evm_decode
     config: {abi: erc20, events: [transfer]}
-    inputs: [{from: {job: go}}, {from: {dataset: logs}, trigger: false}]
+    inputs: [{from: {dataset: logs}}]
 publish:
   by_sql: {job: by_sql}
   by_python: {job: by_python}
@@ -87,8 +89,8 @@ async def test_a_killed_worker_leaves_garbage_and_the_retry_counts(rig: Rig, que
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
     async with asyncio.timeout(240), a_victim(told_of(rig.walk, queue_db, rig.folder, pools=pools)) as victim:
         await rig.trigger("d", "go", start=0, end=4)
-        held = await heard(victim, "held", len(ROW_COUNTS))
-    left = [Path(key).parent for key in held]
+        await decode_again(rig)
+        left = await held_by_all(rig, victim)
     assert all(files_in(rig.folder, folder) for folder in left), "it had written something"
     assert [await rig.partitions(name) for name in ROW_COUNTS] == [[]] * len(ROW_COUNTS)
     pool = rig.walk.control.pool
@@ -106,3 +108,22 @@ async def test_a_killed_worker_leaves_garbage_and_the_retry_counts(rig: Rig, que
         assert partition["location"].endswith("/2/"), "the second attempt's folder"
         assert partition["row_count"] == count, name
         assert len(await rig.rows(name)) == count, "the janitor left them"
+
+
+async def decode_again(rig: Rig) -> None:
+    """It follows logs, which are there already."""
+    org = rig.walk.org
+    await invalidate(
+        rig.walk.control, org.id, org.user, "logs", start=0, end=4, reason="to see it done", request_id=uuid4()
+    )
+
+
+async def held_by_all(rig: Rig, victim: asyncio.subprocess.Process) -> list[Path]:
+    """The folders of attempts that are about to put their marker: `.../attempts/{task}/{attempt}`, of every job."""
+    folders: dict[str, Path] = {}
+    while folders.keys() != ROW_COUNTS.keys():
+        (key,) = await heard(victim, "held")
+        folder = Path(key).parent
+        name = "SELECT j.name FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.id = $1"
+        folders[await rig.walk.control.pool.fetchval(name, UUID(folder.parent.name))] = folder
+    return list(folders.values())
