@@ -1,6 +1,6 @@
 """Any sequence of blocks, reorgs, restarts and kills leaves hot and cold equal, row for row, to the final chain.
 
-Costs about 40 s on a machine that is not busy. More stories: `--storms 50`.
+Costs about a minute on a machine that is not busy. More stories: `--storms 50`.
 """
 
 from __future__ import annotations
