@@ -41,6 +41,8 @@ class Rig:
     tls: ssl.SSLContext
     org_id: UUID
     dispatcher: subprocess.Popen[bytes]
+    objects: Path
+    """Where the Dispatcher looks for what workers wrote."""
 
     async def receive(self, most: int, wait: float = 1.0) -> list[Any]:
         return await self.queue.receive(
@@ -86,7 +88,7 @@ async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, A
         org_id = await pool.fetchval("SELECT id FROM orgs")
         doors = [f"https://127.0.0.1:{port}" for port in ports]
         context = ssl.create_default_context(cafile=tls.ca)
-        yield Rig(server, state, pool, queue, doors[0], doors[1], context, org_id, process)
+        yield Rig(server, state, pool, queue, doors[0], doors[1], context, org_id, process, folder / "home" / "objects")
     finally:
         process.terminate()
         process.wait()

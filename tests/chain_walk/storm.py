@@ -23,6 +23,7 @@ from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.faults.system import ELAPSED, Child, Nursery
 from tests.walk.walking import TOKEN, walking
 from trace_platform.chain.devchain.handle import Devchain
+from trace_platform.markers import MARKER
 
 NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"
 TABLES = ("blocks", "transactions", "logs")
@@ -209,6 +210,15 @@ class Storm:
         cold = await self.rig.cold("live", "compact", output)
         found = [row for row in rows_of(cold, table) if row["block_number"] < final] if cold else []
         return found == [row for row in rows if row["block_number"] < final]
+
+    async def garbage(self) -> set[str]:
+        """Objects that no commit names; markers stay where something counts."""
+        found = "SELECT p.location || (f ->> 'name') AS name FROM partition_versions p, jsonb_array_elements(p.files) f"
+        named = {row["name"] for row in await self.rig.walk.control.pool.fetch(found)}
+        folders = {name.rpartition("/")[0] for name in named}
+        root = self.folder / "objects"
+        there = {f"s3://{path.relative_to(root)}" for path in root.rglob("*") if path.is_file()}
+        return {name for name in there - named if not (name.endswith(MARKER) and name.rpartition("/")[0] in folders)}
 
     async def elapse(self) -> None:
         """Leases and waits of the dead are over: time is Postgres' alone, and a test may let it pass."""

@@ -1,10 +1,8 @@
-"""`block_follower` and `parquet_compact`: hot and cold together equal the chain, whatever it does."""
+"""`block_follower` and `parquet_compact` on Spark: hot and cold together equal the chain. Storms: `test_storm.py`."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from uuid import uuid4
 
 import pytest
 
@@ -69,36 +67,3 @@ async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lo
     assert compacted is not None
     assert [row["block_number"] for row in rows_of(compacted, "blocks")][:80] == list(range(80))
     assert min(rig.hot_marks(version)) >= 20  # what is cold has left the hot table
-
-
-@pytest.mark.parametrize("seed", [1])
-async def test_after_any_storm_of_reorgs_and_restarts_hot_and_cold_equal_the_final_chain(rig: Rig, seed: int) -> None:
-    await rig.deploy(FOLLOW)
-    dice = random.Random(seed)  # noqa: S311 - a story to be told again
-    version = await rig.version("live", "follow")
-    for _ in range(2):  # each time with a worker that knows nothing of the one before
-        async with working(rig.worker(f"worker {uuid4()}")):
-            for _ in range(6):
-                _happens(rig, dice)
-                if dice.random() < 0.5:
-                    await rig.until_followed(version)
-    async with working(rig.worker("the last")):
-        rig.devchain.mine(40)
-        await rig.until_followed(version)
-        await rig.settled()
-        await rig.until_equal(lambda: equal(rig))
-    assert await rig.failures() == []
-
-
-def _happens(rig: Rig, dice: random.Random) -> None:
-    chain = rig.devchain.describe()
-    match dice.choice(["mine", "mine", "reorg", "deep", "back"]):
-        case "mine":
-            rig.devchain.mine(dice.randint(1, 30))
-        case "reorg":
-            rig.devchain.reorg(dice.randint(1, 5))
-        case "deep":  # deeper than what the chain called final
-            rig.devchain.reorg(dice.randint(6, 45))
-        case "back":  # to a fork that was left before
-            rig.devchain.switch(dice.randrange(len(chain["branches"])))
-            rig.devchain.mine(1)  # a chain that only became shorter looks like a node that is behind

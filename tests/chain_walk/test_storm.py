@@ -1,6 +1,6 @@
 """Any sequence of blocks, reorgs, restarts and kills leaves hot and cold equal, row for row, to the final chain.
 
-Costs about 40 s on a machine that is not busy. More stories: `--storms 50`.
+Costs about a minute on a machine that is not busy. More stories: `--storms 50`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.chain_walk.storm import FINALITY, START, Back, Kill, Mine, Reorg, Restart, Step, Storm, Wait, a_storm
 from tests.faults.system import Nursery, nursing
+from tests.operators.victim import swept
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.crash_points import POINTS
 from trace_platform.store.migrate import Database
@@ -110,6 +111,9 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
             assert worker.said().endswith(f"crash point {point}: SIGKILL\n"), worker.said()
             await made.elapse()
         await made.ends()
+        await swept(made.rig.walk)
+        assert await made.garbage() == set(), "what the dead wrote is gone"
+        assert await made.is_equal(), "and nothing else is"
 
     storm(tell)
 

@@ -653,6 +653,7 @@ CASES = [
         ),
         ("files are a list", "files_is_a_list", {"files": "{}"}),
         ("a partition's sizes are not negative", "sizes_are_not_negative", {"bytes": -1}, {"bytes": 0}),
+        ("what is in force keeps its files", "only_replaced_lose_files", {"files_removed_at": T2}),
         (
             "partitions in force do not overlap",
             "ranges_do_not_overlap",
@@ -948,8 +949,16 @@ CHANGES = [
         "partition_versions_only_end",
         "partition_versions",
         {"valid_to": 2},
-        {"valid_to": 2},
+        {"valid_to": None},
         {"valid_from": 1},
+    ),
+    Change(
+        "files that are gone do not come back",
+        "partition_versions_only_end",
+        "partition_versions",
+        {"files_removed_at": T2},
+        {"files_removed_at": None},
+        {"valid_from": 1, "valid_to": 2},
     ),
     Change("a commit never changes", "commits_never_change", "commits", {"attempt": 1}, {"row_count": 5}, {}),
     Change(

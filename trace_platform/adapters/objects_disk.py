@@ -1,7 +1,7 @@
 """The object store of Lite: a folder, one below it for each bucket. obstore writes, we make it last.
 
 obstore puts by a temporary file and a rename, so an object is whole or not there; it does not wait for the disk. After
-each put the file is synced, and the folders up to the bucket's: a name is durable when its folder is.
+each put the file is synced, and those folders above it that are new: a name is durable when its folder is.
 
 An attempt may write into its folder by itself, and could leave a link there. So nothing below the root is reached
 through one: reading opens each part of a name without following, and what is open cannot be exchanged any more.
@@ -24,6 +24,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
+from trace_platform.adapters.lasting_folders import make_last
 from trace_platform.domain.objects import SEGMENT, Folder, ObjectName
 from trace_platform.errors import NotFound, ObjectExists, ObjectsUnavailable
 from trace_platform.ports import StoredObject
@@ -43,7 +44,7 @@ class DiskObjects:
             if self._leads_through_a_link(name):
                 raise FileNotFoundError
             obstore.put(self._store, _path(name), body, mode="overwrite" if replace else "create")
-            self._make_last(name)
+            make_last(self.root / name.bucket / name.key, self.root)
 
     def get(self, name: ObjectName) -> bytes:
         with _failures(name), self._opened(name) as file:
@@ -112,13 +113,6 @@ class DiskObjects:
         parts = (name.bucket, *name.segments)
         return any(self.root.joinpath(*parts[: n + 1]).is_symlink() for n in range(len(parts)))
 
-    def _make_last(self, name: ObjectName) -> None:
-        path = self.root / name.bucket / name.key
-        _sync(path)
-        while path != self.root:
-            path = path.parent
-            _sync(path)
-
 
 def _path(name: ObjectName) -> str:
     return f"{name.bucket}/{name.key}"
@@ -133,14 +127,6 @@ def _step(at: int, part: str, kind: int) -> int:
     below = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=at)
     os.close(at)
     return below
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ def with_abi_files(text: str, folder: Path) -> str:
     """The DAG with its ABIs in it; they lie in `folder` or below. What is no YAML is left for the check to refuse."""
     problems: list[Problem] = []
     # From the end, so that places before it stay right.
-    for key, value in reversed(list(_named(text))):
+    for place, key, value in reversed(list(_named(text))):
         try:
             events = _events(folder, str(value.value))
         except InvalidAbi as wrong:
@@ -30,7 +30,7 @@ def with_abi_files(text: str, folder: Path) -> str:
                 Problem(
                     line=mark.line + 1,
                     column=mark.column + 1,
-                    field=FIELD,
+                    field=f"jobs[{place}].config.{FIELD}",
                     code="bad_abi_file",
                     reason=said,
                     suggestion=wrong.hint,
@@ -45,8 +45,8 @@ def with_abi_files(text: str, folder: Path) -> str:
     return text
 
 
-def _named(text: str) -> Iterator[tuple[Any, Any]]:
-    """Key and value, with their places, of each `abi_file` in a job's config."""
+def _named(text: str) -> Iterator[tuple[int, Any, Any]]:
+    """The job's place, and key and value as they stand in the text, of each `abi_file` in a config."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -54,11 +54,10 @@ def _named(text: str) -> Iterator[tuple[Any, Any]]:
         root = YAML(typ="safe", pure=True).compose(text)
     except YAMLError:
         return
-    for job in _items(_entry(root, "jobs")):
-        config = _entry(job, "config")
-        for key, value in _pairs(config):
+    for place, job in enumerate(_items(_entry(root, "jobs"))):
+        for key, value in _pairs(_entry(job, "config")):
             if key.value == FIELD and isinstance(value.value, str):
-                yield key, value
+                yield place, key, value
 
 
 def _entry(node: Any, name: str) -> Any:

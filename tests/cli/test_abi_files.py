@@ -1,0 +1,80 @@
+"""`abi_file` becomes the events of that file, in place; what cannot be read is refused with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trace_platform.cli.abi_files import with_abi_files
+from trace_platform.domain.dag_yaml import plain, read_yaml
+from trace_platform.errors import InvalidDag
+
+SWAP = {"type": "event", "name": "Swap", "inputs": []}
+CALL = {"type": "function", "name": "swap"}
+DAG = """
+name: d
+jobs:
+  - name: a
+    operator: evm_decode
+    config: {abi_file: "abis/a.json", events: [swap]}  # as it is
+  - name: b
+    config:
+      events: [swap]
+      abi_file: b.json
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "abis").mkdir()
+    (tmp_path / "abis" / "a.json").write_text(json.dumps({"abi": [CALL, SWAP]}, indent=2))
+    (tmp_path / "b.json").write_text(json.dumps([SWAP]))
+    return tmp_path
+
+
+def test_each_file_becomes_the_events_in_it_and_every_line_stays_where_it_was(folder: Path) -> None:
+    made = with_abi_files(DAG, folder)
+    configs = [job["config"] for job in plain(read_yaml(made)[0])["jobs"]]
+    assert [json.loads(config["abi"]) for config in configs] == [[SWAP], [SWAP]]
+    assert [config["events"] for config in configs] == [["swap"], ["swap"]]
+    before, after = DAG.splitlines(), made.splitlines()
+    assert [line for line in after if "abi" not in line] == [line for line in before if "abi" not in line]
+    assert [place for place, line in enumerate(after) if "abi" in line] == [5, 9]
+
+
+def test_quotes_and_line_breaks_of_an_abi_survive(folder: Path) -> None:
+    odd = {**SWAP, "name": "Swap", "note": 'it\'s\n"so"\u2028é'}
+    (folder / "b.json").write_text(json.dumps([odd]))
+    config = plain(read_yaml(with_abi_files(DAG, folder))[0])["jobs"][1]["config"]
+    assert json.loads(config["abi"]) == [odd]
+
+
+def test_a_dag_without_such_files_is_left_alone_and_so_is_what_is_no_yaml(folder: Path) -> None:
+    for text in ("name: d\njobs: []\n", "jobs: [", "- abi_file: b.json", "jobs: {a: 1}", ""):
+        assert with_abi_files(text, folder) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "reason"),
+    [
+        ("missing.json", None, "the file cannot be read"),
+        ("b.json", "not JSON", "this is not JSON"),
+        ("b.json", "{}", "an ABI is a list"),
+        ("../b.json", "[]", "an ABI lies beside its DAG"),
+        ("/etc/hostname", None, "an ABI lies beside its DAG"),
+        ("link.json", None, "an ABI lies beside its DAG"),
+    ],
+)
+def test_a_file_that_is_no_abi_of_this_dag_is_refused_with_its_line(
+    folder: Path, name: str, body: str | None, reason: str
+) -> None:
+    (folder / "link.json").symlink_to("/etc/hostname")
+    if body is not None:
+        (folder / "b.json").write_text(body)
+    with pytest.raises(InvalidDag) as refused:
+        with_abi_files(DAG.replace("b.json", name), folder)
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.column, problem.field) == (10, 17, "jobs[1].config.abi_file")
+    assert reason in problem.reason

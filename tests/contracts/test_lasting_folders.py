@@ -1,0 +1,62 @@
+"""A name survives a power cut when its folder was synced, and every new folder above it; what lasts is left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trace_platform.adapters import lasting_folders
+from trace_platform.adapters.lasting_folders import make_last
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What the disk was told to keep."""
+    seen: list[Path] = []
+    sync: Callable[[int], None] = os.fsync
+
+    def watched(descriptor: int) -> None:
+        seen.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return seen
+
+
+def written(file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"rows")
+    return file
+
+
+def test_the_first_name_syncs_everything_up_to_the_root_and_the_next_only_itself(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    make_last(written(tmp_path / "a" / "b" / "one"), tmp_path)
+    assert synced == [tmp_path / "a" / "b" / "one", tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+    synced.clear()
+    make_last(written(tmp_path / "a" / "b" / "two"), tmp_path)
+    assert synced == [tmp_path / "a" / "b" / "two", tmp_path / "a" / "b"]
+    synced.clear()
+    make_last(written(tmp_path / "a" / "c" / "one"), tmp_path)
+    assert synced == [tmp_path / "a" / "c" / "one", tmp_path / "a" / "c", tmp_path / "a"]
+
+
+def test_a_folder_that_was_removed_and_made_anew_is_synced_again(tmp_path: Path, synced: list[Path]) -> None:
+    make_last(written(tmp_path / "a" / "b" / "one"), tmp_path)
+    shutil.rmtree(tmp_path / "a")
+    written(tmp_path / "a" / "b" / "one")
+    synced.clear()
+    make_last(tmp_path / "a" / "b" / "one", tmp_path)
+    assert synced == [tmp_path / "a" / "b" / "one", tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+
+
+def test_no_more_folders_are_held_open_than_it_says(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(lasting_folders.MOST + 20):
+        make_last(written(tmp_path / str(number) / "one"), tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + lasting_folders.MOST
