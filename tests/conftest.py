@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 import time
 import uuid
@@ -50,20 +51,29 @@ def postgres() -> Iterator[RunningServer]:
 def seaweedfs() -> Iterator[SeaweedFS]:
     """A real S3 server with STS, as `trace up` starts it. 4 s, once."""
     folder = Path(tempfile.mkdtemp(prefix="trace-test-s3-"))
-    server = SeaweedFS(folder / "data", choose_store_ports(0), ObjectSettings())
-    with (folder / "log").open("wb") as log:
-        process = spawn(server.launch(), log)
+    server, process = _started_store(folder)
     try:
-        deadline = time.monotonic() + 90
-        while not server.answers():
-            assert process.poll() is None, (folder / "log").read_text(errors="replace")[-2000:]
-            assert time.monotonic() < deadline, "SeaweedFS does not get ready"
-            time.sleep(0.1)
         yield server
     finally:
         process.kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started_store(folder: Path) -> tuple[SeaweedFS, subprocess.Popen[bytes]]:
+    """It takes eight ports, and one that was free may be somebody else's by then: three tries."""
+    for number in range(3):
+        server, log = SeaweedFS(folder / f"data{number}", choose_store_ports(0), ObjectSettings()), folder / "log"
+        with log.open("wb") as said:
+            process = spawn(server.launch(), said)
+        deadline = time.monotonic() + 90
+        while process.poll() is None and time.monotonic() < deadline:
+            if server.answers():
+                return server, process
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+    raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,9 @@ from tests.chain_walk.rig import Rig
 from tests.spark_session import shared_session
 from tests.walk.walking import walking
 from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.store.migrate import Database
+from trace_platform.wiring import s3_objects
 
 
 @pytest.fixture(scope="package")
@@ -37,3 +39,13 @@ async def bare_rig(clone: Callable[[Database], str], tmp_path: Path, devchain: D
 @pytest.fixture
 async def rig(bare_rig: Rig, spark: object) -> Rig:
     return replace(bare_rig, spark=spark)
+
+
+@pytest.fixture
+async def s3_rig(
+    clone: Callable[[Database], str], tmp_path: Path, devchain: Devchain, spark: object, seaweedfs: SeaweedFS
+) -> AsyncIterator[Rig]:
+    """Whose files lie on a real S3 server."""
+    queue, objects = clone("queue"), s3_objects(seaweedfs.objects_for("worker"))
+    async with walking(clone("state"), queue, tmp_path, beat_seconds=0.25, objects=objects) as walk:
+        yield Rig(walk, clone("data"), spark, devchain, queue, tmp_path)

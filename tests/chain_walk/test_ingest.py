@@ -26,6 +26,15 @@ jobs:
 
 
 async def test_a_range_becomes_files_that_equal_the_chain_row_for_row(rig: Rig) -> None:
+    await ingested(rig)
+
+
+async def test_a_range_becomes_the_same_files_on_s3(s3_rig: Rig) -> None:
+    """10 s."""
+    await ingested(s3_rig)
+
+
+async def ingested(rig: Rig) -> None:
     await rig.deploy(BACKFILL)
     async with working(rig.worker()):
         await rig.trigger("backfill", "ask", 3, 59)

@@ -54,7 +54,8 @@ def client(server: SeaweedFS, access: str, secret: str, token: str | None = None
         aws_access_key_id=access,
         aws_secret_access_key=secret,
         aws_session_token=token,
-        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
+        # Tried again when the server stumbles; a refusal is final.
+        config=Config(retries={"mode": "standard", "total_max_attempts": 5}, s3={"addressing_style": "path"}),
     )
 
 

@@ -56,6 +56,7 @@ class StsMinter:
                 read_timeout=given.timeout_seconds,
                 max_pool_connections=THREADS,
                 retries={"mode": "standard", "total_max_attempts": 2},
+                parameter_validation=False,  # a tenth of the time, for what was made right here
             ),
         )
 

@@ -110,18 +110,24 @@ class SeaweedFS:
 
     def answers(self) -> bool:
         """Whether it keeps what it is given: the first time by giving it something, then by asking for that."""
-        objects = s3_objects(self._reached_by(self.keys.platform))
-        name = Folder(self.places.scratch_bucket, ("_trace",)).object("probe")
+        objects, buckets = (
+            s3_objects(self._reached_by(self.keys.platform)),
+            (self.places.bucket, self.places.scratch_bucket),
+        )
         try:
             if not self._made:
-                make_buckets(self.endpoint, self.keys.steward, [self.places.bucket, self.places.scratch_bucket])
-                objects.put(name, b"probe", replace=True)
-            self._made = objects.get(name) == b"probe"
+                make_buckets(self.endpoint, self.keys.steward, buckets)
+            for bucket in buckets:  # each has volumes of its own
+                name = Folder(bucket, ("_trace",)).object("probe")
+                if not self._made:
+                    objects.put(name, b"probe", replace=True)
+                objects.get(name)
         except SetupError:
             raise
         except TraceError:
             return False
-        return self._made
+        self._made = True
+        return True
 
     def objects_for(self, process: str) -> ObjectSettings:
         """How a process reaches the store; those that have no business there are told nothing."""

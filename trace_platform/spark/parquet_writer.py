@@ -54,7 +54,7 @@ def write_frame(frame: DataFrame, place: Place, stem: str, *, files: int = 1) ->
     """The rows as `files` files, `{stem}.parquet` if it is one. There is at least one file, though it have no rows."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(frame.schema)
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext as SparkTask
