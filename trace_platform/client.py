@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -45,6 +45,7 @@ from trace_platform.errors import (
 from trace_platform.observe.doorway import REQUEST_ID
 from trace_platform.observe.logs import spoken_of
 from trace_platform.observe.tracing import carried
+from trace_platform.query_contracts import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
 from trace_platform.settings import Settings
 from trace_platform.tls import client_context
 from trace_platform.user_calls import USER
@@ -78,6 +79,22 @@ class DispatcherClient:
             (await _post(self._http, "/internal/task-claim", body, {})).content
         )
         return answer
+
+    async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
+        """Where the rows of a question lie, for this user, or for the attempt that the request names."""
+        headers = {USER: quote(user, safe="")} if user is not None else {}
+        answer = await _post(self._http, "/internal/query/relations", msgspec.json.encode(request), headers)
+        return msgspec.json.decode(answer.content, type=RelationsAnswer)
+
+    async def audit(self, rows: Sequence[AuditRow]) -> AuditAnswer:
+        body = msgspec.json.encode(AuditRequest(rows=list(rows)))
+        answer = await _post(self._http, "/internal/query/audit", body, {})
+        return msgspec.json.decode(answer.content, type=AuditAnswer)
+
+    async def jwks(self) -> Mapping[str, Any]:
+        """The public keys of capability tokens, as they are published."""
+        found: Mapping[str, Any] = (await self._get("/internal/jwks/task")).json()
+        return found
 
     async def drain_sources(self) -> int:
         """The system goes down: every source is told to stop. How many were."""

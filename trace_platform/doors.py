@@ -23,13 +23,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trace_platform.errors import (
     BadInput,
+    Busy,
     Conflict,
     DatabaseUnavailable,
     Forbidden,
     LeaseLost,
+    LimitReached,
     NotFound,
+    QueryFailed,
     SettingsError,
     SetupError,
+    SnapshotTooOld,
     TraceError,
     Unauthenticated,
     Unavailable,
@@ -48,6 +52,10 @@ STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
     (NotFound, 404),
     (Conflict, 409),
     (LeaseLost, 409),
+    (SnapshotTooOld, 409),
+    (LimitReached, 422),
+    (QueryFailed, 422),
+    (Busy, 429),
     (Unavailable, 503),
 )
 

@@ -15,12 +15,17 @@
     |   |   +-- ObjectExists    a name in the object store is taken
     |   +-- LeaseLost           the attempt is no longer the current one
     |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
+    |   +-- LimitReached        a question asked for more than it may have
+    |   |   +-- QueryTimeout    it took longer than it may, and was ended
+    |   |   +-- ResultTooLarge  its rows are more than an answer holds
+    |   +-- QueryFailed         it ran, and its rows could not be made
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
     |   +-- DoorUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
+    |   +-- Busy                as many are served as can be, and enough wait
     +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
     +-- ProviderError           a chain's node is at fault; `where` names it, never its address
     |   +-- ProviderUnavailable no answer, or none that can be read; retryable
@@ -170,9 +175,29 @@ class SnapshotTooOld(Refused):
     code = "snapshot_too_old"
 
 
+class LimitReached(Refused):
+    code = "limit_reached"
+
+
+class QueryTimeout(LimitReached):
+    code = "query_timeout"
+
+
+class ResultTooLarge(LimitReached):
+    code = "result_too_large"
+
+
+class QueryFailed(Refused):
+    code = "query_failed"
+
+
 class Unavailable(TraceError):
     code = "unavailable"
     retryable = True
+
+
+class Busy(Unavailable):
+    code = "busy"
 
 
 class DatabaseUnavailable(Unavailable):

@@ -58,12 +58,15 @@ def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
         from trace_platform.wiring import make_minter, make_objects, make_signer, open_queue
 
         settings = process.settings
+        if name == "query":
+            await main(process, make_objects(settings))
+            return
         ours = name == "dispatcher"
         signers, minters = ((make_signer(settings),), (make_minter(settings),)) if ours else ((), ())
         async with open_queue(settings) as queue:
             await main(process, queue, *signers, make_objects(settings), *minters)
 
-    return with_ports if name in {"dispatcher", "worker"} else main
+    return with_ports if name in {"dispatcher", "worker", "query"} else main
 
 
 VERBS = {name: _verb(name) for name in ABOUT}

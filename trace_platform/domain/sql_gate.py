@@ -97,9 +97,22 @@ def check_sql(text: str, tables: Collection[str], *, deterministic: bool = True,
     return _check(text, frozenset(tables), deterministic, bounded)
 
 
+def table_names(text: str) -> frozenset[str]:
+    """The tables that a query speaks of, WITH parts aside, in small letters: what is to be looked up before the check."""
+    return frozenset(
+        table.name.casefold() for table in _parsed(text).find_all(exp.Table) if table.name and not _names_cte(table)
+    )
+
+
+@lru_cache(maxsize=KEPT)
+def _parsed(text: str) -> exp.Query:
+    """Never changed after this: a copy is."""
+    return _plain_strings(_parse(text))
+
+
 @lru_cache(maxsize=KEPT)
 def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool) -> CheckedSql:
-    tree = _plain_strings(_parse(text))
+    tree = _parsed(text)
     rules = _Rules(tables, deterministic, bounded)
     for count, node in enumerate(tree.walk()):
         if count > MAX_NODES:

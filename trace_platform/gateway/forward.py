@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import msgspec
 from fastapi import Request, Response
 
@@ -18,7 +19,7 @@ from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticat
 from trace_platform.gateway.users import UserGate
 from trace_platform.user_calls import USER, Call, named
 
-SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 503})
+SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 422, 429, 503})
 """Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
 
 
@@ -31,16 +32,16 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
             f"/internal/v1{path}",
             user,
             query=request.url.query,
-            body=await _body(request),
+            body=await body_of(request),
             content_type=_content_type(request),
         )
-        return _relayed(answer.status_code, answer.content)
+        return relayed(answer, "the Dispatcher")
 
     endpoint.__name__ = call.name
     return endpoint
 
 
-async def _body(request: Request) -> bytes:
+async def body_of(request: Request) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -54,12 +55,14 @@ def _content_type(request: Request) -> str:
     return "application/json" if "json" in request.headers.get("content-type", "json") else "application/yaml"
 
 
-def _relayed(status: int, content: bytes) -> Response:
+def relayed(answer: httpx.Response, who: str) -> Response:
+    status, content = answer.status_code, answer.content
     if status in SAID_AS_IT_IS:
-        return Response(content, status_code=status, media_type="application/json")
+        kind = answer.headers.get("content-type", "application/json")
+        return Response(content, status_code=status, media_type=kind)
     if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
         raise Unauthenticated("the token is good, but its user is not known here", where="header Authorization")
-    raise DoorUnavailable(f"the Dispatcher answered {status} to the Gateway", hint="try again in a moment")
+    raise DoorUnavailable(f"{who} answered {status} to the Gateway", hint="try again in a moment")
 
 
 def _where(content: bytes) -> Any:

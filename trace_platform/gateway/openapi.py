@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from trace_platform.contracts import UserAnswer
-from trace_platform.openapi import schemas
+from trace_platform.openapi import REFUSALS, answers, as_json, schemas
+from trace_platform.query_contracts import ARROW, QueryAnswer, QueryRequest
 from trace_platform.user_calls import CALLS
 
 
@@ -19,7 +20,25 @@ class DescribedDoor(FastAPI):
             document = super().openapi()
             kinds = [kind for call in CALLS.values() for kind in (call.answer, call.body) if kind is not None]
             components = document.setdefault("components", {})
-            components.setdefault("schemas", {}).update(schemas([*kinds, UserAnswer]))
+            components.setdefault("schemas", {}).update(schemas([*kinds, UserAnswer, QueryRequest, QueryAnswer]))
             components["securitySchemes"] = {"user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
             document["security"] = [{"user": []}]
         return self.openapi_schema or {}
+
+
+LIMITS = {
+    "422": "It asked for more than it may have, or its rows could not be made",
+    "429": "As many questions run and wait as can be served; trying again helps",
+}
+
+
+def query_operation() -> dict[str, Any]:
+    responses = answers(QueryAnswer, REFUSALS | LIMITS)
+    responses["200"]["content"] |= {ARROW: {"schema": {"type": "string", "format": "binary"}}}
+    return {
+        "operationId": "query",
+        "tags": ["query"],
+        "description": "For a reader or higher.",
+        "requestBody": {"required": True, "content": as_json(QueryRequest)},
+        "responses": responses,
+    }

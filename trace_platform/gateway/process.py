@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 from fastapi import FastAPI, Request, Response
 
 from trace_platform.client import DispatcherClient, dispatcher_client
@@ -9,7 +10,8 @@ from trace_platform.contracts import UserAnswer
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
 from trace_platform.errors import NotFound, Unauthenticated
 from trace_platform.gateway.forward import forwarded
-from trace_platform.gateway.openapi import DescribedDoor
+from trace_platform.gateway.openapi import DescribedDoor, query_operation
+from trace_platform.gateway.query import asked, query_client
 from trace_platform.gateway.users import UserGate
 from trace_platform.openapi import answers, operation
 from trace_platform.process import Process, until_answers
@@ -19,9 +21,9 @@ from trace_platform.user_calls import CALLS
 
 async def main(process: Process) -> None:
     settings = process.settings
-    async with dispatcher_client(settings) as dispatcher:
+    async with dispatcher_client(settings) as dispatcher, query_client(settings) as query:
         await until_answers(process, "the Dispatcher", dispatcher.ready)
-        app = public_door(dispatcher, settings.identity, settings.tls)
+        app = public_door(dispatcher, settings.identity, settings.tls, query)
         door = Door("gateway", settings.gateway.host, settings.gateway.port, app)
         async with open_doors([door], settings.tls, metrics=process.metrics) as addresses:
             process.ready(f"open at {addresses['gateway']}")
@@ -32,6 +34,7 @@ def public_door(
     dispatcher: DispatcherClient,
     identity: IdentitySettings,
     tls: TlsSettings = TlsSettings(),  # noqa: B008 - frozen
+    query: httpx.AsyncClient | None = None,
 ) -> FastAPI:
     app = DescribedDoor(
         title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json", redirect_slashes=False
@@ -56,6 +59,14 @@ def public_door(
                 "the token is good, but its user is not known here", where="header Authorization"
             ) from None
 
+    app.add_api_route(
+        "/v1/query",
+        asked(gate, query),
+        methods=["POST"],
+        summary="Ask by SQL; rows as JSON, or as Arrow by `Accept`, or exported as Parquet",
+        response_class=Response,
+        openapi_extra=query_operation(),
+    )
     for call in CALLS.values():
         app.add_api_route(
             f"/v1{call.path}",

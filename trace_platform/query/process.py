@@ -1,8 +1,14 @@
-"""`trace query`: the data database, read only, behind two doors. Its queries come with scoped access."""
+"""`trace query`: SQL over granted datasets, on a Spark of its own, behind two doors.
+
+The doors open at once. Spark starts a while later or with the first question, which then waits for it: a system that
+starts has better things to do with its cores.
+"""
 
 from __future__ import annotations
 
-import hmac
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 from starlette.applications import Starlette
@@ -10,26 +16,71 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trace_platform.capability.verifier import Verifier
+from trace_platform.client import DispatcherClient, dispatcher_client
 from trace_platform.doors import Door, bearer, door_app, open_doors
-from trace_platform.errors import Unauthenticated
 from trace_platform.observe.metrics import OPENMETRICS_TEXT, Metrics
+from trace_platform.ports import ObjectStore
 from trace_platform.process import Process, until_answers
-from trace_platform.settings import IdentitySettings
+from trace_platform.query.audit import Audit
+from trace_platform.query.desk import Desk
+from trace_platform.query.engine import Engine
+from trace_platform.query.resolve import Resolver
+from trace_platform.query.routes import require_our_token, task_route, user_route
+from trace_platform.query.spark import OwnSpark, Warm, starter
+from trace_platform.settings import IdentitySettings, Settings
 from trace_platform.store.db import answers, open_pool, required
 
 
-async def main(process: Process) -> None:
+async def main(process: Process, objects: ObjectStore) -> None:
     settings = process.settings
-    async with open_pool(required(settings.data.query_dsn, "data.query_dsn"), name="query", max_size=4) as pool:
+    spark = OwnSpark(starter(settings), settings.query.sessions)
+    dsn = required(settings.data.query_dsn, "data.query_dsn")
+    async with (
+        open_pool(dsn, name="query", max_size=4) as pool,
+        dispatcher_client(settings) as dispatcher,
+        serving(settings, pool, dispatcher, spark, objects, process.metrics),
+    ):
         await until_answers(process, "data Postgres", lambda: answers(pool))
-        inside = query_door(pool, metrics_route(process.metrics, settings.identity))
-        doors = [
-            Door("query_task", settings.query.host, settings.query.task_port, query_door(pool)),
-            Door("query_internal", settings.query.host, settings.query.internal_port, inside),
-        ]
-        async with open_doors(doors, settings.tls, metrics=process.metrics):
-            process.ready("data Postgres answers (read only); both doors open")
+        process.ready("data Postgres answers (read only); both doors open; Spark starts when it is needed")
+        later = asyncio.create_task(spark.warm_later(settings.query.warm_after_seconds))
+        try:
             await process.stop.wait()
+        finally:
+            later.cancel()
+            await spark.close()
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings,
+    pool: asyncpg.Pool,
+    dispatcher: DispatcherClient,
+    spark: Warm,
+    objects: ObjectStore,
+    metrics: Metrics,
+) -> AsyncIterator[dict[str, str]]:
+    """Both doors, open; gives the address of each."""
+    dsn = required(settings.data.query_dsn, "data.query_dsn")
+    engine = Engine(spark, objects, dsn, settings.query)
+    audit = Audit(settings.home / "work" / "query-audit", dispatcher)
+    desk = Desk(Resolver(dispatcher), engine, audit, settings.query)
+    verifier = Verifier(dispatcher.jwks, settings.tokens)
+    inside = (user_route(desk, settings.identity), metrics_route(metrics, settings.identity))
+    doors = [
+        Door("query_task", settings.query.host, settings.query.task_port, query_door(pool, task_route(desk, verifier))),
+        Door("query_internal", settings.query.host, settings.query.internal_port, query_door(pool, *inside)),
+    ]
+    telling = asyncio.create_task(audit.run())
+    try:
+        async with open_doors(doors, settings.tls, metrics=metrics) as addresses:
+            yield addresses
+    finally:
+        telling.cancel()
+        with suppress(Exception):  # what is not heard now is told by the next process
+            await audit.tell()
+        engine.close()
+        await verifier.close()
 
 
 def query_door(pool: asyncpg.Pool, *more: Route) -> Starlette:
@@ -40,12 +91,8 @@ def query_door(pool: asyncpg.Pool, *more: Route) -> Starlette:
 
 
 def metrics_route(metrics: Metrics, identity: IdentitySettings) -> Route:
-    """For whoever shows the worker token that this process has itself: it holds no list of others."""
-
     async def told(request: Request) -> Response:
-        shown, ours = bearer(request), identity.worker_token
-        if shown is None or ours is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
-            raise Unauthenticated("this door asks for a worker token", where="header authorization")
+        require_our_token(bearer(request), identity, "header authorization")
         return Response(metrics.text(), media_type=OPENMETRICS_TEXT)
 
     return Route("/metrics", told, methods=["GET"])

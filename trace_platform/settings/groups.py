@@ -94,7 +94,7 @@ class DispatcherSettings(Group):
 
 
 class QuerySettings(Group):
-    """The Query service's two doors."""
+    """The Query service: its two doors, its Spark, and how much a question may have."""
 
     host: str = setting("127.0.0.1", "The address both doors listen on.")
     task_port: int = setting(
@@ -102,6 +102,44 @@ class QuerySettings(Group):
     )
     internal_port: int = setting(
         0, "Port of the internal door, /v1/query; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+    driver_memory: str = setting(
+        "512m",
+        "Heap of its Spark; results and small joins fit, large ones spill.",
+        unit="JVM size",
+        pattern=r"^\d+[mg]$",
+    )
+    warm_after_seconds: float = setting(
+        30.0,
+        "Its Spark starts so long after the process, or with the first question: not while the system starts.",
+        unit="s",
+        ge=0,
+    )
+    concurrency: int = setting(4, "Questions that run at once; Spark shares its cores.", unit="count", ge=1, le=64)
+    waiting: int = setting(
+        32, "Questions that may wait for their turn; one more is refused as busy.", unit="count", ge=0, le=10_000
+    )
+    wait_seconds: float = setting(30.0, "How long one waits before it is refused as busy.", unit="s", gt=0, le=600)
+    timeout_seconds: float = setting(60.0, "The longest a question may run; then it is ended.", unit="s", gt=0, le=3600)
+    export_timeout_seconds: float = setting(
+        600.0, "The same for one whose rows are exported.", unit="s", gt=0, le=86400
+    )
+    max_rows: int = setting(100_000, "Rows of one answer; more are exported.", unit="count", ge=1, le=10_000_000)
+    max_bytes: int = setting(
+        64 * 1024 * 1024, "Size of one answer's rows; what is larger is exported.", unit="bytes", ge=1024, le=2**31
+    )
+    export_prefix: str = setting(
+        "s3://trace/exports/",
+        "Where users' exports go, below it in a folder of their organisation.",
+        unit="s3:// folder",
+        pattern=r"^s3://.+/$",
+    )
+    sessions: int = setting(
+        16,
+        "Prepared sessions that are kept, about 2 MB each. One serves one grant, and is thrown away with it.",
+        unit="count",
+        ge=1,
+        le=1000,
     )
 
 

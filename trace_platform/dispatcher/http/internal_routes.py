@@ -20,6 +20,7 @@ from trace_platform.dispatcher.fetch_task import fetch_task
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.openapi import document
+from trace_platform.dispatcher.http.query_routes import query_routes
 from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.dispatcher.names import fields
 from trace_platform.dispatcher.read_gauges import Gauges
@@ -74,6 +75,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
+        *query_routes(control, gate),
         *user_routes(control),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)

@@ -34,6 +34,7 @@ from trace_platform.contracts import (
     UserAnswer,
 )
 from trace_platform.openapi import answers, as_json, operation, query_parameters, schemas
+from trace_platform.query_contracts import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
 from trace_platform.user_calls import CALLS, USER
 
 Identity = Literal["worker", "task"]
@@ -84,6 +85,8 @@ ROUTES = (
     Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
     Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
+    Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
+    Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
     Asked("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
 )
 

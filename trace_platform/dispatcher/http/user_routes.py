@@ -84,7 +84,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
     async def endpoint(request: Request) -> Response:
         try:
             await gate.require(request)
-            user = await _user(control, request)
+            user = await asking_user(control, request)
             _require_role(user, call)
             asked = Asked(control, user, named(request.path_params), _query(request, call), await _body(request, call))
             return json_response(await verb(asked))
@@ -94,7 +94,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
     return endpoint
 
 
-async def _user(control: Control, request: Request) -> User:
+async def asking_user(control: Control, request: Request) -> User:
     """As the Gateway named him. The header is percent-encoded: a subject may be any text."""
     subject = unquote(request.headers.get(USER, ""))
     found = await find_user(control.pool, subject) if subject and "\0" not in subject else None

@@ -1,0 +1,140 @@
+"""Where the rows of a question lie: generation, commit and files of each table that its asker may read.
+
+For a user the users table says what he may; for an attempt its token has said it, and the lease says whether it still
+counts. What is not theirs is left out, as if it did not exist. Statements follow each other without a transaction: the
+first chooses commits, and what a commit holds never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from trace_platform.contracts import PartitionFiles
+from trace_platform.dispatcher.control import Control
+from trace_platform.errors import InvalidRequest, LeaseLost, NotFound
+from trace_platform.query_contracts import ColdPart, Moment, Relation, RelationsAnswer, RelationsRequest
+from trace_platform.store.identity import User
+from trace_platform.store.queries import queries
+
+Pin = tuple[UUID, int]
+"""A generation as of a commit."""
+
+
+async def user_relations(control: Control, user: User, request: RelationsRequest) -> RelationsAnswer:
+    names = [wish.name for wish in request.wishes]
+    moments = _moments([wish.as_of for wish in request.wishes])
+    sql = queries("relations")["user_pins"]
+    found = await control.pool.fetch(sql, user.org_id, user.id, user.role == "admin", names, *moments)
+    return RelationsAnswer(
+        org_id=user.org_id, user_id=user.id, relations=await _relations(control.pool, found, request)
+    )
+
+
+async def task_relations(control: Control, request: RelationsRequest) -> RelationsAnswer:
+    sql = queries("relations")
+    org = await control.pool.fetchval(sql["running_attempt"], request.task_id, request.attempt, request.lease_token)
+    if org is None:
+        raise LeaseLost("the attempt is not the current one, or is over", where="/attempt", hint="stop asking")
+    wishes = request.wishes
+    found = await control.pool.fetch(
+        sql["task_pins"],
+        org,
+        [wish.name for wish in wishes],
+        [wish.dataset_version for wish in wishes],
+        [wish.commit for wish in wishes],
+        *_moments([wish.as_of for wish in wishes]),
+    )
+    return RelationsAnswer(org_id=org, user_id=None, relations=await _relations(control.pool, found, request))
+
+
+def _moments(asked: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:
+    """Commits and times apart; a time without a zone is UTC."""
+    commits = [one if isinstance(one, int) else None for one in asked]
+    times = [one if isinstance(one, datetime) else None for one in asked]
+    return commits, [one if one is None or one.tzinfo else one.replace(tzinfo=UTC) for one in times]
+
+
+async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], request: RelationsRequest) -> list[Relation]:
+    for row in found:
+        _check_moment(row)
+    twins = await _twins(pool, [row["dataset_version"] for row in found if row["hot"]])
+    pins = [_cold_pin(row, twins) for row in found]
+    known = {(one.dataset_version, one.commit) for one in request.known}
+    parts = await _parts(pool, [pin for pin in pins if pin is not None], known)
+    return [
+        Relation(
+            name=row["name"],
+            dataset_uuid=row["dataset_uuid"],
+            dataset_version=row["dataset_version"],
+            commit=row["commit"] if not row["hot"] else pin[1] if pin else 0,
+            hot=row["hot"],
+            cold=None if pin is None else parts[pin],
+        )
+        for row, pin in zip(found, pins, strict=True)
+    ]
+
+
+def _check_moment(row: asyncpg.Record) -> None:
+    if not row["travels"]:
+        return
+    where = f"/as_of/{row['name']}"
+    if row["hot"]:
+        raise InvalidRequest(
+            "its newest rows lie in a table, which is read as it is now", where=where, hint="leave out its as_of"
+        )
+    if row["commit"] > row["last_commit"]:
+        raise InvalidRequest(
+            f"there is nothing later than commit {row['last_commit']} to be read", where=where, hint="ask for less"
+        )
+    if row["first_commit"] is None or row["commit"] < row["first_commit"]:
+        raise NotFound("the generation that is served now had no rows yet then", where=where)
+
+
+async def _twins(pool: asyncpg.Pool, versions: Sequence[UUID]) -> Mapping[UUID, Pin]:
+    if not versions:
+        return {}
+    rows = await pool.fetch(queries("relations")["cold_twins"], list(versions))
+    return {row["hot_version"]: (row["dataset_version"], row["commit"]) for row in rows}
+
+
+def _cold_pin(row: asyncpg.Record, twins: Mapping[UUID, Pin]) -> Pin | None:
+    return twins.get(row["dataset_version"]) if row["hot"] else (row["dataset_version"], row["commit"])
+
+
+async def _parts(pool: asyncpg.Pool, pins: Sequence[Pin], known: set[Pin]) -> dict[Pin, ColdPart]:
+    parts = {pin: ColdPart(dataset_version=pin[0], commit=pin[1]) for pin in pins}
+    new = [pin for pin in parts if pin not in known]
+    if not new:
+        return parts
+    sql, versions = queries("relations"), [version for version, _ in new]
+    schemas = await pool.fetch(sql["columns_of"], versions)
+    columns = {row["dataset_version"]: _json(row["columns"]) for row in schemas}
+    listed: dict[Pin, list[PartitionFiles]] = {pin: [] for pin in new}
+    for row in await pool.fetch(sql["files_of"], versions, [commit for _, commit in new]):
+        listed[new[row["n"] - 1]].append(_partition(row))
+    return parts | {
+        pin: ColdPart(dataset_version=pin[0], commit=pin[1], columns=columns.get(pin[0]), partitions=partitions)
+        for pin, partitions in listed.items()
+    }
+
+
+def _partition(row: asyncpg.Record) -> PartitionFiles:
+    return PartitionFiles(
+        partition_key=row["partition_key"],
+        location=row["location"],
+        files=_json(row["files"]),
+        commit=row["valid_from"],
+        start=row["start"],
+        end=row["end"],
+        row_count=row["row_count"],
+    )
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)

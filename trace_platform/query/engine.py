@@ -1,0 +1,152 @@
+"""Answers questions: a slot, a session of the asker's own, the plan looked at, the rows within their bounds.
+
+Everything that Spark does for a question happens in one thread under one tag. When its time is over, or nobody waits
+any more, the tag is interrupted until the thread has ended; only then is its slot free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from trace_platform.errors import QueryTimeout, Unavailable
+from trace_platform.ports import ObjectStore
+from trace_platform.query.collect import Rows, collect, export
+from trace_platform.query.failures import in_our_words
+from trace_platform.query.question import Question
+from trace_platform.query.sessions import Prepared, Sessions
+from trace_platform.query.slots import Slots
+from trace_platform.query.spark import Warm
+from trace_platform.query.views import views_of
+from trace_platform.query_contracts import Exported, ResultColumn
+from trace_platform.settings import QuerySettings
+from trace_platform.spark.plan_check import checked_frame
+from trace_platform.spark.tags import tagged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AGAIN_SECONDS: Final = 0.1
+"""Between interrupts: a job that begins just after one is not ended by it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a question: rows, or files."""
+
+    columns: list[ResultColumn]
+    table: pa.Table | None
+    truncated: bool = False
+    exported: Exported | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.exported.rows if self.exported else self.table.num_rows if self.table is not None else 0
+
+    @property
+    def bytes(self) -> int:
+        return self.exported.bytes if self.exported else self.table.nbytes if self.table is not None else 0
+
+
+@dataclass
+class _Running:
+    """One question in its thread."""
+
+    question: Question
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set when it is to end; looked at between the steps that no interrupt reaches."""
+
+    @property
+    def tag(self) -> str:
+        return f"query-{self.question.id}"
+
+    def go_on(self) -> None:
+        if self.over.is_set():
+            raise _timeout(self.question)
+
+
+class Engine:
+    def __init__(self, warm: Warm, objects: ObjectStore, data_dsn: str, settings: QuerySettings) -> None:
+        self._warm = warm
+        self._objects = objects
+        self._dsn = data_dsn
+        self._max_bytes = settings.max_bytes
+        self._slots = Slots(settings.concurrency, settings.waiting, settings.wait_seconds)
+        self._threads = ThreadPoolExecutor(settings.concurrency, "query")
+
+    async def ask(self, question: Question) -> Found:
+        async with self._slots.one():
+            sessions = await self._warm.sessions()
+            running = _Running(question)
+            thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
+            try:
+                return await asyncio.wait_for(asyncio.shield(thread), question.seconds)
+            except TimeoutError:
+                raise _timeout(question) from None
+            finally:
+                running.over.set()
+                await asyncio.shield(self._ended(sessions, running, thread))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _ended(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> None:
+        """Until the thread is done; what it then says is not for anybody."""
+        while not thread.done():
+            await asyncio.to_thread(sessions.interrupt, running.tag)
+            await asyncio.wait([thread], timeout=AGAIN_SECONDS)
+        if not thread.cancelled():
+            thread.exception()
+
+    def _answer(self, sessions: Sessions, running: _Running) -> Found:
+        """In a thread of its own."""
+        try:
+            prepared = sessions.take(running.question.asker.grant)
+        except Exception as wrong:
+            raise self._because(wrong) from None
+        try:
+            found = self._read(prepared, running)
+        except Exception as wrong:
+            sessions.throw_away(prepared)
+            raise self._because(wrong) from None
+        sessions.give_back(prepared)
+        return found
+
+    def _read(self, prepared: Prepared, running: _Running) -> Found:
+        question, spark = running.question, prepared.spark
+        prepared.plan_for(small=question.small)
+        names: dict[str, str] = {}
+        with (
+            tagged(spark, running.tag),
+            in_our_words(names, self._max_bytes),
+            views_of(prepared, question.relations, self._objects, question.asker.org_id, self._dsn) as views,
+        ):
+            names.update(views)
+            running.go_on()
+            frame = checked_frame(spark, question.checked.render(views), frozenset(views.values()))
+            running.go_on()
+            if question.export is not None:
+                exported, columns = export(frame, self._objects, question.export, question.files)
+                return Found(columns, None, exported=exported)
+            rows: Rows = collect(frame, question.max_rows, self._max_bytes)
+            return Found(rows.columns, rows.table, rows.truncated)
+
+    def _because(self, wrong: Exception) -> Exception:
+        """Whatever is said when the JVM dies under a question: that it has died."""
+        if self._warm.lost():
+            return Unavailable("the Query service lost its Spark, and starts another", hint="ask again in a moment")
+        return wrong
+
+
+def _timeout(question: Question) -> QueryTimeout:
+    return QueryTimeout(
+        f"it took longer than {question.seconds:g} s, and was ended", hint="read less, or have the rows exported"
+    )
+
+
+def milliseconds_since(began: float) -> int:
+    return round((time.perf_counter() - began) * 1000)

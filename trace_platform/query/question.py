@@ -1,0 +1,69 @@
+"""A question that may be asked: who asks, what it reads, how much it may have. Everything in it was checked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.domain.sql_gate import CheckedSql
+from trace_platform.markers import ColumnEntry
+
+Pin = tuple[UUID, int]
+"""A generation as of a commit: what it holds never changes."""
+
+
+@dataclass(frozen=True)
+class ColdFiles:
+    """The files of a generation as of a commit."""
+
+    pin: Pin
+    columns: tuple[ColumnEntry, ...] | None
+    """None: nothing was ever committed."""
+    files: tuple[ObjectName, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One table as the asker may read it."""
+
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    commit: int
+    hot: bool
+    cold: ColdFiles | None
+
+
+@dataclass(frozen=True)
+class Asker:
+    """On whose behalf. `grant` is what a session belongs to: never two askers, never two attempts."""
+
+    org_id: UUID
+    grant: Hashable
+    user_id: UUID | None = None
+    task_id: UUID | None = None
+    attempt: int | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    id: UUID
+    asker: Asker
+    checked: CheckedSql
+    relations: Mapping[str, Relation]
+    """By the names that the query uses; no others."""
+    max_rows: int
+    seconds: float
+    export: Folder | None = None
+    files: int = 1
+
+    @property
+    def small(self) -> bool:
+        """Whether its files are so few bytes that planning ahead costs more than it saves."""
+        return sum(one.cold.bytes for one in self.relations.values() if one.cold) <= SMALL_BYTES
+
+
+SMALL_BYTES = 64 * 1024 * 1024

@@ -1,0 +1,64 @@
+"""What a question may read: its names, looked up at the Dispatcher, with the file lists that are known already kept.
+
+A file list belongs to a generation as of a commit and never changes, so it is fetched once; which commit counts is
+asked anew for every question.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from trace_platform.client import DispatcherClient
+from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.errors import Unavailable
+from trace_platform.markers import ColumnEntry
+from trace_platform.query.question import ColdFiles, Pin, Relation
+from trace_platform.query_contracts import ColdPart, Known, RelationsAnswer, RelationsRequest, Wish
+from trace_platform.query_contracts import Relation as Told
+
+KEPT: Final = 2_000
+SENT: Final = 32
+"""Of those, how many are said to be known: the ones used last."""
+
+
+class Resolver:
+    """Belongs to one event loop."""
+
+    def __init__(self, dispatcher: DispatcherClient) -> None:
+        self._dispatcher = dispatcher
+        self._files: OrderedDict[Pin, ColdFiles] = OrderedDict()
+
+    async def relations(
+        self, wishes: Sequence[Wish], *, user: str | None = None, **fence: Any
+    ) -> tuple[RelationsAnswer, Mapping[str, Relation]]:
+        """For a user by his subject, or for an attempt by its fence: what was found, by name."""
+        known = [Known(dataset_version=version, commit=commit) for version, commit in list(self._files)[-SENT:]]
+        told = await self._dispatcher.relations(RelationsRequest(wishes=list(wishes), known=known, **fence), user)
+        return told, {one.name: self._relation(one) for one in told.relations}
+
+    def _relation(self, told: Told) -> Relation:
+        cold = None if told.cold is None else self._cold(told.cold)
+        return Relation(told.name, told.dataset_uuid, told.dataset_version, told.commit, told.hot, cold)
+
+    def _cold(self, part: ColdPart) -> ColdFiles:
+        pin = (part.dataset_version, part.commit)
+        if part.partitions is not None:
+            self._files[pin] = _files(pin, part)
+        found = self._files.get(pin)
+        if found is None:  # forgotten between the question and its answer
+            raise Unavailable("a list of files is not there any more", hint="ask again")
+        self._files.move_to_end(pin)
+        while len(self._files) > KEPT:
+            self._files.popitem(last=False)
+        return found
+
+
+def _files(pin: Pin, part: ColdPart) -> ColdFiles:
+    columns = None if part.columns is None else tuple(msgspec.convert(list(part.columns), list[ColumnEntry]))
+    listed = [(one.location, file) for one in part.partitions or () for file in one.files]
+    names: tuple[ObjectName, ...] = tuple(Folder.parse(location).object(str(file["name"])) for location, file in listed)
+    return ColdFiles(pin, columns, names, sum(int(file.get("bytes", 0)) for _, file in listed))

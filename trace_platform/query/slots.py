@@ -1,0 +1,40 @@
+"""So many questions run at once, so many wait their turn, and not for long: the rest are told to come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from trace_platform.errors import Busy
+
+
+class Slots:
+    def __init__(self, running: int, waiting: int, seconds: float) -> None:
+        self._free = asyncio.Semaphore(running)
+        self._room = waiting
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        await self._turn()
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    async def _turn(self) -> None:
+        if self._free.locked() and self._room <= 0:
+            raise _busy()
+        self._room -= 1
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise _busy() from None
+        finally:
+            self._room += 1
+
+
+def _busy() -> Busy:
+    return Busy("as many questions run and wait as can be served", hint="ask again in a moment")

@@ -1,0 +1,108 @@
+"""The Query service's Spark: started when it is first needed or a while after the process, and again if it was lost.
+
+A question may cost the JVM its life (a text of many gigabytes does, whatever limits say): then this one and those beside
+it are refused as retryable, and the next one finds a new JVM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from trace_platform.query.sessions import Sessions
+from trace_platform.settings import Settings
+from trace_platform.spark.session import is_alive, start_session, stop_session, warm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+MEGABYTE = 1024 * 1024
+
+
+class Warm(Protocol):
+    """Where sessions come from."""
+
+    async def sessions(self) -> Sessions: ...
+
+    def lost(self) -> bool: ...
+
+
+class OwnSpark:
+    """One JVM of this process's own. Belongs to one event loop."""
+
+    def __init__(self, start: Callable[[], SparkSession], kept: int) -> None:
+        self._start = start
+        self._kept = kept
+        self._spark: SparkSession | None = None
+        self._sessions: Sessions | None = None
+        self._starting = asyncio.Lock()
+
+    async def sessions(self) -> Sessions:
+        """Of a JVM that runs, which may have to be started first."""
+        if self._sessions is not None and not self.lost():
+            return self._sessions
+        async with self._starting:
+            if self._sessions is None or self.lost():
+                await self._begin()
+            assert self._sessions is not None  # noqa: S101 - made above
+            return self._sessions
+
+    def lost(self) -> bool:
+        return self._spark is not None and not is_alive(self._spark)
+
+    async def warm_later(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        with suppress(Exception):  # whoever asks first is told what is wrong
+            await self.sessions()
+
+    async def close(self) -> None:
+        async with self._starting:
+            await self._end()
+
+    async def _begin(self) -> None:
+        if self._spark is not None:
+            log.warning("Spark was lost, and is started again")
+        await self._end()
+        self._spark = await asyncio.to_thread(self._start)
+        report = await asyncio.to_thread(warm, self._spark)
+        self._sessions = Sessions(self._spark, self._kept)
+        self._sessions.fill()
+        log.info("Spark is warm", seconds=round(report.seconds, 1))
+
+    async def _end(self) -> None:
+        if self._sessions is not None:
+            self._sessions.close()
+            self._sessions = None
+        if self._spark is not None:
+            await asyncio.to_thread(stop_session, self._spark)
+            self._spark = None
+
+
+def starter(settings: Settings) -> Callable[[], SparkSession]:
+    """How this process starts its Spark. It is always one of its own: plans must be seen before they run."""
+    from trace_platform.spark.class_archive import archive_for
+    from trace_platform.spark.configuration import SparkOptions
+    from trace_platform.spark.java import find_java
+
+    def start() -> SparkSession:
+        cache = settings.home / "cache"
+        java = find_java(os.environ, cache)
+        options = SparkOptions(
+            local_dir=settings.home / "work" / "query",
+            app_name="trace query",
+            master=settings.spark.master,
+            driver_memory=settings.query.driver_memory,
+            shuffle_partitions=settings.spark.shuffle_partitions,
+            class_archive=archive_for(java, cache),
+            conf={"spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m"},
+        )
+        return start_session(options, java, os.environ)
+
+    return start

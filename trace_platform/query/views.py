@@ -1,0 +1,93 @@
+"""Tables of a question as temporary views of its session: files by their list, hot tables through the reading role.
+
+A view of files is made once for a pin and kept: what a commit holds never changes. One with hot rows is made for the
+question, in a snapshot that is held while it runs, and dropped after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from trace_platform.errors import Unavailable
+from trace_platform.ports import ObjectStore
+from trace_platform.query.question import ColdFiles, Relation
+from trace_platform.query.sessions import Prepared
+from trace_platform.spark.parquet_reader import read_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from trace_platform.spark.hot_view import HeldSnapshot
+
+END: Final = 2**63 - 1
+
+
+@contextmanager
+def views_of(
+    prepared: Prepared, relations: Mapping[str, Relation], objects: ObjectStore, org: UUID, dsn: str
+) -> Iterator[dict[str, str]]:
+    """Names of views, by the names of the tables. Rows must be read inside the block."""
+    from trace_platform.spark.hot_view import held
+
+    names = {name: _cold_view(prepared, one, objects) for name, one in relations.items() if not one.hot}
+    hot = {name: one for name, one in relations.items() if one.hot}
+    if not hot:
+        yield names
+        return
+    with held(dsn) as moment:
+        made = {name: f"v_{uuid4().hex}" for name in hot}
+        try:
+            for name, one in hot.items():
+                _hot_frame(prepared, one, objects, org, dsn, moment).createTempView(made[name])
+            yield names | made
+        finally:
+            for name in made.values():
+                prepared.spark.catalog.dropTempView(name)
+
+
+def _cold_view(prepared: Prepared, relation: Relation, objects: ObjectStore) -> str:
+    files = relation.cold
+    if files is None or files.columns is None:
+        raise _nothing_yet(relation)
+    return _kept(prepared, files, objects)[0]
+
+
+def _kept(prepared: Prepared, files: ColdFiles, objects: ObjectStore) -> tuple[str, DataFrame]:
+    found = prepared.views.get(files.pin)
+    if found is None:
+        frame = read_files(prepared.spark, objects, files.files, files.columns or ())
+        name = f"v_{uuid4().hex}"
+        frame.createTempView(name)
+        prepared.keep(files.pin, name, frame)
+        return name, frame
+    prepared.views.move_to_end(files.pin)
+    return found
+
+
+def _hot_frame(
+    prepared: Prepared, relation: Relation, objects: ObjectStore, org: UUID, dsn: str, moment: HeldSnapshot
+) -> DataFrame:
+    from trace_platform.spark.hot_reader import read_hot, read_seam, spark_schema
+    from trace_platform.spark.hot_register import registered
+    from trace_platform.spark.hot_view import view_of
+    from trace_platform.spark.postgres_source import read_postgres
+
+    table = registered(moment.connection, org, relation.dataset_version)
+    if table is None:
+        raise _nothing_yet(relation)
+    if table.number_column is None:
+        schema = spark_schema(table.schema)
+        return read_postgres(prepared.spark, dsn, f"hot.{table.name}", schema, snapshot=moment.name)
+    cold = relation.cold
+    view = view_of(moment, table, start=0, stop=END, commit=cold.pin[1] if cold else 0)
+    if cold is None or not cold.files:
+        return read_hot(prepared.spark, dsn, view)
+    _, files = _kept(prepared, cold, objects)
+    return read_seam(prepared.spark, dsn, view, files)
+
+
+def _nothing_yet(relation: Relation) -> Unavailable:
+    return Unavailable(f"nothing has been written to {relation.name} yet", where=relation.name, hint="ask again later")

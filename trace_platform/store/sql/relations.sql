@@ -1,0 +1,98 @@
+-- name: user_pins
+-- Tables of a question by their published names, as far as the user may read them: the generation that is served, and
+-- the commit as of which: the last, or the one asked for. A dataset shared by role is there for who has the role.
+SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot,
+       coalesce(h.last_commit, 0) AS last_commit,
+       CASE WHEN a.at IS NOT NULL
+            THEN coalesce((SELECT max(c.number) FROM commits c
+                            WHERE c.dataset_uuid = d.id AND c.created_at <= a.at), 0)
+            ELSE coalesce(a.as_of, h.last_commit, 0) END AS commit,
+       CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
+            THEN (SELECT min(c.number) FROM commits c
+                   WHERE c.dataset_uuid = d.id AND c.dataset_version = s.dataset_version) END AS first_commit,
+       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels
+  FROM unnest($4::text[], $5::bigint[], $6::timestamptz[]) AS a (name, as_of, at)
+  JOIN datasets d ON d.org_id = $1 AND d.name = a.name
+  JOIN dag_current_versions v ON v.org_id = d.org_id AND v.dag_name = d.producer_dag_name
+  JOIN dag_version_datasets s ON s.dag_version_id = v.dag_version_id AND s.dataset_uuid = d.id
+  LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
+ WHERE d.visibility = 'org'
+    OR d.visibility = 'roles' AND ($3 OR EXISTS (
+           SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
+            WHERE m.org_id = $1 AND m.user_id = $2
+              AND 'role:' || r.slug = ANY (d.read_roles)));
+
+-- name: task_pins
+-- The same for a running attempt: by the generations and commits that its token pins, within its organisation.
+SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
+       coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot, a.pinned AS last_commit,
+       CASE WHEN a.at IS NOT NULL
+            THEN coalesce((SELECT max(c.number) FROM commits c
+                            WHERE c.dataset_uuid = d.id AND c.created_at <= a.at AND c.number <= a.pinned), 0)
+            ELSE coalesce(a.as_of, a.pinned) END AS commit,
+       CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
+            THEN (SELECT min(c.number) FROM commits c
+                   WHERE c.dataset_uuid = d.id AND c.dataset_version = v.id) END AS first_commit,
+       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels
+  FROM unnest($2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::timestamptz[])
+       AS a (name, version, pinned, as_of, at)
+  JOIN dataset_versions v ON v.id = a.version AND v.org_id = $1
+  JOIN datasets d ON d.id = v.dataset_uuid;
+
+-- name: running_attempt
+-- The organisation of an attempt that is the current one and runs; none for any other.
+SELECT t.org_id
+  FROM tasks t
+ WHERE t.id = $1
+   AND t.attempt = $2 -- fence
+   AND t.lease_token = $3 -- fence
+   AND t.status = 'Running';
+
+-- name: cold_twins
+-- Where the older rows of hot datasets lie: the dataset that a compaction of the same DAG version makes of each, as of
+-- its last commit. A compaction's hot inputs and its outputs stand in the same order.
+SELECT DISTINCT ON (s.dataset_version)
+       s.dataset_version AS hot_version, cold.dataset_version, coalesce(h.last_commit, 0) AS commit
+  FROM unnest($1::uuid[]) AS asked (version)
+  JOIN dataset_versions v ON v.id = asked.version
+  JOIN dag_version_datasets s ON s.dataset_uuid = v.dataset_uuid AND s.dataset_version = v.id
+  JOIN jobs j ON j.dag_version_id = s.dag_version_id AND j.operator = 'parquet_compact'
+  JOIN job_inputs i ON i.job_id = j.id AND i.dataset_uuid = s.dataset_uuid AND NOT i.triggers
+  CROSS JOIN LATERAL (
+      SELECT count(*)::int AS before
+        FROM job_inputs b JOIN datasets d ON d.id = b.dataset_uuid
+       WHERE b.job_id = j.id AND NOT b.triggers AND b.position < i.position
+         AND coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet') hot
+  JOIN dag_version_datasets cold
+    ON cold.dag_version_id = j.dag_version_id AND cold.dataset_uuid = j.output_datasets[hot.before + 1]
+  LEFT JOIN dataset_heads h ON h.dataset_uuid = cold.dataset_uuid
+  LEFT JOIN dag_current_versions active ON active.dag_version_id = s.dag_version_id
+ ORDER BY s.dataset_version, active.dag_version_id IS NULL, j.name;
+
+-- name: columns_of
+-- The schemas of generations.
+SELECT v.id AS dataset_version, v.columns::text FROM dataset_versions v WHERE v.id = ANY ($1::uuid[]);
+
+-- name: files_of
+-- The partitions of generations, each as of a commit, in their order.
+SELECT a.n, p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
+       upper(p.block_range) - 1 AS "end", p.row_count
+  FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS a (version, commit, n)
+  JOIN partition_versions p ON p.dataset_version = a.version AND p.commits @> a.commit
+ ORDER BY a.n, lower(p.block_range), p.partition_key;
+
+-- name: store_audit
+-- Questions that the Query service tells of; one that was told before is left as it is.
+WITH new AS (
+    INSERT INTO query_audit (id, org_id, user_id, task_id, attempt, asked_at, sql_sha256, datasets, verdict, code,
+                             row_count, bytes, milliseconds)
+    SELECT r.id, r.org_id, r.user_id, r.task_id, r.attempt, r.asked_at, decode(r.sql_sha256, 'hex'), r.datasets,
+           r.verdict, r.code, r.rows, r.bytes, r.milliseconds
+      FROM jsonb_to_recordset($1::jsonb) AS r (
+               id uuid, org_id uuid, user_id uuid, task_id uuid, attempt integer, asked_at timestamptz, sql_sha256 text,
+               datasets uuid[], verdict query_verdict, code text, rows bigint, bytes bigint, milliseconds bigint)
+      JOIN orgs o ON o.id = r.org_id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+)
+SELECT count(*) FROM new;
