@@ -27,6 +27,7 @@ QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seconds", type=float, default=4.0, help="how long the random fault run disturbs")
     parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
+    parser.addoption("--sql-examples", type=int, default=40, help="how many queries the SQL fuzzer makes up")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
 

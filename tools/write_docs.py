@@ -72,6 +72,8 @@ def verbs(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, command
         return
     for name, one in inner.items():
+        if one.hidden:  # another name for the same
+            continue
         yield from verbs(one, f"{path} {name}".strip())
 
 

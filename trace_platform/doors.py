@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -27,6 +27,7 @@ from trace_platform.errors import (
     Conflict,
     DatabaseUnavailable,
     Forbidden,
+    InvalidRequest,
     LeaseLost,
     LimitReached,
     NotFound,
@@ -44,6 +45,7 @@ from trace_platform.settings import TlsSettings
 from trace_platform.tls import TlsFiles, reload_if_changed, server_context
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
     (BadInput, 400),
@@ -166,6 +168,26 @@ def bearer(request: Request) -> str | None:
     """The token in `Authorization: Bearer`, if there is one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What comes of the work; it is canceled if the caller hangs up before. The body must have been read."""
+    asked = asyncio.create_task(work)
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise InvalidRequest("the caller hung up before the answer", where="")
+        return asked.result()
+    finally:
+        gone.cancel()
+        asked.cancel()
+        await asyncio.wait({asked})
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def on_refusal(request: Request, refusal: Exception) -> Response:

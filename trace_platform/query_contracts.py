@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from trace_platform.contracts import Fenced, Message, Number, PartitionFiles
 
@@ -34,7 +34,7 @@ class Export(Message, frozen=True):
 
 class QueryRequest(Message, frozen=True):
     sql: Sql
-    as_of: AsOf = {}
+    as_of: AsOf = field(default_factory=dict)
     """By table: a commit, or a time. The others are read as they are now (a task: as its claim pinned them)."""
     limit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     """Rows of the answer at most; if there are more, it says `truncated`."""
@@ -46,7 +46,7 @@ class QueryRequest(Message, frozen=True):
 
 class TaskQueryRequest(Fenced, frozen=True, kw_only=True):
     sql: Sql
-    as_of: AsOf = {}
+    as_of: AsOf = field(default_factory=dict)
     limit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     timeout_seconds: Annotated[float, Meta(gt=0, le=86400)] | None = None
     export: Export | None = None
@@ -111,7 +111,7 @@ class RelationsRequest(Message, frozen=True):
     """Asked for a user, who is named in the header, or for a running attempt."""
 
     wishes: Annotated[list[Wish], Meta(max_length=MAX_TABLES)]
-    known: Annotated[list[Known], Meta(max_length=10 * MAX_TABLES)] = []
+    known: Annotated[list[Known], Meta(max_length=10 * MAX_TABLES)] = field(default_factory=list)
     task_id: UUID | None = None
     attempt: int | None = None
     lease_token: UUID | None = None

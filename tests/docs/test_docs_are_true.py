@@ -20,6 +20,7 @@ from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import PROCESSES
 from trace_platform.operators.registry import specs
 from trace_platform.query.process import metrics_route, query_door
+from trace_platform.query.routes import openapi_route, task_route, user_route
 from trace_platform.settings import IdentitySettings, TokenSettings, leaves
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,8 +32,13 @@ DOORS = {
     "Gateway": public_door(DispatcherClient(NOTHING), IdentitySettings()),
     "Dispatcher, task door": task_door(HOLLOW, NOTHING),
     "Dispatcher, internal door": internal_door(HOLLOW),
-    "Query, task door": query_door(NOTHING),
-    "Query, internal door": query_door(NOTHING, metrics_route(NOTHING, IdentitySettings())),
+    "Query, task door": query_door(NOTHING, task_route(NOTHING, NOTHING)),
+    "Query, internal door": query_door(
+        NOTHING,
+        user_route(NOTHING, IdentitySettings()),
+        openapi_route(IdentitySettings()),
+        metrics_route(NOTHING, IdentitySettings()),
+    ),
 }
 
 

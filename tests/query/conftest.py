@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
@@ -7,14 +8,19 @@ from uuid import uuid4
 import pytest
 
 from tests.query.house import House, a_house, furnished
-from tests.spark_session import a_session
+from tests.spark_session import QUICK
 from trace_platform.lite.postgres import RunningServer
+from trace_platform.spark.configuration import SparkOptions
+from trace_platform.spark.java import find_java
+from trace_platform.spark.session import start_session, stop_session
 from trace_platform.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES: tuple[Literal["state"], Literal["queue"], Literal["data"]] = ("state", "queue", "data")
+MEGABYTES = 8
+"""What an answer may hold here: the session's own limit and the service's are one setting in a real process."""
 
 
 @pytest.fixture(scope="package")
@@ -24,8 +30,14 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with a_session(tmp_path_factory.mktemp("query-spark")) as session:
+    folder = tmp_path_factory.mktemp("query-spark")
+    conf = {**QUICK, "spark.driver.maxResultSize": f"{MEGABYTES}m"}
+    options = SparkOptions(local_dir=folder / "spark", master="local[2]", driver_memory="768m", conf=conf)
+    session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
+    try:
         yield session
+    finally:
+        stop_session(session)
 
 
 @pytest.fixture(scope="package")
@@ -36,6 +48,9 @@ async def house(
     spark: SparkSession,
 ) -> AsyncIterator[House]:
     """One for all tests of this folder: they only read, or make what is their own."""
-    dsns = {name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES}
-    async with a_house(dsns, tmp_path_factory.mktemp("house"), spark) as bare, furnished(bare) as house:
+    dsns: dict[str, str] = {
+        name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
+    }
+    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3}
+    async with a_house(dsns, tmp_path_factory.mktemp("house"), spark, **limits) as bare, furnished(bare) as house:
         yield house

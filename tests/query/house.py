@@ -33,10 +33,10 @@ from trace_platform.gateway.process import public_door
 from trace_platform.lite.home import public_pem
 from trace_platform.lite.user_token import mint_user_token
 from trace_platform.observe.metrics import Metrics
+from trace_platform.operators.outcome import Settings as NoConfig
 from trace_platform.query.process import serving
 from trace_platform.query.sessions import Sessions
 from trace_platform.query_contracts import ARROW
-from trace_platform.operators.outcome import Settings as NoConfig
 from trace_platform.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from trace_platform.store.db import open_pool
 
@@ -50,16 +50,19 @@ defaults: {{runtime: ecs_platform}}
 jobs:
   - {{name: ask_make, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
   - {{name: ask_hide, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: ask_feed, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
   - {{name: ask_keep, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
   - {{name: make, operator: numbers, inputs: [{{from: {{job: ask_make}}}}]}}
   - {{name: hide, operator: numbers, inputs: [{{from: {{job: ask_hide}}}}]}}
+  - {{name: feed, operator: numbers, inputs: [{{from: {{job: ask_feed}}}}]}}
   - {{name: keep, operator: numbers, inputs: [{{from: {{job: ask_keep}}}}]}}
   - name: think
     operator: hands
     runtime: ecs_udf
-    inputs: [{{from: {{job: make}}}}, {{from: {{job: hide}}, trigger: false}}]
+    inputs: [{{from: {{job: feed}}}}, {{from: {{job: hide}}, trigger: false}}]
 publish:
   {orders}: {{job: make}}
+  feed: {{job: feed}}
   {secret}: {{job: keep, read_roles: [finance]}}
 """
 
@@ -76,6 +79,9 @@ class Given:
     def lost(self) -> bool:
         return False
 
+    async def give_up(self) -> None:
+        raise AssertionError("a question could not be interrupted")
+
 
 @dataclass(frozen=True)
 class House:
@@ -87,6 +93,7 @@ class House:
     query_internal: httpx.AsyncClient
     spark: Given
     rival: Org
+    context: ssl.SSLContext
 
     def token(self, user: str) -> str:
         return mint_user_token(self.key, self.settings.identity, user)
@@ -133,12 +140,17 @@ class House:
         """Rows of blocks `start` to `end`, committed."""
         whose = org or self.rig.walk.org
         async with working(replace(self.rig.worker(), concurrency=2)):
-            await trigger(self.rig.walk.control, whose.id, "shop", f"ask_{job}", start=start, end=end, request_id=uuid4())
+            await trigger(
+                self.rig.walk.control, whose.id, "shop", f"ask_{job}", start=start, end=end, request_id=uuid4()
+            )
             await self.rig.until(
                 "SELECT NOT EXISTS (SELECT FROM outbox WHERE status <> 'Done') AND NOT EXISTS (SELECT FROM tasks t"
                 " JOIN jobs j ON j.id = t.job_id WHERE t.status IN ('Queued', 'Running') AND j.operator = 'numbers')"
             )
-        failed = await self.rig.fetch("SELECT error_message FROM tasks WHERE status = 'Failed'")
+        failed = await self.rig.fetch(
+            "SELECT t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE t.status = 'Failed' AND j.operator = 'numbers'"
+        )
         assert not failed, failed
 
     async def audit(self) -> list[dict[str, Any]]:
@@ -155,9 +167,7 @@ class House:
 
 
 @asynccontextmanager
-async def a_house(
-    dsns: dict[str, str], folder: Path, spark: SparkSession, **query: Any
-) -> AsyncIterator[House]:
+async def a_house(dsns: dict[str, str], folder: Path, spark: SparkSession, **query: Any) -> AsyncIterator[House]:
     async with rigged(dsns["state"], dsns["queue"], folder, spark) as rig:
         key = ec.generate_private_key(ec.SECP256R1())
         settings = _settings(rig, dsns["data"], folder, key, query)
@@ -165,7 +175,7 @@ async def a_house(
         given = Given(spark)
         async with (
             open_pool(dsns["data"], name="query", max_size=2) as pool,
-            serving(settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, Metrics()) as doors,
+            serving(settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, metrics=Metrics()) as doors,
             httpx.AsyncClient(
                 base_url=doors["query_internal"], verify=context, headers={"X-Trace-Worker-Token": TOKEN}, timeout=120
             ) as inside,
@@ -175,7 +185,7 @@ async def a_house(
         ):
             rival = await an_org(rig.walk.control.pool, "rival")
             await _people(rig.walk.control.pool, rig.walk.org)
-            yield House(rig, settings, key, gateway, task_door, inside, given, rival)
+            yield House(rig, settings, key, gateway, task_door, inside, given, rival, context)
 
 
 @asynccontextmanager
@@ -198,9 +208,7 @@ async def furnished(house: House) -> AsyncIterator[House]:
         yield house
 
 
-def _settings(
-    rig: Rig, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]
-) -> Settings:
+def _settings(rig: Rig, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]) -> Settings:
     identity = IdentitySettings(user_public_key=public_pem(key), worker_token=SecretStr(TOKEN))
     base = load_settings({}, home=folder / "query-home")
     tls = TlsSettings(ca=rig.walk.ca, cert=rig.walk.ca.parent / "server.pem", key=rig.walk.ca.parent / "server.pem")
@@ -225,7 +233,9 @@ async def _people(pool: Any, org: Org) -> None:
     """`reader` and `clerk`, readers of acme; the clerk is in finance."""
     for name in ("reader", "clerk"):
         await pool.execute("INSERT INTO users (org_id, external_id, role) VALUES ($1, $2, 'reader')", org.id, name)
-    role = await pool.fetchval("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f') RETURNING id", org.id)
+    role = await pool.fetchval(
+        "INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f') RETURNING id", org.id
+    )
     await pool.execute(
         "INSERT INTO org_role_memberships (org_id, user_id, role_id)"
         " SELECT $1, id, $2 FROM users WHERE external_id = 'clerk'",

@@ -18,6 +18,7 @@ from trace_platform.cli import (
     invalidate,
     outbox,
     processes,
+    query,
     say,
     source,
     status,
@@ -50,8 +51,10 @@ app.command("devchain", rich_help_panel=ON_ONE_MACHINE)(devchain.devchain)
 app.add_typer(dag.app, name="dag", rich_help_panel=RUNNING)
 app.add_typer(source.app, name="source", rich_help_panel=RUNNING)
 app.add_typer(task.app, name="task", rich_help_panel=RUNNING)
-app.add_typer(dataset.app, name="dataset", rich_help_panel=RUNNING)
+app.add_typer(dataset.app, name="datasets", rich_help_panel=RUNNING)
+app.add_typer(dataset.app, name="dataset", hidden=True)  # as it was called first
 app.add_typer(outbox.app, name="outbox", rich_help_panel=RUNNING)
+app.command("query", rich_help_panel=RUNNING)(query.query)
 app.command("trigger", rich_help_panel=RUNNING)(trigger.trigger)
 app.command("invalidate", rich_help_panel=RUNNING)(invalidate.invalidate)
 app.command("why", rich_help_panel=RUNNING)(why.why)

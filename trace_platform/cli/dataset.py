@@ -1,7 +1,8 @@
-"""`trace dataset`: what there is, and how far it has come."""
+"""`trace datasets`: what there is, how far it has come, and what its rows look like."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,8 +12,9 @@ from trace_platform.cli.options import Home, Json
 if TYPE_CHECKING:
     from trace_platform.user_contracts import DatasetDetail
 
-app = typer.Typer(help="Datasets: list, show, files.", no_args_is_help=True)
+app = typer.Typer(help="Datasets: list, show, sample, files.", no_args_is_help=True)
 
+Rows = Annotated[int, typer.Option("--limit", help="How many.", min=1, max=1000, metavar="N")]
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 
 
@@ -60,6 +62,18 @@ def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
         rows.as_json(found)
     else:
         _show(found)
+
+
+@app.command("sample")
+def sample(dataset: Dataset, limit: Rows = 10, home: Home = None, json: Json = False) -> None:
+    """Show some rows of a published dataset; whichever come first."""
+    from trace_platform.cli.query import Format, ask
+    from trace_platform.errors import BadInput
+
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,127}", dataset):
+        raise BadInput("only a published dataset has rows to show, by its name", where="DATASET")
+    form = Format.JSON if json else Format.TABLE
+    ask(f"SELECT * FROM {dataset} LIMIT {limit}", form, None, home=home, whole=json)  # noqa: S608 - a checked name
 
 
 @app.command("files")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +28,7 @@ ABOUT = {
     "dispatcher": "The control plane: events become tasks, tasks become commits.",
     "worker": "Runs tasks, many at once, in one warm Spark session.",
     "sink": "Drains buffered batches into data Postgres.",
-    "query": "SQL over granted datasets.",
+    "query": "SQL over granted datasets.",  # its verb also asks: `cli/query.py`
     "gateway": "The only public door: user API, webhooks, console.",
     "scheduler": "Fires cron sources.",
 }
@@ -35,19 +36,23 @@ ABOUT = {
 
 def _verb(name: str) -> Callable[..., None]:
     def run(home: Home = None, settings: SettingsFrom = None) -> None:
-        from trace_platform.process import run_process
-        from trace_platform.settings import settings_from_document
-
-        known = settings_from_document(sys.stdin.read()) if settings == "-" else settings_of(home)
-        if name == "dispatcher":
-            # It alone holds the state database's address: nobody of the same user reads it out of our memory.
-            from trace_platform.lite.launch import hide_memory
-
-            hide_memory()
-        sys.exit(run_process(name, known, _wired(name)))
+        run_part(name, home, settings)
 
     run.__doc__ = ABOUT[name]
     return run
+
+
+def run_part(name: str, home: Path | None, settings: str | None) -> None:
+    from trace_platform.process import run_process
+    from trace_platform.settings import settings_from_document
+
+    known = settings_from_document(sys.stdin.read()) if settings == "-" else settings_of(home)
+    if name == "dispatcher":
+        # It alone holds the state database's address: nobody of the same user reads it out of our memory.
+        from trace_platform.lite.launch import hide_memory
+
+        hide_memory()
+    sys.exit(run_process(name, known, _wired(name)))
 
 
 def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
@@ -69,4 +74,4 @@ def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
     return with_ports if name in {"dispatcher", "worker", "query"} else main
 
 
-VERBS = {name: _verb(name) for name in ABOUT}
+VERBS = {name: _verb(name) for name in ABOUT if name != "query"}

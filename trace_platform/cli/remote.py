@@ -16,6 +16,7 @@ from trace_platform import errors
 from trace_platform.cli.options import settings_of
 from trace_platform.contracts import Message
 from trace_platform.errors import DoorUnavailable, InvalidDag, Problem, Refused, SettingsError, SetupError, TraceError
+from trace_platform.query_contracts import ARROW
 from trace_platform.settings import Settings
 from trace_platform.tls import client_context
 from trace_platform.user_calls import CALLS
@@ -52,14 +53,29 @@ class Remote:
                 headers={"content-type": "application/json"},
             )
         except httpx.HTTPError as away:
-            raise DoorUnavailable(
-                f"the Gateway does not answer: {away or type(away).__name__}",
-                where=str(self.http.base_url),
-                hint="`trace status` shows whether it runs; `trace up` starts it",
-            ) from None
+            raise _away(away, self.http) from None
         if said.is_error:
             raise refusal_in(said)
         return _decoded(said, answer)
+
+    def query(self, request: Message, *, arrow: bool) -> bytes:
+        """The answer to a question, as JSON or as an Arrow stream. It may take as long as the service allows."""
+        headers = {"content-type": "application/json", "accept": ARROW if arrow else "application/json"}
+        try:
+            said = self.http.post("/v1/query", content=msgspec.json.encode(request), headers=headers, timeout=None)
+        except httpx.HTTPError as away:
+            raise _away(away, self.http) from None
+        if said.is_error:
+            raise refusal_in(said)
+        return said.content
+
+
+def _away(away: httpx.HTTPError, http: httpx.Client) -> DoorUnavailable:
+    return DoorUnavailable(
+        f"the Gateway does not answer: {away or type(away).__name__}",
+        where=str(http.base_url),
+        hint="`trace status` shows whether it runs; `trace up` starts it",
+    )
 
 
 @contextmanager

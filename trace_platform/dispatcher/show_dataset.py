@@ -22,7 +22,9 @@ async def show_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> Dat
     found = await pool.fetchval(sql, user.org_id, user.id, user.role == "admin", uuid, name, SHOWN_COMMITS)
     if found is None:
         raise NotFound(
-            f"there is no dataset {name_or_uuid}", where=name_or_uuid, hint="`trace dataset list` shows those there are"
+            f"there is no dataset {name_or_uuid}",
+            where=name_or_uuid,
+            hint="`trace datasets list` shows those there are",
         )
     return msgspec.json.decode(found, type=DatasetDetail)
 

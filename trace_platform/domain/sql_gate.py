@@ -98,7 +98,7 @@ def check_sql(text: str, tables: Collection[str], *, deterministic: bool = True,
 
 
 def table_names(text: str) -> frozenset[str]:
-    """The tables that a query speaks of, WITH parts aside, in small letters: what is to be looked up before the check."""
+    """The tables that a query speaks of, WITH parts aside, in small letters: to be looked up before the check."""
     return frozenset(
         table.name.casefold() for table in _parsed(text).find_all(exp.Table) if table.name and not _names_cte(table)
     )

@@ -10,6 +10,7 @@ import httpx
 from fastapi import Request, Response
 
 from trace_platform.client import WORKER_TOKEN
+from trace_platform.doors import while_wanted
 from trace_platform.errors import DoorUnavailable, SettingsError
 from trace_platform.gateway.forward import body_of, relayed
 from trace_platform.gateway.users import UserGate
@@ -32,7 +33,7 @@ def asked(gate: UserGate, http: httpx.AsyncClient | None) -> Callable[[Request],
         if http is None:
             raise DoorUnavailable("this system runs without a Query service")
         try:
-            answer = await http.post("/v1/query", content=body, headers=headers)
+            answer = await while_wanted(request, http.post("/v1/query", content=body, headers=headers))
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Query service does not answer: {away or type(away).__name__}") from None
         return relayed(answer, "the Query service")

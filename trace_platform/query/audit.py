@@ -1,7 +1,7 @@
 """Tells the Dispatcher what was asked: from a file, so that a kill loses nothing, and with ids, so that twice is once.
 
-A row is in the file before its answer goes out. The teller turns the file over, sends what is in it and removes it; what
-a former process left is sent too. While the Dispatcher is away rows stay where they are.
+A row is in the file before its answer goes out. The teller turns the file over, sends what is in it and removes it;
+what a former process left is sent too. While the Dispatcher is away rows stay where they are.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ class Audit:
 
     def note(self, row: AuditRow) -> None:
         """In one write: a kill leaves the line whole, or out."""
-        with (self._folder / CURRENT).open("ab", buffering=0) as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+        try:
+            with (self._folder / CURRENT).open("ab", buffering=0) as file:
+                file.write(msgspec.json.encode(row) + b"\n")
+        except OSError as full:
+            raise Unavailable(f"the audit cannot be written ({full.strerror}), so nothing is answered") from None
         self._new.set()
 
     async def run(self) -> None:

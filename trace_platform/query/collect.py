@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 STEM: Final = "rows"
 MOST_COLUMNS: Final = 2_000
+UNGUARDED: Final = 2_000
+FEWEST: Final = 20
+FIXED: Final = {
+    **dict.fromkeys(("boolean", "byte", "void"), 1),
+    **dict.fromkeys(("short", "integer", "float", "date", "interval year to month"), 4),
+    **dict.fromkeys(("long", "double", "timestamp", "timestamp_ntz"), 8),
+    "decimal": 16,
+}
+"""Bytes of a value of each type that has a size."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +39,49 @@ class Rows:
 
 
 def collect(frame: DataFrame, max_rows: int, max_bytes: int) -> Rows:
-    """At most `max_rows`; refused if they are more than `max_bytes`."""
+    """At most `max_rows`; refused if they are more than `max_bytes`, before they fill any memory.
+
+    Rows of texts, bytes and lists can be of any size. Few of them are asked for first, which is nearly always enough;
+    if there are more, they come through a guard that counts bytes.
+    """
     columns = columns_of(frame)
-    bounded = frame if _fits(frame, max_rows) else frame.limit(max_rows + 1)
-    table = bounded.toArrow()
+    few = _few(frame, max_rows, max_bytes)
+    table = _bounded(frame, few).toArrow()
+    if table.num_rows > few and few < max_rows:
+        table = _guarded(frame.limit(max_rows + 1), max_bytes).toArrow()
     truncated = table.num_rows > max_rows
     if truncated:
         table = table.slice(0, max_rows)
     if table.nbytes > max_bytes:
         raise too_large(max_bytes)
     return Rows(table, columns, truncated)
+
+
+def _few(frame: DataFrame, max_rows: int, max_bytes: int) -> int:
+    """How many rows may come unguarded."""
+    sizes = [FIXED.get(field.dataType.typeName().partition("(")[0]) for field in frame.schema.fields]
+    of_any_size = sizes.count(None)
+    if of_any_size:
+        return min(max_rows, max(FEWEST, UNGUARDED // of_any_size))
+    return min(max_rows, max_bytes // max(1, sum(size or 0 for size in sizes)))
+
+
+def _bounded(frame: DataFrame, rows: int) -> DataFrame:
+    return frame if _fits(frame, rows) else frame.limit(rows + 1)
+
+
+def _guarded(frame: DataFrame, max_bytes: int) -> DataFrame:
+    refusal = too_large(max_bytes).message
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        left = max_bytes
+        for batch in batches:
+            left -= batch.nbytes
+            if left < 0:
+                raise ResultTooLarge(refusal)
+            yield batch
+
+    return frame.mapInArrow(count, frame.schema)
 
 
 def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -> tuple[Exported, list[ResultColumn]]:
@@ -73,6 +116,6 @@ def too_large(max_bytes: int) -> ResultTooLarge:
 
 
 def _fits(frame: Any, max_rows: int) -> bool:
-    """Whether Spark knows that there are not more: an aggregate or a LIMIT says so, and a limit of ours costs a stage."""
+    """Whether Spark knows that there are not more, by an aggregate or a LIMIT: a limit of ours would cost a stage."""
     known = frame._jdf.queryExecution().optimizedPlan().maxRows()  # noqa: SLF001 - there is no other way
     return bool(known.isDefined()) and int(known.get()) <= max_rows

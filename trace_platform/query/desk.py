@@ -99,21 +99,20 @@ class Desk:
         return await self._case(_Case(request), look_up)
 
     async def for_task(self, claims: Claims, request: TaskQueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
-        views = {one.name: one for one in claims.datasets if one.access == "read" and one.name}
+        views = {str(one.name): one for one in claims.datasets if one.access == "read" and one.name}
         fence = {"task_id": request.task_id, "attempt": request.attempt, "lease_token": request.lease_token}
 
         async def look_up(case: _Case) -> CheckedSql:
             case.asker = _attempt(claims)
             checked = await _off_loop(request.sql, lambda text: _gate(text, views))
-            pinned = [views[name] for name in sorted(checked.tables)]  # type: ignore[index]
             wishes = [
                 Wish(
-                    name=str(one.name),
-                    as_of=request.as_of.get(str(one.name)),
-                    dataset_version=one.dataset_version,
-                    commit=one.commit,
+                    name=name,
+                    as_of=request.as_of.get(name),
+                    dataset_version=views[name].dataset_version,
+                    commit=views[name].commit,
                 )
-                for one in pinned
+                for name in sorted(checked.tables)
             ]
             await self._relations(case, wishes, **fence)
             return checked

@@ -11,9 +11,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trace_platform.errors import QueryTimeout, Unavailable
+import structlog
+
+from trace_platform.errors import QueryTimeout, SetupError, TraceError, Unavailable
 from trace_platform.ports import ObjectStore
 from trace_platform.query.collect import Rows, collect, export
 from trace_platform.query.failures import in_our_words
@@ -21,7 +23,7 @@ from trace_platform.query.question import Question
 from trace_platform.query.sessions import Prepared, Sessions
 from trace_platform.query.slots import Slots
 from trace_platform.query.spark import Warm
-from trace_platform.query.views import views_of
+from trace_platform.query.views import Store, views_of
 from trace_platform.query_contracts import Exported, ResultColumn
 from trace_platform.settings import QuerySettings
 from trace_platform.spark.plan_check import checked_frame
@@ -30,8 +32,12 @@ from trace_platform.spark.tags import tagged
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = structlog.get_logger()
+
 AGAIN_SECONDS: Final = 0.1
 """Between interrupts: a job that begins just after one is not ended by it."""
+ANSWER_SECONDS: Final = 2.0
+"""How long a refusal waits for the end of what it refuses."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,12 @@ class _Running:
     question: Question
     over: threading.Event = field(default_factory=threading.Event)
     """Set when it is to end; looked at between the steps that no interrupt reaches."""
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    """The same for who watches it."""
+
+    def end(self) -> None:
+        self.over.set()
+        self.told.set()
 
     @property
     def tag(self) -> str:
@@ -72,33 +84,59 @@ class _Running:
 class Engine:
     def __init__(self, warm: Warm, objects: ObjectStore, data_dsn: str, settings: QuerySettings) -> None:
         self._warm = warm
-        self._objects = objects
-        self._dsn = data_dsn
+        self._store = Store(objects, data_dsn)
         self._max_bytes = settings.max_bytes
+        self._stuck_seconds = settings.stuck_seconds
         self._slots = Slots(settings.concurrency, settings.waiting, settings.wait_seconds)
         self._threads = ThreadPoolExecutor(settings.concurrency, "query")
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def ask(self, question: Question) -> Found:
-        async with self._slots.one():
-            sessions = await self._warm.sessions()
-            running = _Running(question)
+        await self._slots.take()
+        running = _Running(question)
+        try:
+            sessions = await self._sessions()
             thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
-            try:
-                return await asyncio.wait_for(asyncio.shield(thread), question.seconds)
-            except TimeoutError:
-                raise _timeout(question) from None
-            finally:
-                running.over.set()
-                await asyncio.shield(self._ended(sessions, running, thread))
+        except BaseException:
+            self._slots.give_back()
+            raise
+        ended = asyncio.create_task(self._until_ended(sessions, running, thread))
+        self._ending.add(ended)
+        ended.add_done_callback(self._ending.discard)
+        try:
+            return await asyncio.wait_for(asyncio.shield(thread), question.seconds)
+        except TimeoutError:
+            raise _timeout(question) from None
+        finally:
+            running.end()
+            await asyncio.wait({ended}, timeout=ANSWER_SECONDS)
+
+    async def _sessions(self) -> Sessions:
+        try:
+            return await self._warm.sessions()
+        except SetupError as wrong:
+            log.error("Spark does not start", **wrong.as_dict())  # noqa: TRY400 - a refusal is said, not traced
+            raise Unavailable("the Query service has no Spark", hint="its log says why; `trace doctor` helps") from None
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _ended(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> None:
-        """Until the thread is done; what it then says is not for anybody."""
-        while not thread.done():
-            await asyncio.to_thread(sessions.interrupt, running.tag)
-            await asyncio.wait([thread], timeout=AGAIN_SECONDS)
+    async def _until_ended(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> None:
+        """Its slot is free when its thread is. One that no interrupt reaches takes the JVM with it."""
+        try:
+            told: asyncio.Future[Any] = asyncio.create_task(running.told.wait())
+            both: set[asyncio.Future[Any]] = {thread, told}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+            since = time.monotonic()
+            while not thread.done():
+                await asyncio.to_thread(sessions.interrupt, running.tag)
+                await asyncio.wait([thread], timeout=AGAIN_SECONDS)
+                if time.monotonic() - since > self._stuck_seconds:
+                    await self._warm.give_up()
+                    since = time.monotonic()
+        finally:
+            self._slots.give_back()
         if not thread.cancelled():
             thread.exception()
 
@@ -106,11 +144,11 @@ class Engine:
         """In a thread of its own."""
         try:
             prepared = sessions.take(running.question.asker.grant)
-        except Exception as wrong:
+        except Exception as wrong:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
             raise self._because(wrong) from None
         try:
             found = self._read(prepared, running)
-        except Exception as wrong:
+        except Exception as wrong:  # noqa: BLE001
             sessions.throw_away(prepared)
             raise self._because(wrong) from None
         sessions.give_back(prepared)
@@ -123,14 +161,14 @@ class Engine:
         with (
             tagged(spark, running.tag),
             in_our_words(names, self._max_bytes),
-            views_of(prepared, question.relations, self._objects, question.asker.org_id, self._dsn) as views,
+            views_of(prepared, question.relations, self._store, question.asker.org_id) as views,
         ):
             names.update(views)
             running.go_on()
             frame = checked_frame(spark, question.checked.render(views), frozenset(views.values()))
             running.go_on()
             if question.export is not None:
-                exported, columns = export(frame, self._objects, question.export, question.files)
+                exported, columns = export(frame, self._store.objects, question.export, question.files)
                 return Found(columns, None, exported=exported)
             rows: Rows = collect(frame, question.max_rows, self._max_bytes)
             return Found(rows.columns, rows.table, rows.truncated)
@@ -139,14 +177,13 @@ class Engine:
         """Whatever is said when the JVM dies under a question: that it has died."""
         if self._warm.lost():
             return Unavailable("the Query service lost its Spark, and starts another", hint="ask again in a moment")
-        return wrong
+        if isinstance(wrong, TraceError):
+            return wrong
+        log.warning("a question broke", kind=type(wrong).__name__)  # what it says may hold what was asked
+        return Unavailable("the Query service could not ask its Spark", hint="ask again in a moment")
 
 
 def _timeout(question: Question) -> QueryTimeout:
     return QueryTimeout(
         f"it took longer than {question.seconds:g} s, and was ended", hint="read less, or have the rows exported"
     )
-
-
-def milliseconds_since(began: float) -> int:
-    return round((time.perf_counter() - began) * 1000)

@@ -27,13 +27,14 @@ log = structlog.get_logger()
 @contextmanager
 def in_our_words(names: Mapping[str, str], max_bytes: int) -> Iterator[None]:
     """`names`: views by the names that the asker knows them by."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except TraceError:
         raise
-    except PySparkException as wrong:
+    except (PySparkException, Py4JJavaError) as wrong:
         raise _ours(wrong, str(wrong), names, max_bytes) from None
 
 

@@ -26,7 +26,7 @@ from trace_platform.query.audit import Audit
 from trace_platform.query.desk import Desk
 from trace_platform.query.engine import Engine
 from trace_platform.query.resolve import Resolver
-from trace_platform.query.routes import require_our_token, task_route, user_route
+from trace_platform.query.routes import openapi_route, require_our_token, task_route, user_route
 from trace_platform.query.spark import OwnSpark, Warm, starter
 from trace_platform.settings import IdentitySettings, Settings
 from trace_platform.store.db import answers, open_pool, required
@@ -39,7 +39,7 @@ async def main(process: Process, objects: ObjectStore) -> None:
     async with (
         open_pool(dsn, name="query", max_size=4) as pool,
         dispatcher_client(settings) as dispatcher,
-        serving(settings, pool, dispatcher, spark, objects, process.metrics),
+        serving(settings, pool, dispatcher, spark, objects, metrics=process.metrics),
     ):
         await until_answers(process, "data Postgres", lambda: answers(pool))
         process.ready("data Postgres answers (read only); both doors open; Spark starts when it is needed")
@@ -58,6 +58,7 @@ async def serving(
     dispatcher: DispatcherClient,
     spark: Warm,
     objects: ObjectStore,
+    *,
     metrics: Metrics,
 ) -> AsyncIterator[dict[str, str]]:
     """Both doors, open; gives the address of each."""
@@ -66,7 +67,11 @@ async def serving(
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
     desk = Desk(Resolver(dispatcher), engine, audit, settings.query)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
-    inside = (user_route(desk, settings.identity), metrics_route(metrics, settings.identity))
+    inside = (
+        user_route(desk, settings.identity),
+        openapi_route(settings.identity),
+        metrics_route(metrics, settings.identity),
+    )
     doors = [
         Door("query_task", settings.query.host, settings.query.task_port, query_door(pool, task_route(desk, verifier))),
         Door("query_internal", settings.query.host, settings.query.internal_port, query_door(pool, *inside)),

@@ -16,9 +16,11 @@ from trace_platform.capability.refusal import CAPABILITY_HEADER
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import WORKER_TOKEN
 from trace_platform.contracts import MAX_BODY_BYTES, decode
+from trace_platform.doors import json_response, while_wanted
 from trace_platform.errors import Forbidden, InvalidRequest, Unauthenticated
 from trace_platform.query.desk import Desk
 from trace_platform.query.encode import as_arrow, as_json
+from trace_platform.query.openapi import document
 from trace_platform.query_contracts import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
 from trace_platform.settings import IdentitySettings
 from trace_platform.user_calls import USER
@@ -51,6 +53,14 @@ def user_route(desk: Desk, identity: IdentitySettings) -> Route:
     return Route("/v1/query", query, methods=["POST"])
 
 
+def openapi_route(identity: IdentitySettings) -> Route:
+    async def openapi(request: Request) -> Response:
+        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
+        return json_response(document())
+
+    return Route("/internal/openapi.json", openapi, methods=["GET"])
+
+
 def require_our_token(shown: str | None, identity: IdentitySettings, where: str) -> None:
     """The worker token that this process has itself: it holds no list of others."""
     ours = identity.worker_token
@@ -71,23 +81,8 @@ async def _body(request: Request) -> bytes:
 
 
 async def _answered(request: Request, work: Coroutine[Any, Any, tuple[QueryAnswer, pa.Table | None]]) -> Response:
-    """As the caller wants it. If he goes before it is there, the question is ended."""
-    asked = asyncio.create_task(work)
-    gone = asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done():
-            raise InvalidRequest("the caller hung up before the answer", where="")
-        answer, table = asked.result()
-    finally:
-        gone.cancel()
-        asked.cancel()
-        await asyncio.wait({asked})
+    """As the caller wants it."""
+    answer, table = await while_wanted(request, work)
     if table is not None and ARROW in request.headers.get("accept", ""):
         return Response(await asyncio.to_thread(as_arrow, answer, table), media_type=ARROW)
     return Response(await asyncio.to_thread(as_json, answer, table), media_type="application/json")
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from trace_platform.errors import Busy
 
@@ -15,15 +13,7 @@ class Slots:
         self._room = waiting
         self._seconds = seconds
 
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        await self._turn()
-        try:
-            yield
-        finally:
-            self._free.release()
-
-    async def _turn(self) -> None:
+    async def take(self) -> None:
         if self._free.locked() and self._room <= 0:
             raise _busy()
         self._room -= 1
@@ -34,6 +24,9 @@ class Slots:
             raise _busy() from None
         finally:
             self._room += 1
+
+    def give_back(self) -> None:
+        self._free.release()
 
 
 def _busy() -> Busy:

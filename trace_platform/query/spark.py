@@ -1,7 +1,7 @@
 """The Query service's Spark: started when it is first needed or a while after the process, and again if it was lost.
 
-A question may cost the JVM its life (a text of many gigabytes does, whatever limits say): then this one and those beside
-it are refused as retryable, and the next one finds a new JVM.
+A question may cost the JVM its life (a text of many gigabytes does, whatever limits say): then this one and those
+beside it are refused as retryable, and the next one finds a new JVM.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class Warm(Protocol):
 
     def lost(self) -> bool: ...
 
+    async def give_up(self) -> None:
+        """End a JVM in which something runs that cannot be interrupted; the next question finds another."""
+        ...
+
 
 class OwnSpark:
     """One JVM of this process's own. Belongs to one event loop."""
@@ -55,7 +59,11 @@ class OwnSpark:
             return self._sessions
 
     def lost(self) -> bool:
-        return self._spark is not None and not is_alive(self._spark)
+        return self._spark is None or not is_alive(self._spark)
+
+    async def give_up(self) -> None:
+        async with self._starting:
+            await self._end()
 
     async def warm_later(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -63,8 +71,7 @@ class OwnSpark:
             await self.sessions()
 
     async def close(self) -> None:
-        async with self._starting:
-            await self._end()
+        await self.give_up()
 
     async def _begin(self) -> None:
         if self._spark is not None:
@@ -101,7 +108,10 @@ def starter(settings: Settings) -> Callable[[], SparkSession]:
             driver_memory=settings.query.driver_memory,
             shuffle_partitions=settings.spark.shuffle_partitions,
             class_archive=archive_for(java, cache),
-            conf={"spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m"},
+            conf={
+                "spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m",
+                "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # rows may be large, and a batch is whole
+            },
         )
         return start_session(options, java, os.environ)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
@@ -25,40 +26,48 @@ if TYPE_CHECKING:
 END: Final = 2**63 - 1
 
 
+@dataclass(frozen=True)
+class Store:
+    """Where rows lie: files, and the data database through the role that only reads."""
+
+    objects: ObjectStore
+    dsn: str = field(repr=False)
+
+
 @contextmanager
 def views_of(
-    prepared: Prepared, relations: Mapping[str, Relation], objects: ObjectStore, org: UUID, dsn: str
+    prepared: Prepared, relations: Mapping[str, Relation], store: Store, org: UUID
 ) -> Iterator[dict[str, str]]:
     """Names of views, by the names of the tables. Rows must be read inside the block."""
     from trace_platform.spark.hot_view import held
 
-    names = {name: _cold_view(prepared, one, objects) for name, one in relations.items() if not one.hot}
+    names = {name: _cold_view(prepared, one, store) for name, one in relations.items() if not one.hot}
     hot = {name: one for name, one in relations.items() if one.hot}
     if not hot:
         yield names
         return
-    with held(dsn) as moment:
+    with held(store.dsn) as moment:
         made = {name: f"v_{uuid4().hex}" for name in hot}
         try:
             for name, one in hot.items():
-                _hot_frame(prepared, one, objects, org, dsn, moment).createTempView(made[name])
+                _hot_frame(prepared, one, store, org, moment).createTempView(made[name])
             yield names | made
         finally:
             for name in made.values():
                 prepared.spark.catalog.dropTempView(name)
 
 
-def _cold_view(prepared: Prepared, relation: Relation, objects: ObjectStore) -> str:
+def _cold_view(prepared: Prepared, relation: Relation, store: Store) -> str:
     files = relation.cold
     if files is None or files.columns is None:
         raise _nothing_yet(relation)
-    return _kept(prepared, files, objects)[0]
+    return _kept(prepared, files, store)[0]
 
 
-def _kept(prepared: Prepared, files: ColdFiles, objects: ObjectStore) -> tuple[str, DataFrame]:
+def _kept(prepared: Prepared, files: ColdFiles, store: Store) -> tuple[str, DataFrame]:
     found = prepared.views.get(files.pin)
     if found is None:
-        frame = read_files(prepared.spark, objects, files.files, files.columns or ())
+        frame = read_files(prepared.spark, store.objects, files.files, files.columns or ())
         name = f"v_{uuid4().hex}"
         frame.createTempView(name)
         prepared.keep(files.pin, name, frame)
@@ -67,9 +76,7 @@ def _kept(prepared: Prepared, files: ColdFiles, objects: ObjectStore) -> tuple[s
     return found
 
 
-def _hot_frame(
-    prepared: Prepared, relation: Relation, objects: ObjectStore, org: UUID, dsn: str, moment: HeldSnapshot
-) -> DataFrame:
+def _hot_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, moment: HeldSnapshot) -> DataFrame:
     from trace_platform.spark.hot_reader import read_hot, read_seam, spark_schema
     from trace_platform.spark.hot_register import registered
     from trace_platform.spark.hot_view import view_of
@@ -80,13 +87,13 @@ def _hot_frame(
         raise _nothing_yet(relation)
     if table.number_column is None:
         schema = spark_schema(table.schema)
-        return read_postgres(prepared.spark, dsn, f"hot.{table.name}", schema, snapshot=moment.name)
+        return read_postgres(prepared.spark, store.dsn, f"hot.{table.name}", schema, snapshot=moment.name)
     cold = relation.cold
     view = view_of(moment, table, start=0, stop=END, commit=cold.pin[1] if cold else 0)
     if cold is None or not cold.files:
-        return read_hot(prepared.spark, dsn, view)
-    _, files = _kept(prepared, cold, objects)
-    return read_seam(prepared.spark, dsn, view, files)
+        return read_hot(prepared.spark, store.dsn, view)
+    _, files = _kept(prepared, cold, store)
+    return read_seam(prepared.spark, store.dsn, view, files)
 
 
 def _nothing_yet(relation: Relation) -> Unavailable:

@@ -121,6 +121,9 @@ class QuerySettings(Group):
     )
     wait_seconds: float = setting(30.0, "How long one waits before it is refused as busy.", unit="s", gt=0, le=600)
     timeout_seconds: float = setting(60.0, "The longest a question may run; then it is ended.", unit="s", gt=0, le=3600)
+    stuck_seconds: float = setting(
+        30.0, "A question that does not end though it was told to takes Spark with it after so long.", unit="s", gt=0
+    )
     export_timeout_seconds: float = setting(
         600.0, "The same for one whose rows are exported.", unit="s", gt=0, le=86400
     )

@@ -1,0 +1,243 @@
+"""Questions through the Query service: `python -m bench.query [--size N]`.
+
+A small dataset of Parquet files; the same question, warm, asked of the service (its door, with TLS and a look-up at a
+Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
+else the machine does falls on both. Then eight clients at once; and the gate by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ssl
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import SecretStr
+
+from bench.report import report
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.client import DispatcherClient
+from trace_platform.contracts import PartitionFiles
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.sql_gate import _check, _parsed, check_sql
+from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.observe.metrics import Metrics
+from trace_platform.query.process import serving
+from trace_platform.query.spark import OwnSpark, starter
+from trace_platform.query_contracts import AuditAnswer, AuditRow, ColdPart, Relation, RelationsAnswer, RelationsRequest
+from trace_platform.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+
+ROWS: Final = 100_000
+FILES: Final = 2
+CLIENTS: Final = 8
+QUERIES: Final = {
+    "count": "SELECT count(*) AS n FROM events",
+    "group": "SELECT kind, count(*) AS n, max(number) AS m FROM events GROUP BY kind ORDER BY kind",
+    "filter": "SELECT number, text FROM events WHERE number BETWEEN 500 AND 520 ORDER BY number LIMIT 20",
+}
+ORG, DATASET, VERSION = uuid4(), uuid4(), uuid4()
+FOLDER: Final = Folder.parse(f"s3://trace/datasets/{DATASET}/{VERSION}/")
+TOKEN: Final = "a worker token of the benchmark"  # noqa: S105
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=30, help="how often each question is asked of each")
+    size = parser.parse_args().size
+    with tempfile.TemporaryDirectory(prefix="trace-bench-") as folder:
+        asyncio.run(measure(Path(folder), size))
+
+
+async def measure(home: Path, size: int) -> None:
+    objects = DiskObjects(home / "objects")
+    parts = made(objects)
+    async with service(home, objects, parts) as (spark, ask):
+        await ask(QUERIES["count"])
+        bare = await asyncio.to_thread(bare_session, spark, objects, parts)
+        results = {name: await compared(ask, bare, sql, size) for name, sql in QUERIES.items()}
+        together = await clients(ask, size)
+    ratios = [result["ratio_to_bare_spark"] for result in results.values()]
+    report(
+        "query",
+        results["group"]["p50_ms"],
+        "ms (p50, warm, a GROUP BY over two small files, through the door)",
+        ratio_to_bare_spark=round(statistics.geometric_mean(ratios), 2),
+        queries=results,
+        ratio_to_duckdb=in_duckdb(objects, parts, results["group"]["p50_ms"], size),
+        clients=together,
+        gate_ms=gate(),
+        settings={"size": size, "rows": ROWS, "files": FILES},
+    )
+
+
+async def compared(ask: Callable[[str], Awaitable[None]], bare: Any, sql: str, size: int) -> dict[str, float]:
+    """One of each in turn."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    for turn in range(size + 5):
+        began = time.perf_counter()
+        await ask(sql)
+        between = time.perf_counter()
+        await asyncio.to_thread(lambda: bare.sql(sql).collect())
+        if turn >= 5:
+            ours.append(between - began)
+            theirs.append(time.perf_counter() - between)
+    return {
+        "p50_ms": milliseconds(statistics.median(ours)),
+        "p95_ms": milliseconds(sorted(ours)[int(0.95 * len(ours))]),
+        "bare_p50_ms": milliseconds(statistics.median(theirs)),
+        "ratio_to_bare_spark": round(statistics.median(ours) / statistics.median(theirs), 2),
+    }
+
+
+async def clients(ask: Callable[[str], Awaitable[None]], size: int) -> dict[str, float]:
+    """Each asks one question after the other; one that fails ends the benchmark."""
+
+    async def one() -> None:
+        for _ in range(max(3, size // 4)):
+            await ask(QUERIES["group"])
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(CLIENTS)))
+    seconds = time.perf_counter() - began
+    return {"clients": CLIENTS, "errors": 0, "per_second": round(CLIENTS * max(3, size // 4) / seconds, 1)}
+
+
+def gate() -> float:
+    """Of a query that was never seen before."""
+    times = []
+    for number in range(50):
+        _check.cache_clear()
+        _parsed.cache_clear()
+        began = time.perf_counter()
+        check_sql(f"{QUERIES['group']} LIMIT {number}", {"events"}, deterministic=False)
+        times.append(time.perf_counter() - began)
+    return milliseconds(statistics.median(times))
+
+
+def in_duckdb(objects: DiskObjects, parts: list[PartitionFiles], ours: float, size: int) -> float | None:
+    try:
+        duckdb = import_module("duckdb")
+    except ImportError:
+        return None
+    connection = duckdb.connect()
+    paths = [str(objects.root / "trace" / FOLDER.object(file["name"]).key) for one in parts for file in one.files]
+    connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({paths!r})")  # noqa: S608 - our own paths
+    times = []
+    for _ in range(size):
+        began = time.perf_counter()
+        connection.execute(QUERIES["group"]).fetchall()
+        times.append(time.perf_counter() - began)
+    return round(ours / milliseconds(statistics.median(times)), 1)
+
+
+def made(objects: DiskObjects) -> list[PartitionFiles]:
+    parts = []
+    for part in range(FILES):
+        numbers = list(range(part * ROWS // FILES, (part + 1) * ROWS // FILES))
+        table = pa.table({"number": numbers, "kind": [n % 7 for n in numbers], "text": [f"event {n}" for n in numbers]})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        name, body = f"part{part}.parquet", sink.getvalue().to_pybytes()
+        objects.put(FOLDER.object(name), body)
+        file = {"name": name, "rows": len(numbers), "bytes": len(body)}
+        parts.append(PartitionFiles(partition_key=str(part), location=str(FOLDER), files=[file], commit=1))
+    return parts
+
+
+def bare_session(spark: Any, objects: DiskObjects, parts: list[PartitionFiles]) -> Any:
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    paths = [objects.for_spark(FOLDER.object(file["name"])) for one in parts for file in one.files]
+    session.read.schema("number bigint, kind bigint, text string").parquet(*paths).createOrReplaceTempView("events")
+    return session
+
+
+class KnownDispatcher(DispatcherClient):
+    """Answers at once: what is measured is the Query service."""
+
+    def __init__(self, parts: list[PartitionFiles]) -> None:
+        self._parts = parts
+        self._user: UUID = uuid4()
+
+    async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
+        del user
+        columns: list[Mapping[str, Any]] = [{"name": name, "type": kind} for name, kind in COLUMNS]
+        known = any(one.dataset_version == VERSION for one in request.known)
+        cold = (
+            ColdPart(dataset_version=VERSION, commit=1)
+            if known
+            else ColdPart(dataset_version=VERSION, commit=1, columns=columns, partitions=self._parts)
+        )
+        found = Relation(name="events", dataset_uuid=DATASET, dataset_version=VERSION, commit=1, hot=False, cold=cold)
+        return RelationsAnswer(org_id=ORG, user_id=self._user, relations=[found])
+
+    async def audit(self, rows: Any) -> AuditAnswer:
+        told: list[AuditRow] = list(rows)
+        return AuditAnswer(stored=len(told))
+
+
+COLUMNS: Final = (("number", "bigint"), ("kind", "bigint"), ("text", "string"))
+
+
+class NoPool:
+    """The data database is not asked: there are no hot tables here."""
+
+
+@asynccontextmanager
+async def service(
+    home: Path, objects: DiskObjects, parts: list[PartitionFiles]
+) -> AsyncIterator[tuple[Any, Callable[[str], Awaitable[None]]]]:
+    settings, context = _settings(home)
+    own = OwnSpark(starter(settings), settings.query.sessions)
+    headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "bench"}
+    pool: Any = NoPool()
+    try:
+        await own.sessions()
+        async with (
+            serving(settings, pool, KnownDispatcher(parts), own, objects, metrics=Metrics()) as doors,
+            httpx.AsyncClient(base_url=doors["query_internal"], headers=headers, verify=context, timeout=120) as http,
+        ):
+
+            async def ask(sql: str) -> None:
+                answer = await http.post("/v1/query", json={"sql": sql})
+                if not answer.is_success:
+                    raise SystemExit(answer.text)
+
+            yield own._spark, ask  # noqa: SLF001 - the bare session is one of the same JVM
+    finally:
+        await own.close()
+
+
+def _settings(home: Path) -> tuple[Settings, ssl.SSLContext]:
+    files = ensure_certificates(home / "tls", datetime.now(UTC))
+    base = load_settings({}, home=home / "home")
+    settings = base.model_copy(
+        update={
+            "tls": TlsSettings(ca=files.ca, cert=files.cert, key=files.key),
+            "identity": IdentitySettings(worker_token=SecretStr(TOKEN)),
+            "data": DataSettings(query_dsn=SecretStr("postgresql://nobody@127.0.0.1/none")),
+        }
+    )
+    return settings, ssl.create_default_context(cafile=files.ca)
+
+
+def milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 2)
+
+
+if __name__ == "__main__":
+    main()

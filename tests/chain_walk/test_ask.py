@@ -1,0 +1,78 @@
+"""Questions about a followed chain: hot and cold rows are one table, and a question sees one moment of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chain_walk.rig import Rig, truth
+from tests.chain_walk.test_follow import FOLLOW
+from tests.query.house import Given
+from tests.walk.walking import working
+from trace_platform.errors import Unavailable
+from trace_platform.plain_values import plain
+from trace_platform.query.audit import Audit
+from trace_platform.query.desk import Desk
+from trace_platform.query.encode import rows_of
+from trace_platform.query.engine import Engine
+from trace_platform.query.resolve import Resolver
+from trace_platform.query_contracts import QueryRequest
+from trace_platform.settings import QuerySettings
+
+pytestmark = pytest.mark.anyio
+PUBLISHED = """
+publish:
+  chain_blocks: {job: follow, output: blocks}
+  cold_blocks: {job: compact, output: blocks}
+"""
+WHOLE = """
+    SELECT count(*) AS n, count(DISTINCT block_number) AS different, min(block_number) AS low, max(block_number) AS high
+      FROM chain_blocks
+"""
+
+
+def desk_of(rig: Rig, folder: Path) -> Desk:
+    settings = QuerySettings(timeout_seconds=900)
+    engine = Engine(Given(rig.spark), rig.walk.control.objects, rig.data_dsn, settings)
+    return Desk(Resolver(rig.walk.dispatcher), engine, Audit(folder / "audit", rig.walk.dispatcher), settings)
+
+
+async def ask(desk: Desk, sql: str) -> list[list[Any]]:
+    _, table = await desk.for_user("test|acme", QueryRequest(sql=sql))
+    return rows_of(table)
+
+
+async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions(rig: Rig, tmp_path: Path) -> None:
+    await rig.deploy(FOLLOW + PUBLISHED)
+    desk = desk_of(rig, tmp_path)
+    seen: list[int] = []
+    async with working(rig.worker()):
+        version = await rig.version("live", "follow")
+        await rig.until_followed(version)
+        for depth in (2, 9):
+            rig.devchain.mine(15)
+            rig.devchain.reorg(depth)
+            for _ in range(3):  # while it follows, gathers, compacts and sweeps
+                ((count, different, low, high),) = await ask(desk, WHOLE)
+                assert (low, different, count) == (0, count, high + 1), "no block is missing, and none is there twice"
+                seen.append(high)
+        await rig.until_followed(version)
+        await rig.settled()
+        await rig.until_equal(lambda: equal(rig, desk))
+    assert await rig.failures() == []
+    assert min(rig.hot_marks(version)) >= 20  # much of what was read came from files
+    ((cold,),) = await ask(desk, "SELECT count(*) AS n FROM cold_blocks")
+    assert 0 < cold < max(seen), "the compacted dataset by its own name is what was compacted"
+
+
+async def equal(rig: Rig, desk: Desk) -> None:
+    head = rig.devchain.describe()["head"]
+    expected = truth(rig.devchain, "blocks", 0, head)
+    names = ", ".join(expected[0])
+    try:
+        found = await ask(desk, f"SELECT {names} FROM chain_blocks ORDER BY block_number")  # noqa: S608 - its columns
+    except Unavailable as away:
+        raise AssertionError(away.message) from None
+    assert found == [[plain(value) for value in row.values()] for row in expected]

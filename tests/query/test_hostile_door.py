@@ -1,0 +1,63 @@
+"""Every hostile query through the door: refused by the gate; and with the gate off, by the look at the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.sql_cases import ATTACKS
+from tests.query.house import ROWS, House
+from trace_platform.query import desk
+
+pytestmark = pytest.mark.anyio
+SECRET = "the contents of somebody's file"
+
+
+class Unchecked:
+    """What the gate would have passed on, had it looked at nothing."""
+
+    tables = frozenset({"orders"})
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def render(self, views: dict[str, str]) -> str:
+        return self.text.replace("orders", views["orders"])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret.txt"
+    path.write_text(SECRET)
+    return path
+
+
+@pytest.mark.parametrize("case", ATTACKS)
+async def test_the_door_refuses(case: str, house: House, file: Path) -> None:
+    query = ATTACKS[case].format(file=file, granted="orders", other="theirs")
+    answer = await house.ask("reader", query)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_sql"), answer.text
+    assert "secret" not in answer.text
+    assert "theirs" not in answer.text
+
+
+@pytest.mark.parametrize("case", ATTACKS)
+async def test_without_the_gate_the_door_refuses_too_and_nothing_happened(
+    case: str, house: House, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
+        return Unchecked(text)
+
+    monkeypatch.setattr(desk, "check_sql", unchecked)
+    monkeypatch.setattr(desk, "table_names", lambda _: frozenset({"orders"}))
+    answer = await house.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
+    assert answer.status_code in {400, 422}, answer.text
+    assert SECRET not in answer.text
+    assert [path.name for path in file.parent.iterdir()] == ["secret.txt"]
+
+
+async def test_after_all_of_it_the_service_answers(house: House) -> None:
+    assert (await house.rows("reader", "SELECT count(*) >= 20 AS n FROM orders")) == [[True]]
+    assert ROWS == 20
