@@ -15,7 +15,16 @@ import msgspec
 from trace_platform import errors
 from trace_platform.cli.options import settings_of
 from trace_platform.contracts import Message
-from trace_platform.errors import DoorUnavailable, InvalidDag, Problem, Refused, SettingsError, SetupError, TraceError
+from trace_platform.errors import (
+    DoorUnavailable,
+    InvalidDag,
+    InvalidSql,
+    Problem,
+    Refused,
+    SettingsError,
+    SetupError,
+    TraceError,
+)
 from trace_platform.query_contracts import ARROW
 from trace_platform.settings import Settings
 from trace_platform.tls import client_context
@@ -138,10 +147,19 @@ def refusal_in(said: httpx.Response) -> TraceError:
         told: dict[str, Any] = said.json()["error"]
         if told["code"] == InvalidDag.code:
             return InvalidDag([Problem(**problem) for problem in told["problems"]])
+        if told["code"] == InvalidSql.code:
+            return _invalid_sql(told)
         kind = KINDS.get(told["code"], Refused)
         return kind(told["message"], where=told["where"], hint=told["hint"])
     except (ValueError, KeyError, TypeError):
         return DoorUnavailable(f"the Gateway answered {said.status_code}, and not as a Gateway would")
+
+
+def _invalid_sql(told: dict[str, Any]) -> InvalidSql:
+    """Its place is a line and a column."""
+    refusal = InvalidSql(told["message"], hint=told["hint"])
+    refusal.where = told["where"]
+    return refusal
 
 
 KINDS: Mapping[str, type[TraceError]] = {
