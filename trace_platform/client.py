@@ -39,6 +39,7 @@ from trace_platform.errors import (
     NotFound,
     Refused,
     SettingsError,
+    SnapshotTooOld,
     TraceError,
     Unauthenticated,
 )
@@ -56,7 +57,8 @@ CLAIM_ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
 CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 CREDENTIALS_ANSWER: msgspec.json.Decoder[CredentialsAnswer] = msgspec.json.Decoder(CredentialsAnswer)
 REFUSALS: dict[str, type[TraceError]] = {
-    kind.code: kind for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost)
+    kind.code: kind
+    for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost, SnapshotTooOld)
 }
 """What a caller branches on; any other refusal is a Refused."""
 

@@ -1,6 +1,6 @@
 """Queries put together from the hostile ones' parts: whatever comes of it, nothing outside of the granted view is read.
 
-`--fuzz-examples N` makes it run longer; it is short by default.
+`--sql-examples N` makes it run longer; it is short by default.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ queries = whole | shuffled
 
 @pytest.fixture(scope="module")
 def examples(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--fuzz-examples"))
+    return int(request.config.getoption("--sql-examples"))
 
 
 def test_the_gate_refuses_in_its_own_words_or_lets_pass_what_reads_the_granted_view_alone(examples: int) -> None:

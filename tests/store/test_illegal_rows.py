@@ -35,6 +35,14 @@ OTHER_ORG = {"org_id": uid("org b")}
 # A legal row of each table, unlike those in SEED.
 LEGAL: dict[str, Row] = {
     "orgs": {"name": "New", "slug": "new"},
+    "query_audit": {
+        "id": uid("asked"),
+        "org_id": uid("org a"),
+        "user_id": uid("user a"),
+        "asked_at": T0,
+        "sql_sha256": HASH,
+        "verdict": "answered",
+    },
     "users": {"org_id": uid("org a"), "external_id": "new", "role": "reader"},
     "org_roles": {"org_id": uid("org a"), "slug": "new", "name": "New"},
     "org_role_memberships": {"org_id": uid("org a"), "role_id": uid("role a"), "user_id": uid("user a")},
@@ -271,6 +279,14 @@ CASES = [
         ("a user belongs to an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
         ("a subject is one user, in one org", "external_id_once", {"external_id": "user b"}),
         ("a user has a subject", "external_id_says_something", {"external_id": ""}),
+    ),
+    *of(
+        "query_audit",
+        ("a question was asked in an org that exists", "org_id_fkey", {"org_id": uid("nobody")}),
+        ("a question was asked by a user or a task", "user_or_task", {"task_id": uid("task a"), "attempt": 1}),
+        ("a task that asked has an attempt", "task_has_attempt", {"attempt": 1}),
+        ("a question is known by its hash", "hash_is_sha256", {"sql_sha256": b"short"}),
+        ("an answer has no negative size", "sizes_are_not_negative", {"row_count": -1}),
     ),
     *of(
         "org_roles",
@@ -920,6 +936,14 @@ class Change:
 
 
 CHANGES = [
+    Change(
+        "what was asked stays as it was told",
+        "query_audit_never_changes",
+        "query_audit",
+        {"verdict": "answered"},
+        {"verdict": "refused"},
+        {},
+    ),
     Change(
         "a cursor only rises",
         "dataset_cursors_only_rise",

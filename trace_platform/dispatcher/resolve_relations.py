@@ -17,6 +17,7 @@ import msgspec
 
 from trace_platform.contracts import PartitionFiles
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.list_files import refuse_removed
 from trace_platform.errors import InvalidRequest, LeaseLost, NotFound
 from trace_platform.query_contracts import ColdPart, Moment, Relation, RelationsAnswer, RelationsRequest
 from trace_platform.store.identity import User
@@ -65,7 +66,9 @@ async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], reques
         _check_moment(row)
     twins = await _twins(pool, [row["dataset_version"] for row in found if row["hot"]])
     pins = [_cold_pin(row, twins) for row in found]
-    known = {(one.dataset_version, one.commit) for one in request.known}
+    # Files of partitions that were replaced long ago are removed: who goes back is told anew what is there.
+    back = {pin for row, pin in zip(found, pins, strict=True) if row["travels"]}
+    known = {(one.dataset_version, one.commit) for one in request.known} - back
     parts = await _parts(pool, [pin for pin in pins if pin is not None], known)
     return [
         Relation(
@@ -117,7 +120,9 @@ async def _parts(pool: asyncpg.Pool, pins: Sequence[Pin], known: set[Pin]) -> di
     columns = {row["dataset_version"]: _json(row["columns"]) for row in schemas}
     listed: dict[Pin, list[PartitionFiles]] = {pin: [] for pin in new}
     for row in await pool.fetch(sql["files_of"], versions, [commit for _, commit in new]):
-        listed[new[row["n"] - 1]].append(_partition(row))
+        pin = new[row["n"] - 1]
+        refuse_removed([row], pin[1])
+        listed[pin].append(_partition(row))
     return parts | {
         pin: ColdPart(dataset_version=pin[0], commit=pin[1], columns=columns.get(pin[0]), partitions=partitions)
         for pin, partitions in listed.items()

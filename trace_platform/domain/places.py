@@ -5,6 +5,7 @@ An attempt's folders carry its number, so that a losing attempt never writes whe
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from trace_platform.domain.objects import Folder
@@ -14,9 +15,13 @@ def generation_folder(bucket: str, dataset: UUID, generation: UUID) -> Folder:
     return Folder(bucket, ("datasets", str(dataset), str(generation)))
 
 
+SCRATCH: Final = "scratch"
+"""The first segment of every attempt's own."""
+
+
 def scratch_folder(bucket: str, org: UUID, task: UUID, attempt: int) -> Folder:
     """What an attempt writes for itself: gone some time after it ended."""
-    return Folder(bucket, ("scratch", str(org), str(task), str(attempt)))
+    return Folder(bucket, (SCRATCH, str(org), str(task), str(attempt)))
 
 
 def buffer_folder(bucket: str, dataset: UUID, task: UUID, attempt: int) -> Folder:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID, uuid4
 
 from trace_platform.capability.claims import Claims
+from trace_platform.domain.grants import View
 from trace_platform.domain.objects import Folder
+from trace_platform.domain.places import SCRATCH
 from trace_platform.domain.sql_gate import CheckedSql, check_sql, table_names
 from trace_platform.errors import (
     BadInput,
@@ -99,7 +101,7 @@ class Desk:
         return await self._case(_Case(request), look_up)
 
     async def for_task(self, claims: Claims, request: TaskQueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
-        views = {str(one.name): one for one in claims.datasets if one.access == "read" and one.name}
+        views: Mapping[str, View] = claims.grants.views
         fence = {"task_id": request.task_id, "attempt": request.attempt, "lease_token": request.lease_token}
 
         async def look_up(case: _Case) -> CheckedSql:
@@ -180,7 +182,7 @@ class Desk:
             if asked is not None:
                 raise InvalidRequest("users' exports go where the service puts them", where="/export/to")
             return Folder.parse(self.settings.export_prefix).folder(str(case.asker.org_id), str(case.id))
-        granted = [Folder.parse(prefix) for prefix in claims.s3.write]
+        granted = sorted(claims.grants.storage.write, key=lambda folder: (folder.segments[0] != SCRATCH, folder))
         if asked is None and granted:
             return granted[0].folder("queries", str(case.id))
         if asked is not None:

@@ -16,6 +16,7 @@ from trace_platform.capability.refusal import CAPABILITY_HEADER
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import WORKER_TOKEN
 from trace_platform.contracts import MAX_BODY_BYTES, decode
+from trace_platform.domain.grants import QUERY
 from trace_platform.doors import json_response, while_wanted
 from trace_platform.errors import Forbidden, InvalidRequest, Unauthenticated
 from trace_platform.query.desk import Desk
@@ -37,6 +38,8 @@ def task_route(desk: Desk, verifier: Verifier) -> Route:
             raise Forbidden("the token is another task's", where="/task_id")
         if claims.attempt != body.attempt:
             raise Forbidden("the token is another attempt's", where="/attempt")
+        if QUERY not in claims.grants.endpoints:
+            raise Forbidden("the token grants nothing that this door gives", where="/v1/task/query")
         return await _answered(request, desk.for_task(claims, body))
 
     return Route("/v1/task/query", query, methods=["POST"])

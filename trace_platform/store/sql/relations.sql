@@ -76,7 +76,7 @@ SELECT v.id AS dataset_version, v.columns::text FROM dataset_versions v WHERE v.
 -- name: files_of
 -- The partitions of generations, each as of a commit, in their order.
 SELECT a.n, p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
-       upper(p.block_range) - 1 AS "end", p.row_count
+       upper(p.block_range) - 1 AS "end", p.row_count, p.files_removed_at
   FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS a (version, commit, n)
   JOIN partition_versions p ON p.dataset_version = a.version AND p.commits @> a.commit
  ORDER BY a.n, lower(p.block_range), p.partition_key;

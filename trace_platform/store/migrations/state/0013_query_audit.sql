@@ -31,7 +31,7 @@ COMMENT ON COLUMN query_audit.datasets IS 'What it was to read, as far as that w
 COMMENT ON COLUMN query_audit.code IS 'Of the refusal.';
 CREATE INDEX idx_query_audit_recent ON query_audit (org_id, asked_at);
 CREATE TRIGGER query_audit_never_changes BEFORE UPDATE ON query_audit
-    FOR EACH ROW EXECUTE FUNCTION refuse_change('what was asked stays as it was told');
+    FOR EACH ROW WHEN (NEW IS DISTINCT FROM OLD) EXECUTE FUNCTION refuse_change('what was asked stays as it was told');
 
 CREATE INDEX idx_dag_version_datasets_generation ON dag_version_datasets (dataset_version);
 COMMENT ON INDEX idx_dag_version_datasets_generation IS 'Which DAG versions serve a generation: where a hot one has its cold part.';
