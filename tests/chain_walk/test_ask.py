@@ -58,6 +58,8 @@ async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions
                 ((count, different, low, high),) = await ask(desk, WHOLE)
                 assert (low, different, count) == (0, count, high + 1), "no block is missing, and none is there twice"
                 seen.append(high)
+        await rig.settled()
+        rig.devchain.mine(30)  # one more compaction: it also ends those before it
         await rig.until_followed(version)
         await rig.settled()
         await rig.until_equal(lambda: equal(rig, desk))
