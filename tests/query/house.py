@@ -59,6 +59,7 @@ jobs:
   - name: think
     operator: hands
     runtime: ecs_udf
+    heartbeat_timeout_seconds: 3600s
     inputs: [{{from: {{job: feed}}}}, {{from: {{job: hide}}, trigger: false}}]
 publish:
   {orders}: {{job: make}}

@@ -42,7 +42,7 @@ async def test_a_task_reads_what_its_token_names_as_of_the_commit_of_its_claim(h
         assert refused.json()["error"]["message"] == "there is no input of this name"
     assert (await house.ask_as(claimed, "SELECT count(*) AS n FROM hide")).json()["rows"] == [[20]]  # by the DAG's name
     row = await house.audited(before["query_id"])
-    assert (row["task_id"], row["attempt"], row["user_id"]) == (claimed.task.task_id, 1, None)
+    assert (row["task_id"], row["attempt"], row["user_id"]) == (claimed.task.task_id, claimed.attempt, None)
 
 
 async def test_a_task_of_another_organisation_reads_its_own_rows(house: House) -> None:
@@ -94,7 +94,9 @@ async def test_a_task_exports_into_what_its_token_lets_it_write_and_nowhere_else
     claimed = await house.claimed()
     told = (await house.ask_as(claimed, COUNT, export={})).json()
     folder = Folder.parse(told["exported"]["location"])
-    assert str(folder).startswith(f"s3://trace-scratch/scratch/{house.rig.walk.org.id}/{claimed.task.task_id}/1/")
+    assert str(folder).startswith(
+        f"s3://trace-scratch/scratch/{house.rig.walk.org.id}/{claimed.task.task_id}/{claimed.attempt}/"
+    )
     assert house.rig.walk.control.objects.head(folder.object("_SUCCESS")) is not None
     inside = f"{folder}more/"
     assert (await house.ask_as(claimed, COUNT, export={"to": inside})).json()["exported"]["location"] == inside

@@ -70,7 +70,8 @@ def up(home: Home, line: Say, more: Mapping[str, str]) -> Iterator[Running]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **more},
+        # Nobody asks by SQL here, so a second Spark would only take cores from the first.
+        env={**os.environ, "TRACE_QUERY__WARM_AFTER_SECONDS": "3600", **more},
     )
     try:
         _pass_on(process, ready, line)

@@ -1,0 +1,79 @@
+"""Hot tables through the role that can only read: by generation and organisation, and in one snapshot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from tests.query.house import Given
+from tests.spark.hot_support import chain, hot_table, rows_of
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.sql_gate import check_sql
+from trace_platform.errors import Unavailable
+from trace_platform.query.engine import Engine
+from trace_platform.query.question import Asker, Question, Relation
+from trace_platform.settings import QuerySettings
+from trace_platform.spark.hot_tables import HotTable, ensure
+from trace_platform.spark.hot_writer import rewrite
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.anyio
+SUM = "SELECT count(*) AS n, sum(content) AS s FROM live"
+
+
+@pytest.fixture
+def reader(data_db: str) -> str:
+    """The DSN of a role with what `roles_data.sql` gives to role query, and no more."""
+    name = f"reader_{uuid4().hex[:8]}"
+    with psycopg.connect(data_db, autocommit=True) as admin:
+        role = sql.Identifier(name)
+        admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(role))
+        admin.execute(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(role))
+        admin.execute(sql.SQL("GRANT USAGE ON SCHEMA hot, trace_meta TO {}").format(role))
+        admin.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA trace_meta TO {}").format(role))
+        admin.execute(sql.SQL("ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT ON TABLES TO {}").format(role))
+        database = sql.Identifier(admin.info.dbname)
+        admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(database, role))
+    return make_conninfo(data_db, user=name, password="x")
+
+
+def filled(dsn: str, contents: list[int]) -> HotTable:
+    table = hot_table()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        ensure(connection, table)
+        rows = rows_of([(number, 0, content) for number, content in enumerate(contents)])
+        rewrite(connection, {table: rows}, chain(0, len(contents)), replace_from=0)
+    return table
+
+
+def question(table: HotTable, org: UUID) -> Question:
+    live = Relation("live", table.dataset_uuid, table.dataset_version, 0, hot=True, cold=None)
+    asker = Asker(org, ("user", uuid4()))
+    return Question(uuid4(), asker, check_sql(SUM, {"live"}), {"live": live}, 100, 240)
+
+
+async def test_a_hot_table_is_read_by_the_role_that_only_reads_and_for_its_own_organisation_alone(
+    data_db: str, reader: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    table, other = filled(data_db, [5, 6, 7]), filled(data_db, [100])
+    engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    found: Any = (await engine.ask(question(table, table.org_id))).table
+    assert found.to_pylist() == [{"n": 3, "s": 18}]
+    with pytest.raises(Unavailable, match="nothing has been written"):
+        await engine.ask(question(other, table.org_id))
+    with psycopg.connect(reader) as connection:
+        connection.execute("SET TRANSACTION READ WRITE")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(sql.SQL("DELETE FROM {}").format(table.identifier))
+    with psycopg.connect(data_db) as admin:
+        held = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'").fetchone()
+    assert held == (0,), "no snapshot is held when the answer is there"
