@@ -19,9 +19,11 @@ from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.loops.janitor import Janitor
+from trace_platform.dispatcher.resolve_relations import task_relations
 from trace_platform.domain.objects import Folder
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
 from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
+from trace_platform.query_contracts import RelationsRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +135,19 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files(c
     await finish(control, task, claims, staged(control, chain, task, (0, 99)))
     with pytest.raises(LeaseLost, match="the task is Completed"):
         await list_files(control, asked, claims)
+
+
+async def test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    asked = RelationsRequest(wishes=[], task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token)
+    assert (await task_relations(control, asked)).org_id == chain.org.id
+    for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
+        with pytest.raises(LeaseLost):
+            await task_relations(control, msgspec.structs.replace(asked, **forged))
+    await finish(control, task, claims, staged(control, chain, task, (0, 99)))
+    with pytest.raises(LeaseLost):
+        await task_relations(control, asked)
 
 
 async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_later(control: Control) -> None:

@@ -36,6 +36,7 @@ SCENARIOS: list[Callable[[Control], Awaitable[None]]] = [
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=False),
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=True),
     outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files,
+    outputs.test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql,
 ]
 
 

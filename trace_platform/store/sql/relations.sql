@@ -44,9 +44,10 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
 SELECT t.org_id
   FROM tasks t
  WHERE t.id = $1
+   AND t.status = 'Running' -- fence
    AND t.attempt = $2 -- fence
    AND t.lease_token = $3 -- fence
-   AND t.status = 'Running';
+;
 
 -- name: cold_twins
 -- Where the older rows of hot datasets lie: the dataset that a compaction of the same DAG version makes of each, as of
