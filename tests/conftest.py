@@ -58,6 +58,7 @@ def seaweedfs() -> Iterator[SeaweedFS]:
     finally:
         process.kill()
         process.wait()
+        server.forget()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -74,6 +75,7 @@ def _started_store(folder: Path) -> tuple[SeaweedFS, subprocess.Popen[bytes]]:
             time.sleep(0.1)
         process.kill()
         process.wait()
+        server.forget()
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
 

@@ -63,7 +63,10 @@ def test_a_system_on_seaweedfs_from_its_start_over_a_crash_to_the_next_start(fol
 
     with up(folder, "worker,sink,query,scheduler") as system:
         assert kept(system) == objects
+        port = system.processes()[SERVER]["doors"][0].rpartition(":")[2]
+        assert list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108 - where the server puts them
         assert not keys & set(handed_to(int(system.processes()[SERVER]["pid"])))
+    assert not list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108
 
 
 def kept(system: System) -> dict[str, bytes]:

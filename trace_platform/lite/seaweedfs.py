@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ INNER: Final = (
     "WEED_JWT_FILER_SIGNING_KEY",
     "WEED_JWT_FILER_SIGNING_READ_KEY",
 )
+SOCKETS: Final = Path("/tmp")  # noqa: S108 - the server's own choice; only this user can connect to them
 ACCOUNT: Final = "000000000000"
 ROLE: Final = "trace-task"
 ROLE_ARN: Final = f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"
@@ -96,8 +97,7 @@ class SeaweedFS:
     def launch(self) -> Launch:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._made = False
-        for old in self._handed:
-            os.close(old)
+        self.forget()
         self._handed = [_in_memory(self._identities()), _in_memory(self._roles())]
         identities, roles = (f"/dev/fd/{number}" for number in self._handed)
         configs = [f"-s3.config={identities}", f"-s3.iam.config={roles}"]
@@ -107,6 +107,15 @@ class SeaweedFS:
             cwd=self.folder,
             keep_fds=self._handed,
         )
+
+    def forget(self) -> None:
+        """What a killed server leaves: files in memory, and sockets that it puts where nobody can choose."""
+        for old in self._handed:
+            os.close(old)
+        self._handed = []
+        for port in astuple(self.ports):
+            for left in SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
 
     def answers(self) -> bool:
         """Whether it keeps what it is given: the first time by giving it something, then by asking for that."""

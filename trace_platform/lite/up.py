@@ -79,6 +79,7 @@ class _Up:
         self._stop = asyncio.Event()
         self._reached: Settings | None = None
         """How we ourselves reach the Dispatcher, once it runs."""
+        self._s3: SeaweedFS | None = None
         # Unix sockets need short names that the server's user can reach: a folder of their own, not the home.
         self._sockets = _socket_folder(home)
         self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
@@ -99,6 +100,8 @@ class _Up:
             self._watcher.said("stopping")
             await self._drain_sources()
             await self._supervisor.stop()
+            if self._s3 is not None:
+                self._s3.forget()
             shutil.rmtree(self._sockets, ignore_errors=True)
             self._home.status.unlink(missing_ok=True)
 
@@ -163,9 +166,9 @@ class _Up:
         if self._settings.objects.backend != "seaweedfs":
             return None
         ports = choose_store_ports(self._settings.up.port_base, others)
-        store = SeaweedFS(self._home.seaweedfs, ports, self._settings.objects)
-        await self._supervisor.start([store.child()])
-        return store
+        self._s3 = SeaweedFS(self._home.seaweedfs, ports, self._settings.objects)
+        await self._supervisor.start([self._s3.child()])
+        return self._s3
 
     def _cluster(self, name: str, ports: Ports) -> postgres.Cluster:
         return postgres.Cluster(
