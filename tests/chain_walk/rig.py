@@ -139,7 +139,7 @@ class Rig:
                     return
                 await asyncio.sleep(0.05)
 
-    async def until_equal(self, check: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+    async def until_equal(self, check: Callable[[], Awaitable[None]], seconds: float = 120) -> None:
         """What was told last may not have been heard yet when nothing seems to move: it is looked at again."""
         async with asyncio.timeout(seconds):
             while True:

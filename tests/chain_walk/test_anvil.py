@@ -9,19 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain_walk.anvil import TRANSFER, Anvil, anvil, program
-from tests.chain_walk.rig import Rig, rows_of, truth
-from tests.walk.walking import working
-from trace_platform.lite.demo import quickstart
-from trace_platform.operators.chain_tables import ALL
+from tests.chain_walk.anvil import Anvil, anvil, program
+from tests.chain_walk.quickstart import runs_through_reorgs
+from tests.chain_walk.rig import Rig
 
 pytestmark = pytest.mark.anyio
 
 NODE = program()
-PAST = 20
-DAG = "evm_quickstart"
-SMALLER = {"3000": str(PAST), "chunk: 250": "chunk: 20", "size: 50": "size: 20", "grace_seconds: 5": "grace_seconds: 0"}
-"""The quickstart as it is, for a chain of sixty blocks."""
 
 
 @pytest.fixture
@@ -34,53 +28,10 @@ def devchain() -> Iterator[Anvil]:
 
 
 async def test_the_quickstart_on_a_real_node_through_reorgs_equals_it_row_for_row(rig: Rig, devchain: Anvil) -> None:
+    def reorg(depth: int) -> None:
+        head = devchain.describe()["head"]
+        devchain.reorg(depth)
+        assert devchain.describe()["head"] == head
+
     devchain.mine(29)
-    await rig.deploy(_smaller(quickstart()))
-    async with working(rig.worker()):
-        await rig.trigger(DAG, "backfill", 0, PAST - 1)
-        version = await rig.version(DAG, "follow")
-        await rig.until_followed(version)
-        for depth in (1, 5, 14):  # the last goes deeper than what the node called final
-            head = devchain.describe()["head"]
-            devchain.reorg(depth)
-            assert devchain.describe()["head"] == head
-            await rig.until_followed(version)
-            devchain.mine(4)
-            await rig.until_followed(version)
-        devchain.mine(15)
-        await rig.until_followed(version)
-        await rig.settled()
-        await rig.until_equal(lambda: equal(rig, devchain))
-    assert await rig.failures() == []
-
-
-async def equal(rig: Rig, node: Anvil) -> None:
-    head = node.describe()["head"]
-    for output, table in enumerate(ALL):
-        past = await rig.cold(DAG, "ingest", output)
-        assert past is not None
-        assert rows_of(past, table) == truth(rig.devchain, table, 0, PAST - 1), table
-        assert await rig.seam(DAG, "follow", "compact", output, table) == truth(rig.devchain, table, PAST, head), table
-    recent = await rig.cold(DAG, "compact", ALL.index("blocks"))
-    assert recent is not None
-    cold_to = max(recent["block_number"].to_pylist())
-    assert cold_to >= PAST + 19
-    decoded = await rig.cold(DAG, "decode")
-    assert decoded is not None
-    found = [(row["block_number"], row["log_index"], row["value_decimal"]) for row in decoded.to_pylist()]
-    assert sorted(found) == transfers(rig, cold_to)
-
-
-def transfers(rig: Rig, end: int) -> list[tuple[int, int, int]]:
-    return [
-        (row["block_number"], row["log_index"], int.from_bytes(row["data"], "big"))
-        for row in truth(rig.devchain, "logs", 0, end)
-        if row["topic0"].hex() == TRANSFER
-    ]
-
-
-def _smaller(text: str) -> str:
-    for large, small in SMALLER.items():
-        assert large in text
-        text = text.replace(large, small)
-    return text
+    await runs_through_reorgs(rig, devchain, reorg)
