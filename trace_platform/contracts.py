@@ -295,6 +295,8 @@ class CompleteRequest(Fenced, frozen=True):
 class CompleteAnswer(Message, frozen=True):
     status: Literal["Completed", "Failed", "Canceled"]
     next_retry_at: datetime | None = None
+    commits: dict[UUID, int] | None = None
+    """By dataset, which commit its outputs became; those that were old news are not there."""
 
 
 class BufferPublishRequest(Fenced, frozen=True):

@@ -144,7 +144,7 @@ class _Success:
         await store_invalidations(connection, self.claims, request.invalidations, spans, None)
         await self._remember()
         await _raise_cursor(connection, row)
-        return await self._end(body)
+        return await self._end(body, commits)
 
     async def _remember(self) -> None:
         sql, row = queries("complete"), self.row
@@ -157,8 +157,9 @@ class _Success:
         if row["invalidation_id"]:
             await self.connection.execute(sql["mark_processed"], row["invalidation_id"], row["job_id"])
 
-    async def _end(self, body: bytes) -> CompleteAnswer:
-        sql, row, answer = queries("complete"), self.row, CompleteAnswer(status="Completed")
+    async def _end(self, body: bytes, commits: Mapping[UUID, int]) -> CompleteAnswer:
+        sql, row = queries("complete"), self.row
+        answer = CompleteAnswer(status="Completed", commits=dict(commits) or None)
         outputs, told = msgspec.to_builtins(self.request.outputs), msgspec.to_builtins(answer)
         await self.connection.fetchval(sql["end_task"], row["id"], "Completed", None, None, None, outputs, body, told)
         await self.connection.execute(sql["end_attempt"], row["id"], row["attempt"], "Completed", None, row["late"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +15,8 @@ from trace_platform.domain.ranges import Range, format_partition_key
 from trace_platform.errors import InvalidRequest
 
 State = Mapping[str, Any]
+AfterCommit = Callable[[Mapping[UUID, int]], None]
+"""Told by dataset which commit the outputs became."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Outcome:
     state: State | None = None
     """What to remember with the completion; None: nothing changes."""
     invalidations: tuple[InvalidationBody, ...] = ()
-    after_commit: Callable[[], None] | None = None
+    after_commit: AfterCommit | None = None
     """On workers: called when the completion was accepted. It may never be: whoever dies first, it is forgotten."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """On workers: rows that were read and have no row in any output, by reason. Shown to people, and counted."""

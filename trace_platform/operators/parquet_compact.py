@@ -7,12 +7,13 @@ when its commit is seen, the blocks as it read them are marked cold, and after a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from pydantic import Field
 
@@ -34,6 +35,7 @@ from trace_platform.ports import ObjectStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from trace_platform.spark.compactions import Begun
     from trace_platform.spark.hot_tables import HotTable
     from trace_platform.spark.hot_view import HeldSnapshot, HotView
     from trace_platform.spark.pull_seam import ColdFile
@@ -76,7 +78,7 @@ def run(ctx: TaskContext[Config]) -> Outcome:
     for span in ctx.ranges(ctx.outputs[0]):
         _compact(ctx, span)
         ctx.progress(len(span), len(span), "blocks")
-    return Outcome(after_commit=lambda: finish_earlier(ctx))
+    return Outcome(after_commit=lambda commits: finish_own(ctx, commits))
 
 
 def _compact(ctx: TaskContext[Config], span: Range) -> None:
@@ -152,7 +154,29 @@ def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, Ho
 
 
 def finish_earlier(ctx: TaskContext[Config]) -> None:
-    """Compactions whose commit is there by now, ours or one whose worker died: their blocks are cold from then on."""
+    """Compactions of others whose commit is there by now, but whose worker died before it could say so."""
+
+    def commit_of(output: Output, begun: Begun) -> int | None:
+        span = Range(begun.start, begun.stop)
+        for part in ctx.door.files(output.ref.dataset_uuid, span).partitions:
+            if part.location == begun.location and (part.start, part.end) == span.edges:
+                return part.commit
+        return None
+
+    _finish(ctx, commit_of)
+
+
+def finish_own(ctx: TaskContext[Config], commits: Mapping[UUID, int]) -> None:
+    """Ours: the attempt is over, and the Dispatcher has said which commits they became."""
+
+    def commit_of(output: Output, begun: Begun) -> int | None:
+        return commits.get(output.ref.dataset_uuid) if begun.location == str(output.folder) else None
+
+    _finish(ctx, commit_of)
+
+
+def _finish(ctx: TaskContext[Config], commit_of: Callable[[Output, Begun], int | None]) -> None:
+    """What became a commit is cold from then on."""
     from trace_platform.spark import compactions
     from trace_platform.spark.hot_compaction import mark_compacted, sweep
 
@@ -160,19 +184,17 @@ def finish_earlier(ctx: TaskContext[Config]) -> None:
         for table, output in outputs_of(ctx.config.tables, ctx.outputs).items():
             hot = hot_of(ctx, table)
             for begun in compactions.begun(connection, hot):
-                span = Range(begun.start, begun.stop)
-                for part in ctx.door.files(output.ref.dataset_uuid, span).partitions:
-                    if part.location == begun.location and (part.start, part.end) == span.edges:
-                        mark_compacted(
-                            connection,
-                            hot,
-                            start=span.start,
-                            stop=span.stop,
-                            up_to_seq=begun.up_to_seq,
-                            commit=part.commit,
-                        )
-                        crash_point("parquet_compact.marked")
-                        compactions.end(connection, hot, begun)
+                if (commit := commit_of(output, begun)) is not None:
+                    mark_compacted(
+                        connection,
+                        hot,
+                        start=begun.start,
+                        stop=begun.stop,
+                        up_to_seq=begun.up_to_seq,
+                        commit=commit,
+                    )
+                    crash_point("parquet_compact.marked")
+                    compactions.end(connection, hot, begun)
             compactions.forget_old(connection, hot)
             if ctx.config.delete_after_compact:
                 swept = sweep(connection, hot, timedelta(seconds=ctx.config.grace_seconds))

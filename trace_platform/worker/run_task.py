@@ -20,7 +20,7 @@ from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, CompleteRequest, Progress, TaskPayload
 from trace_platform.errors import InvalidRequest, TraceError, Unavailable
 from trace_platform.operators.context import Resources, TaskContext, TaskDoor
-from trace_platform.operators.outcome import Outcome
+from trace_platform.operators.outcome import AfterCommit, Outcome
 from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
 from trace_platform.ports import ObjectStore
 from trace_platform.spark.lost import is_lost
@@ -37,7 +37,7 @@ MAX_ERROR_CHARS = 10_000
 @dataclass(frozen=True)
 class Finished:
     request: CompleteRequest
-    after_commit: Callable[[], None] | None = None
+    after_commit: AfterCommit | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 

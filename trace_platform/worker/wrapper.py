@@ -169,7 +169,7 @@ class Wrapper:
                 log.info("completed", status=answer.status)
                 self._count_left_out(task, finished)
                 if finished.after_commit is not None and answer.status == "Completed":
-                    await asyncio.to_thread(finished.after_commit)
+                    await asyncio.to_thread(finished.after_commit, answer.commits or {})
                 return answer.status
         return "Lost"
 
