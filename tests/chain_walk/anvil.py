@@ -88,8 +88,9 @@ class Anvil:
     def pool(self, *_nodes: str, **settings: Any) -> RpcPool:
         return RpcPool("anvil", CHAIN_ID, (Endpoint(self.url, "anvil"),), **settings)
 
-    def describe(self) -> dict[str, int]:
-        return {"head": int(self.ask("eth_blockNumber"), 16)}
+    def describe(self) -> dict[str, Any]:
+        newest = self.ask("eth_getBlockByNumber", "latest", not WITH_TRANSACTIONS)
+        return {"head": int(newest["number"], 16), "head_hash": newest["hash"]}
 
     def chain(self) -> Anvil:
         return self
