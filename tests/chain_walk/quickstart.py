@@ -57,9 +57,7 @@ def transfers(rig: Rig, end: int) -> list[tuple[int, int, int]]:
     return [
         (row["block_number"], row["log_index"], int.from_bytes(row["data"], "big"))
         for row in truth(rig.devchain, "logs", 0, end)
-        if row["topic0"] is not None
-        and row["topic0"].hex() == TRANSFER
-        and row["topic3"] is None  # the fourth: ERC-721
+        if row["topic0"] is not None and row["topic0"].hex() == TRANSFER and row["topic3"] is None
     ]
 
 
