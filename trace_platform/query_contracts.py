@@ -136,6 +136,8 @@ class Relation(Message, frozen=True):
     """Its rows, or the newest of them, lie in a table of the data database."""
     cold: ColdPart | None
     """None: it has no files, nor ever will."""
+    filters: list[Mapping[str, Any]] | None = None
+    """Only rows that pass one of these are there for the asker; None: all."""
 
 
 class RelationsAnswer(Message, frozen=True):

@@ -60,7 +60,7 @@ jobs:
     operator: hands
     runtime: ecs_udf
     heartbeat_timeout_seconds: 3600s
-    inputs: [{{from: {{job: feed}}}}, {{from: {{job: hide}}, trigger: false}}]
+    inputs: [{{from: {{job: feed}}}}, {{from: {{job: hide}}, trigger: false, where: "block_number < 15"}}]
 publish:
   {orders}: {{job: make}}
   feed: {{job: feed}}

@@ -39,19 +39,22 @@ async def user_relations(control: Control, user: User, request: RelationsRequest
 
 async def task_relations(control: Control, request: RelationsRequest) -> RelationsAnswer:
     sql = queries("relations")
-    org = await control.pool.fetchval(sql["running_attempt"], request.task_id, request.attempt, request.lease_token)
-    if org is None:
+    task = await control.pool.fetchrow(sql["running_attempt"], request.task_id, request.attempt, request.lease_token)
+    if task is None:
         raise LeaseLost("the attempt is not the current one, or is over", where="/attempt", hint="stop asking")
     wishes = request.wishes
     found = await control.pool.fetch(
         sql["task_pins"],
-        org,
+        task["org_id"],
         [wish.name for wish in wishes],
         [wish.dataset_version for wish in wishes],
         [wish.commit for wish in wishes],
         *_moments([wish.as_of for wish in wishes]),
+        task["job_id"],
     )
-    return RelationsAnswer(org_id=org, user_id=None, relations=await _relations(control.pool, found, request))
+    return RelationsAnswer(
+        org_id=task["org_id"], user_id=None, relations=await _relations(control.pool, found, request)
+    )
 
 
 def _moments(asked: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:
@@ -78,6 +81,7 @@ async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], reques
             commit=row["commit"] if not row["hot"] else pin[1] if pin else 0,
             hot=row["hot"],
             cold=None if pin is None else parts[pin],
+            filters=_json(row.get("filters")),
         )
         for row, pin in zip(found, pins, strict=True)
     ]

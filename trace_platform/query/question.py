@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from trace_platform.domain.filters import Filter
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.domain.sql_gate import CheckedSql
 from trace_platform.markers import ColumnEntry
@@ -35,6 +36,8 @@ class Relation:
     commit: int
     hot: bool
     cold: ColdFiles | None
+    filters: tuple[Filter, ...] = ()
+    """The DAG's: a row is there if it passes one of them, or if there are none."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from trace_platform.client import DispatcherClient
+from trace_platform.domain.filters import from_json
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import Unavailable
 from trace_platform.markers import ColumnEntry
@@ -42,7 +43,8 @@ class Resolver:
 
     def _relation(self, told: Told) -> Relation:
         cold = None if told.cold is None else self._cold(told.cold)
-        return Relation(told.name, told.dataset_uuid, told.dataset_version, told.commit, told.hot, cold)
+        filters = tuple(from_json(dict(one)) for one in told.filters or ())
+        return Relation(told.name, told.dataset_uuid, told.dataset_version, told.commit, told.hot, cold, filters)
 
     def _cold(self, part: ColdPart) -> ColdFiles:
         pin = (part.dataset_version, part.commit)

@@ -6,12 +6,13 @@ question, in a snapshot that is held while it runs, and dropped after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
+from trace_platform.domain.filters import AnyOf, Filter
 from trace_platform.errors import Unavailable
 from trace_platform.ports import ObjectStore
 from trace_platform.query.question import ColdFiles, Relation
@@ -39,29 +40,40 @@ def views_of(
     prepared: Prepared, relations: Mapping[str, Relation], store: Store, org: UUID
 ) -> Iterator[dict[str, str]]:
     """Names of views, by the names of the tables. Rows must be read inside the block."""
-    from trace_platform.spark.hot_view import held
-
-    names = {name: _cold_view(prepared, one, store) for name, one in relations.items() if not one.hot}
-    hot = {name: one for name, one in relations.items() if one.hot}
-    if not hot:
-        yield names
-        return
-    with held(store.dsn) as moment:
-        made = {name: f"v_{uuid4().hex}" for name in hot}
-        try:
-            for name, one in hot.items():
-                _hot_frame(prepared, one, store, org, moment).createTempView(made[name])
-            yield names | made
-        finally:
-            for name in made.values():
-                prepared.spark.catalog.dropTempView(name)
+    with ExitStack() as stack:
+        kept = {name: _cold(prepared, one, store) for name, one in relations.items() if not one.hot}
+        frames = {name: frame for name, (_, frame) in kept.items() if relations[name].filters}
+        frames |= _hot_frames(prepared, {name: one for name, one in relations.items() if one.hot}, store, org, stack)
+        made = {name: f"v_{uuid4().hex}" for name in frames}
+        for name, frame in frames.items():
+            _filtered(frame, relations[name].filters).createTempView(made[name])
+            stack.callback(prepared.spark.catalog.dropTempView, made[name])
+        yield {name: view for name, (view, _) in kept.items()} | made
 
 
-def _cold_view(prepared: Prepared, relation: Relation, store: Store) -> str:
+def _filtered(frame: DataFrame, filters: Sequence[Filter]) -> DataFrame:
+    from trace_platform.spark.filter_column import as_column
+
+    return frame.where(as_column(AnyOf(tuple(filters)), frame)) if filters else frame
+
+
+def _cold(prepared: Prepared, relation: Relation, store: Store) -> tuple[str, DataFrame]:
     files = relation.cold
     if files is None or files.columns is None:
         raise _nothing_yet(relation)
-    return _kept(prepared, files, store)[0]
+    return _kept(prepared, files, store)
+
+
+def _hot_frames(
+    prepared: Prepared, relations: Mapping[str, Relation], store: Store, org: UUID, stack: ExitStack
+) -> dict[str, DataFrame]:
+    """All at one moment, which is held until the rows are read."""
+    from trace_platform.spark.hot_view import held
+
+    if not relations:
+        return {}
+    moment = stack.enter_context(held(store.dsn))
+    return {name: _hot_frame(prepared, one, store, org, moment) for name, one in relations.items()}
 
 
 def _kept(prepared: Prepared, files: ColdFiles, store: Store) -> tuple[str, DataFrame]:

@@ -23,7 +23,8 @@ SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> '
               AND 'role:' || r.slug = ANY (d.read_roles)));
 
 -- name: task_pins
--- The same for a running attempt: by the generations and commits that its token pins, within its organisation.
+-- The same for a running attempt: by the generations and commits that its token pins, within its organisation; with the
+-- filters of its job's inputs, of which a row must pass one. An input without a filter reads all.
 SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
        coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot, a.pinned AS last_commit,
        CASE WHEN a.at IS NOT NULL
@@ -33,15 +34,17 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
        CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
             THEN (SELECT min(c.number) FROM commits c
                    WHERE c.dataset_uuid = d.id AND c.dataset_version = v.id) END AS first_commit,
-       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels
+       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels,
+       (SELECT CASE WHEN bool_and(i.where_tree IS NOT NULL) THEN jsonb_agg(i.where_tree ORDER BY i.position)::text END
+          FROM job_inputs i WHERE i.job_id = $7 AND i.dataset_uuid = d.id) AS filters
   FROM unnest($2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::timestamptz[])
        AS a (name, version, pinned, as_of, at)
   JOIN dataset_versions v ON v.id = a.version AND v.org_id = $1
   JOIN datasets d ON d.id = v.dataset_uuid;
 
 -- name: running_attempt
--- The organisation of an attempt that is the current one and runs; none for any other.
-SELECT t.org_id
+-- The organisation and job of an attempt that is the current one and runs; none for any other.
+SELECT t.org_id, t.job_id
   FROM tasks t
  WHERE t.id = $1
    AND t.status = 'Running' -- fence
