@@ -20,5 +20,6 @@ def demo() -> None:
         ("less dags/evm_quickstart.yaml", "the DAG that you just saw, and how to run it yourself"),
         (".venv/bin/trace doctor", "what this machine has and lacks"),
         ("less docs/operators.md", "what a job can do"),
+        ("less docs/query.md", "asking by SQL: `trace query`, while it runs"),
     ):
         say.out.print(f"  {verb:<30} {why}", markup=False, highlight=False)
