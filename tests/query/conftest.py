@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.query.house import House, a_house, furnished
-from tests.spark_session import QUICK
+from tests.spark_session import QUICK, end_shared
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
@@ -30,6 +30,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    end_shared()
     folder = tmp_path_factory.mktemp("query-spark")
     conf = {**QUICK, "spark.driver.maxResultSize": f"{MEGABYTES}m"}
     options = SparkOptions(local_dir=folder / "spark", master="local[2]", driver_memory="768m", conf=conf)
