@@ -151,7 +151,8 @@ class Rig:
 
 
 def truth(devchain: Devchain, table: str, start: int, end: int) -> list[dict[str, Any]]:
-    return rows_of(truth_table(_chain(json.dumps(devchain.describe())), table, start, end), table)
+    chain = _chain(json.dumps(devchain.describe())) if isinstance(devchain, Devchain) else devchain.chain()
+    return rows_of(truth_table(chain, table, start, end), table)
 
 
 @lru_cache(maxsize=2)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.spark_session import end_shared
 from trace_platform.spark import class_archive
 from trace_platform.spark.class_archive import archive_for, make_archive
 from trace_platform.spark.java import Java, find_java
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_wheels_java_gets_an_archive_that_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For real, with a training run cut short. The check inside fails if Java would not use what was made."""
+    end_shared()
     monkeypatch.setattr(class_archive, "warm", lambda _: None)
     cache = tmp_path / "a cache"
     java = find_java({"PATH": ""}, cache)
