@@ -14,10 +14,9 @@ import msgspec
 from fastapi import Request, Response
 
 from trace_platform.client import DispatcherClient
-from trace_platform.contracts import MAX_BODY_BYTES
 from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
 from trace_platform.gateway.users import UserGate
-from trace_platform.user_calls import USER, Call, named
+from trace_platform.user_calls import MAX_BODY_BYTES, USER, Call, named
 
 SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 422, 429, 503})
 """Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
@@ -32,7 +31,7 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
             f"/internal/v1{path}",
             user,
             query=request.url.query,
-            body=await body_of(request),
+            body=await body_of(request, call.most_bytes),
             content_type=_content_type(request),
         )
         return relayed(answer, "the Dispatcher")
@@ -41,12 +40,12 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
     return endpoint
 
 
-async def body_of(request: Request) -> bytes:
+async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+        if len(body) > most:
+            raise InvalidRequest(f"the body is larger than {most} bytes", where="")
     return bytes(body)
 
 
