@@ -37,7 +37,7 @@ def write_batch(table: pa.Table, objects: ObjectStore, name: ObjectName) -> Writ
 
     out = pa.BufferOutputStream()
     pq.write_table(table, out)
-    body = memoryview(out.getvalue())
+    body = out.getvalue().to_pybytes()
     objects.put(name, body)
     return WrittenBatch(name, table.num_rows, len(body))
 
