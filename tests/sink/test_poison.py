@@ -92,7 +92,7 @@ async def test_a_dataset_that_nobody_declared_is_refused(rig: Rig) -> None:
     await rig.deploy(ALONE)
     producer = await rig.producer()
     async with rig.sinking():
-        publish = await producer.publish([alert("a")])
+        publish = await _forged(rig, producer, str(producer.put(lines([alert("a")]))))
         assert await rig.settled() == {"Dead": 1}
     assert "not declared" in (await rig.death(publish))[1]
 
@@ -141,7 +141,5 @@ jobs:
   - name: detect
     operator: pull
     runtime: ecs_platform
-    update_strategy: append
-    unique_key: [dedupe_key]
     inputs: [{from: {job: ask}}]
 """

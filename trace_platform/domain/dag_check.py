@@ -182,6 +182,10 @@ def _storage(
             problems.add(output.path, "storage_not_allowed", _why_none(draft, able, runtime))
         return fitting[0] if fitting else Storage.PARQUET
     reason = _why_not(output.storage, draft.job.update_strategy, runtime)
+    if output.storage is Storage.BUFFERED and Storage.BUFFERED in able:
+        hint = f"declare {output.name} there, and write into it by outputs: [{{dataset: {output.name}}}]"
+        problems.add((*output.path, "storage"), "not_declared", reason or "", hint)
+        return output.storage
     if output.storage not in able:
         reason = f"operator {draft.job.operator!r} does not write {output.storage}"
     if reason is not None:
@@ -193,8 +197,8 @@ def _storage(
 def _why_not(storage: Storage, strategy: UpdateStrategy, runtime: RuntimeSpec) -> str | None:
     if storage is Storage.PARQUET and strategy is UpdateStrategy.APPEND:
         return "Parquet outputs are replaced, never appended to"
-    if storage is Storage.BUFFERED and strategy is UpdateStrategy.REPLACE:
-        return "buffered outputs are appended to, never replaced"
+    if storage is Storage.BUFFERED:
+        return "a buffered dataset is declared in `publish`, which says what its rows are"
     if storage is Storage.POSTGRES and runtime.untrusted:
         return "untrusted code never writes to Postgres itself"
     return None
