@@ -182,15 +182,14 @@ def _storage(
             problems.add(output.path, "storage_not_allowed", _why_none(draft, able, runtime))
         return fitting[0] if fitting else Storage.PARQUET
     reason = _why_not(output.storage, draft.job.update_strategy, runtime)
-    if output.storage is Storage.BUFFERED and Storage.BUFFERED in able:
-        hint = f"declare {output.name} there, and write into it by outputs: [{{dataset: {output.name}}}]"
-        problems.add((*output.path, "storage"), "not_declared", reason or "", hint)
-        return output.storage
+    code, hint = "storage_not_allowed", f"one of: {', '.join(fitting)}" if fitting else None
     if output.storage not in able:
         reason = f"operator {draft.job.operator!r} does not write {output.storage}"
+    elif output.storage is Storage.BUFFERED:
+        code = "not_declared"
+        hint = f"declare {output.name} there, and write into it by outputs: [{{dataset: {output.name}}}]"
     if reason is not None:
-        hint = f"one of: {', '.join(fitting)}" if fitting else None
-        problems.add((*output.path, "storage"), "storage_not_allowed", reason, hint)
+        problems.add((*output.path, "storage"), code, reason, hint)
     return output.storage
 
 

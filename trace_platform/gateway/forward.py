@@ -14,9 +14,10 @@ import msgspec
 from fastapi import Request, Response
 
 from trace_platform.client import DispatcherClient
+from trace_platform.contracts import MAX_BODY_BYTES
 from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
 from trace_platform.gateway.users import UserGate
-from trace_platform.user_calls import MAX_BODY_BYTES, USER, Call, named
+from trace_platform.user_calls import USER, Call, named
 
 SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 422, 429, 503})
 """Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
