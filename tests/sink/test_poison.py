@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.sink.rig import LIMITS, Producer, Rig, alert, lines
+from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
 from trace_platform.domain.places import buffer_folder
 from trace_platform.ports import Outgoing
 
@@ -105,8 +106,9 @@ async def test_the_store_being_away_kills_nothing(rig: Rig) -> None:
     folder.rename(rig.folder / "away")
     folder.write_text("a disk that is not mounted")
     async with rig.sinking(rig.writer(replace(LIMITS))) as sink:
-        while not sink.metrics.registry.get_sample_value("trace_sink_batches_total", {"outcome": "Away"}):
-            await rig.until("SELECT true")
+        async with asyncio.timeout(SECONDS):
+            while not sink.metrics.registry.get_sample_value("trace_sink_batches_total", {"outcome": "Away"}):
+                await rig.until("SELECT true")
         folder.unlink()
         (rig.folder / "away").rename(folder)
         assert await rig.settled() == {"Committed": 1}
