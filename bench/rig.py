@@ -43,6 +43,7 @@ class Rig:
     dispatcher: subprocess.Popen[bytes]
     objects: Path
     """Where the Dispatcher looks for what workers wrote."""
+    home: Path
 
     async def receive(self, most: int, wait: float = 1.0) -> list[Any]:
         return await self.queue.receive(
@@ -88,7 +89,8 @@ async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, A
         org_id = await pool.fetchval("SELECT id FROM orgs")
         doors = [f"https://127.0.0.1:{port}" for port in ports]
         context = ssl.create_default_context(cafile=tls.ca)
-        yield Rig(server, state, pool, queue, doors[0], doors[1], context, org_id, process, folder / "home" / "objects")
+        home = folder / "home"
+        yield Rig(server, state, pool, queue, doors[0], doors[1], context, org_id, process, home / "objects", home)
     finally:
         process.terminate()
         process.wait()

@@ -12,6 +12,10 @@ import httpx
 import msgspec
 
 from trace_platform.contracts import (
+    BufferAnswer,
+    BufferPublishAnswer,
+    BufferPublishRequest,
+    BufferQuestion,
     ClaimBatchAnswer,
     ClaimBatchRequest,
     Claimed,
@@ -28,6 +32,8 @@ from trace_platform.contracts import (
     HeartbeatAnswer,
     HeartbeatRequest,
     NotClaimed,
+    SettleAnswer,
+    SettleRequest,
     UserAnswer,
 )
 from trace_platform.errors import (
@@ -109,6 +115,17 @@ class DispatcherClient:
         answer = await _post(self._http, "/internal/task-claim-batch", body, {})
         return CLAIM_BATCH_ANSWER.decode(answer.content).answers
 
+    async def buffer_records(self, publish_ids: Sequence[UUID], datasets: Sequence[UUID] = ()) -> BufferAnswer:
+        """What the sink may believe about these publishes, and the tables of their datasets and of those asked for."""
+        body = msgspec.json.encode(BufferQuestion(publish_ids=list(publish_ids), datasets=list(datasets)))
+        answer = await _post(self._http, "/internal/buffer/records", body, {})
+        return msgspec.json.decode(answer.content, type=BufferAnswer)
+
+    async def settle_buffers(self, request: SettleRequest) -> int:
+        """What has become of batches; how many had not been told before."""
+        answer = await _post(self._http, "/internal/buffer/settle", msgspec.json.encode(request), {})
+        return msgspec.json.decode(answer.content, type=SettleAnswer).settled
+
     async def ask(
         self, method: str, path: str, user: str, *, query: str = "", body: bytes = b"", content_type: str | None = None
     ) -> httpx.Response:
@@ -156,6 +173,11 @@ class TaskClient:
         body = msgspec.json.encode(request)
         answer = await _post(self._http, "/v1/task/credentials", body, {CAPABILITY_HEADER: token})
         return CREDENTIALS_ANSWER.decode(answer.content)
+
+    async def publish_buffer(self, token: str, request: BufferPublishRequest) -> BufferPublishAnswer:
+        body = msgspec.json.encode(request)
+        answer = await _post(self._http, "/v1/task/buffer-publish", body, {CAPABILITY_HEADER: token})
+        return msgspec.json.decode(answer.content, type=BufferPublishAnswer)
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
         answer = await _post(self._http, "/v1/task/complete", msgspec.json.encode(request), {CAPABILITY_HEADER: token})

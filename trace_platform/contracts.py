@@ -19,6 +19,7 @@ from trace_platform.errors import InvalidRequest
 MAX_BODY_BYTES = 1024 * 1024
 MAX_EVENTS = 10_000
 MAX_CLAIMS = 100
+MAX_BATCHES = 1_000
 
 # What the database can hold: a number or text beyond it is the sender's mistake, not ours.
 Attempt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -315,6 +316,73 @@ class BufferPublishAnswer(Message, frozen=True):
     publish_id: UUID
 
 
+class BufferRecord(Message, frozen=True):
+    """What the sink believes about a batch. A queue's message only says which publish it is about."""
+
+    publish_id: UUID
+    org_id: UUID
+    dataset_uuid: UUID
+    dataset_version: UUID
+    task_id: UUID
+    attempt: Attempt
+    batch_uri: str
+    folder: str
+    """Where this very attempt's batches lie: nothing outside of it is read for it."""
+    content_type: str
+    status: Literal["Accepted", "Committed", "Dead"]
+    created_at: datetime
+    record_count: int | None = None
+    batch_size_bytes: int | None = None
+
+
+class BufferTable(Message, frozen=True):
+    """A buffered dataset as its table is to be."""
+
+    dataset_uuid: UUID
+    dataset_version: UUID
+    org_id: UUID
+    name: str
+    declaration: Mapping[str, Any]
+
+
+class BufferQuestion(Message, frozen=True):
+    publish_ids: Annotated[list[UUID], msgspec.Meta(max_length=MAX_BATCHES)] = []
+    datasets: Annotated[list[UUID], msgspec.Meta(max_length=MAX_BATCHES)] = []
+    """Also those whose table is asked for without a batch."""
+
+
+class BufferAnswer(Message, frozen=True):
+    records: list[BufferRecord]
+    """Those that there are."""
+    tables: list[BufferTable]
+    """Of their datasets and of those asked for, as far as they are declared."""
+
+
+class CommittedBatch(Message, frozen=True):
+    publish_id: UUID
+    seq: Number
+    rows: Number
+    bytes: Number
+
+
+class DeadBatch(Message, frozen=True):
+    publish_id: UUID
+    reason: LongText
+    line: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+
+
+class SettleRequest(Message, frozen=True):
+    """What has become of batches; said again, it changes nothing."""
+
+    committed: Annotated[list[CommittedBatch], msgspec.Meta(max_length=MAX_BATCHES)] = []
+    dead: Annotated[list[DeadBatch], msgspec.Meta(max_length=MAX_BATCHES)] = []
+
+
+class SettleAnswer(Message, frozen=True):
+    settled: int
+    """How many were new."""
+
+
 class UserAnswer(msgspec.Struct, frozen=True):
     id: UUID
     org_id: UUID
@@ -351,10 +419,10 @@ class Wakeup(Message, frozen=True):
 B = TypeVar("B", bound=Message)
 
 
-def decode(body: bytes, kind: type[B]) -> B:
+def decode(body: bytes, kind: type[B], most: int = MAX_BODY_BYTES) -> B:
     """The body as its type, or InvalidRequest with the JSON pointer of what is wrong."""
-    if len(body) > MAX_BODY_BYTES:
-        raise InvalidRequest(f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are taken", where="")
+    if len(body) > most:
+        raise InvalidRequest(f"the body has {len(body)} bytes; at most {most} are taken", where="")
     if b"\\u0000" in body:
         raise InvalidRequest("the body holds a NUL character, which cannot be stored", where="")
     try:

@@ -33,6 +33,8 @@ POINTS: Final = (
     "resume_source.after_commit",
     "drain_sources.before_commit",
     "drain_sources.after_commit",
+    "replay_batch.before_commit",
+    "replay_batch.after_commit",
     # What tasks ask.
     "claim_task.before_commit",
     "claim_task.after_commit",
@@ -42,6 +44,8 @@ POINTS: Final = (
     "accept_event.after_commit",
     "publish_buffer.before_commit",
     "publish_buffer.after_commit",
+    "settle_buffers.before_commit",
+    "settle_buffers.after_commit",
     "complete_plain.before_commit",
     "complete_outputs.before_commit",
     "complete_failed.before_commit",
@@ -72,6 +76,10 @@ POINTS: Final = (
     "janitor.before_remove",
     "janitor.before_mark",
     "janitor.after_mark",
+    "owe_batches.owed",
+    "clear_batches.before_remove",
+    "clear_batches.before_mark",
+    "clear_batches.after_mark",
     "forget.forgotten",
     "keep_keys.recorded",
     "keep_keys.settled",
@@ -101,6 +109,16 @@ POINTS: Final = (
     "parquet_compact.written",
     "parquet_compact.marked",
     "parquet_compact.swept",
+    # The sink.
+    "sink.received",
+    "sink.table_prepared",
+    "sink.before_stage",
+    "sink.staged",
+    "merge_batches.before_commit",
+    "merge_batches.after_commit",
+    "sink.before_settle",
+    "sink.settled",
+    "sink.acknowledged",
 )
 """Every point there is; a test compares it with the calls in the code."""
 

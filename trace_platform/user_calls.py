@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trace_platform.contracts import Message
+from trace_platform.contracts import MAX_BODY_BYTES, Message
 from trace_platform.errors import NotFound
 from trace_platform.user_contracts import (
     ActivateAnswer,
@@ -23,6 +23,8 @@ from trace_platform.user_contracts import (
     DatasetDetail,
     DatasetFiles,
     DatasetList,
+    DeadBatchList,
+    DeadBatchQuery,
     DeployAnswer,
     DeployRequest,
     Explanation,
@@ -33,6 +35,8 @@ from trace_platform.user_contracts import (
     OutboxRetryAnswer,
     OutboxRetryRequest,
     PauseAnswer,
+    ReplayAnswer,
+    ReplayRequest,
     RetryAnswer,
     TaskDetail,
     TaskList,
@@ -45,6 +49,9 @@ from trace_platform.user_contracts import (
 
 USER = "x-trace-user"
 """The header in which the Gateway names the user, by the subject of the token it verified."""
+
+MAX_BATCH_BODY = 24 * 1024 * 1024
+"""A repaired batch of 16 MiB, in base64."""
 
 Role = Literal["reader", "writer", "admin"]
 ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
@@ -66,6 +73,8 @@ class Call:
     optional_body: bool = False
     takes_yaml: bool = False
     """The body may also be the YAML itself, under any content type but JSON."""
+    most_bytes: int = MAX_BODY_BYTES
+    """How large a body may be."""
 
 
 CALLS: Mapping[str, Call] = {
@@ -184,6 +193,26 @@ CALLS: Mapping[str, Call] = {
             optional_body=True,
         ),
         Call(
+            "list_dead_batches",
+            "GET",
+            "/sink/dead",
+            "writer",
+            "Batches that the sink refused, with line and reason, the newest first",
+            DeadBatchList,
+            query=DeadBatchQuery,
+        ),
+        Call(
+            "replay_batch",
+            "POST",
+            "/sink/dead/{publish}/replay",
+            "writer",
+            "Try a dead batch again, as it lies or repaired",
+            ReplayAnswer,
+            body=ReplayRequest,
+            optional_body=True,
+            most_bytes=MAX_BATCH_BODY,
+        ),
+        Call(
             "why",
             "GET",
             "/why",
@@ -202,6 +231,7 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "job": (_NAME,),
     "task": (_UUID,),
     "dataset": (_NAME, _UUID),
+    "publish": (_UUID,),
 }
 """What can stand in a path. Anything else names nothing, and is never carried further."""
 

@@ -295,8 +295,9 @@ class DatasetRow(Message, frozen=True):
     name: str | None
     visibility: str
     dag: str
-    job: str
-    output_index: int
+    job: str | None
+    """None: the DAG declares it, and any of its jobs may write it."""
+    output_index: int | None
     storage: str
     last_commit: int | None
     committed_at: datetime | None
@@ -397,6 +398,46 @@ class OutboxRetryRequest(Message, frozen=True):
 
 class OutboxRetryAnswer(Message, frozen=True):
     retried: list[int]
+
+
+class DeadBatchQuery(Message, frozen=True):
+    dataset: Name | None = None
+    before: UUID | None = None
+    limit: Limit = 50
+
+
+class DeadBatchRow(Message, frozen=True):
+    """A batch that the sink refused."""
+
+    publish_id: UUID
+    dataset_uuid: UUID
+    dataset: str | None
+    dag: str
+    task_id: UUID
+    attempt: int
+    batch_uri: str
+    content_type: str
+    line: int | None
+    """Of the batch, from 1; a row's number where it is not made of lines. None: it is about the batch as a whole."""
+    reason: str
+    replays: int
+    published_at: datetime
+    died_at: datetime
+
+
+class DeadBatchList(Message, frozen=True):
+    batches: list[DeadBatchRow]
+    next: UUID | None
+
+
+class ReplayRequest(Message, frozen=True):
+    batch: bytes | None = None
+    """The repaired batch, in base64, of the same content type; none: the one that lies there is tried again."""
+
+
+class ReplayAnswer(Message, frozen=True):
+    publish_id: UUID
+    batch_uri: str
 
 
 class WhyQuery(Message, frozen=True):

@@ -95,7 +95,8 @@ async def test_a_deploy_writes_jobs_datasets_generations_and_edges(control: Cont
 
 
 async def test_each_kind_of_storage_has_its_place(control: Control, org: Org) -> None:
-    done = await deploy_dag(control, org.id, org.user, SHOP)
+    declared = "  gathered: {storage: postgres, write_mode: buffered, columns: {id: text}, unique_key: [id]}\n"
+    done = await deploy_dag(control, org.id, org.user, SHOP + declared)
     rows = await control.pool.fetch(
         "SELECT v.dataset_uuid, v.id, v.storage_location, d.storage::text AS storage, v.config_hash"
         " FROM dataset_versions v JOIN datasets d ON d.id = v.dataset_uuid"
@@ -103,10 +104,11 @@ async def test_each_kind_of_storage_has_its_place(control: Control, org: Org) ->
     found = {row["dataset_uuid"]: row for row in rows}
     parquet = found[done.datasets[JobOutput(JobName("fetch"), 0)]]
     table = found[done.datasets[JobOutput(JobName("fetch"), 1)]]
-    buffered = found[done.datasets[JobOutput(JobName("gather"), 0)]]
+    [buffered] = [row for dataset, row in found.items() if dataset not in done.datasets.values()]
     assert parquet["storage_location"] == f"s3://trace/datasets/{parquet['dataset_uuid']}/{parquet['id']}/"
     assert table["storage_location"] == f"postgres_table:dataset_{str(table['dataset_uuid']).replace('-', '_')}"
     assert table["storage"] == '{"kind": "postgres"}'
+    assert buffered["storage_location"] == f"postgres_table:buffered.b_{buffered['id'].hex}"
     assert buffered["storage"] == '{"kind": "buffered"}'
 
 

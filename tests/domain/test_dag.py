@@ -107,7 +107,7 @@ def test_every_field_is_read(catalog: Catalog) -> None:
                 parse_where("price > 0.5 and not stale = true"),
             ),
         ),
-        outputs=(Output(0, "alerts", Storage.BUFFERED),),
+        outputs=(Output(0, "alerts", Storage.POSTGRES),),
         update_strategy=UpdateStrategy.APPEND,
         unique_key=("order_id",),
         scaling=Scaling(2),

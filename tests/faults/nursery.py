@@ -1,8 +1,8 @@
 """Starts Dispatchers and workers as processes of their own, without the second that Python takes to import them.
 
 A program: it imports once and forks for each line on standard input, a JSON object, answering with the child's pid. A
-child is what `trace dispatcher` and `trace worker` are, on the same settings document; only that the worker has no
-Spark session, and that pauses are shorter (they are beats, and no promise hangs on them).
+child is what `trace dispatcher`, `trace worker` and `trace sink` are, on the same settings document; only that worker
+and sink have no Spark session, and that pauses are shorter (they are beats, and no promise hangs on them).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import pyarrow as pa
 
 from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
@@ -23,11 +25,15 @@ from trace_platform.client import dispatcher_client, task_client
 from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
 from trace_platform.dispatcher import process as dispatcher_process
 from trace_platform.dispatcher.catalog import register
-from trace_platform.dispatcher.loops import loop, rotate_keys
+from trace_platform.dispatcher.loops import clear_batches, loop, owe_batches, rotate_keys
 from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
 from trace_platform.process import Process, run_process
 from trace_platform.settings import settings_from_document
+from trace_platform.sink import drain
+from trace_platform.sink.process import BUFFER_QUEUE, limits_of
+from trace_platform.sink.write import Writer
+from trace_platform.store.db import required
 from trace_platform.wiring import make_objects, make_signer, open_queue
 from trace_platform.worker import wrapper
 from trace_platform.worker.process import resources
@@ -64,7 +70,7 @@ def _live(asked: dict[str, Any]) -> None:
         hurried = settings.dispatcher.model_copy(update={"beat_seconds": 0.25})
         settings = settings.model_copy(update={"dispatcher": hurried})
         faults = Faults(**asked["faults"]) if asked["faults"] else None
-        make = {"dispatcher": _dispatcher, "worker": _worker}[asked["role"]]
+        make = {"dispatcher": _dispatcher, "worker": _worker, "sink": _sink}[asked["role"]]
         code = run_process(asked["role"], settings, make(faults, asked["hold"]))
     finally:
         os._exit(code)
@@ -74,6 +80,8 @@ def _hurry() -> None:
     loop.AFTER_TROUBLE_SECONDS = 0.05
     rotate_keys.BEAT_SECONDS = 0.5
     wrapper.AFTER_OUTAGE_SECONDS = 0.05
+    drain.AFTER_OUTAGE_SECONDS = 0.05
+    clear_batches.BEAT_SECONDS = owe_batches.BEAT_SECONDS = 0.25
 
 
 def _step(wrong_by: Path) -> None:
@@ -119,6 +127,43 @@ def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awai
             await made.work(process.stop)
 
     return run
+
+
+def _sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    del hold
+
+    async def run(process: Process) -> None:
+        settings = process.settings
+        dsn = required(settings.data.dsn, "data.dsn")
+        async with open_queue(settings) as queue, dispatcher_client(settings) as dispatcher:
+            writer = Writer(lambda: cast("Any", _Here()), make_objects(settings), dsn, limits_of(settings.sink))
+            writer.sweep()
+            process.ready("drains")
+            await drain.Sink(disturbed(queue, faults), BUFFER_QUEUE, dispatcher, writer).drain(process.stop)
+
+    return run
+
+
+class _Here:
+    """In the place of a Spark session: the numbers of a range, and a function over them, in this process."""
+
+    def __init__(self, count: int = 0, made: Callable[..., Any] | None = None) -> None:
+        self._count = count
+        self._made = made
+
+    def range(self, start: int, stop: int, step: int, partitions: int) -> _Here:
+        del start, step, partitions
+        return _Here(stop)
+
+    def mapInArrow(self, made: Callable[..., Any], schema: str) -> _Here:  # noqa: N802 - Spark's name
+        del schema
+        return _Here(self._count, made)
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        assert self._made is not None
+        numbers = pa.RecordBatch.from_pydict({"id": list(range(self._count))})
+        rows = [row for batch in self._made(iter([numbers])) for row in batch.to_pylist()]
+        return [tuple(row.values()) for row in rows]
 
 
 class _Runner(Runner):

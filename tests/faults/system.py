@@ -155,6 +155,14 @@ class System:
         }
         return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
 
+    def sink(self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
+        more = {
+            "data": {"dsn": data_dsn},
+            "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
+            "identity": {"worker_token": WORKER_TOKEN},
+        }
+        return self._start("sink", more, {"point": point, "nth": nth, "how": how}, None)
+
     def _start(
         self, role: str, more: dict[str, Any], armed: dict[str, Any], faults: Faults | None, **files: Path | None
     ) -> Child:
@@ -169,7 +177,7 @@ class System:
             **more,
         }
         log = self.folder / f"{len(self.started)}-{role}.log"
-        said = {name: str(file) if file else None for name, file in files.items()}
+        said = {name: str(file) if file else None for name, file in {"hold": None, "clock": None, **files}.items()}
         child = self.nursery.start(role, document, log, faults=asdict(faults) if faults else None, **said)
         self.started.append(child)
         return self.started[-1]

@@ -26,7 +26,7 @@ from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import TlsSettings
 
 T = TypeVar("T")
-KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "task": str(uuid4())}
+KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "task": str(uuid4()), "publish": str(uuid4())}
 """So that half of the calls are about something that is there."""
 NOT_POSSIBLE = (Unsatisfiable,)
 """A call without parameters cannot be sent wrongly."""

@@ -135,7 +135,9 @@ async def test_an_admin_invalidates_a_range_and_its_readers_do_it_again(trace: S
 
 
 def path_of(call: Call) -> str:
-    return "/v1" + call.path.format_map({"dag": "shop", "job": "fetch", "task": A_TASK, "dataset": "shop_orders"})
+    return "/v1" + call.path.format_map(
+        {"dag": "shop", "job": "fetch", "task": A_TASK, "dataset": "shop_orders", "publish": A_TASK}
+    )
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

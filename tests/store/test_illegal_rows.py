@@ -174,6 +174,14 @@ LEGAL: dict[str, Row] = {
         "batch_uri": "s3://scratch/new.jsonl",
         "content_hash": HASH,
     },
+    "buffered_datasets": {
+        "org_id": uid("org a"),
+        "dataset_uuid": uid("data a"),
+        "dataset_version": uid("version a"),
+        "dag_name": "dag",
+        "name": "new",
+        "declaration": '{"columns": [], "unique_key": [], "indexes": []}',
+    },
     "outbox": {"org_id": uid("org a"), "kind": "enqueue_task", "payload": "{}"},
     "sources": {"job_id": uid("job a"), "org_id": uid("org a")},
     "reconcile_marks": {"only_one": True},
@@ -447,6 +455,7 @@ CASES = [
             a("datasets", name="blocks", visibility="org", producer_output_index=1),
         ),
         ("an output is one dataset", "one_producer", {"producer_job_name": "seed"}),
+        ("an output is a job's", "output_of_a_job", {"producer_job_name": None}),
         (
             "a published name is lower snake case",
             "name_is_snake",
@@ -843,7 +852,26 @@ CASES = [
             "a committed batch says when",
             "settled_says_when",
             {"settled_at": None},
-            {"status": "Committed", "settled_at": T0},
+            {"status": "Committed", "settled_at": T0, "seq": 1},
+        ),
+        (
+            "a committed batch has its place among those of its table",
+            "committed_has_a_seq",
+            {"seq": None},
+            {"status": "Committed", "settled_at": T0, "seq": 1},
+        ),
+        ("a batch that is not committed has none", "committed_has_a_seq", {"seq": 1}),
+        (
+            "only a committed batch leaves the store",
+            "only_committed_is_removed",
+            {"status": "Dead", "seq": None, "error_message": "line 3: not JSON"},
+            {"status": "Committed", "settled_at": T0, "seq": 1, "removed_at": T1},
+        ),
+        (
+            "a line is that of a death, from 1",
+            "line_of_a_death",
+            {"error_line": 0},
+            {"status": "Dead", "settled_at": T0, "error_message": "not JSON", "error_line": 1},
         ),
         (
             "a dead batch says why",
@@ -851,6 +879,15 @@ CASES = [
             {"error_message": None},
             {"status": "Dead", "settled_at": T0, "error_message": "line 3: not JSON"},
         ),
+    ),
+    *of(
+        "buffered_datasets",
+        (
+            "a declaration is of a dataset of its org",
+            "version_of_same_dataset",
+            {"dataset_uuid": uid("data b"), "dataset_version": uid("version b")},
+        ),
+        ("a declaration is whole", "declaration_is_whole", {"declaration": "{}"}),
     ),
     *of(
         "outbox",

@@ -91,7 +91,7 @@ class DiskObjects:
     @contextmanager
     def _opened(self, name: ObjectName) -> Iterator[BinaryIO]:
         """Part by part, so that no link is followed, whoever puts one there meanwhile."""
-        at = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        at = self._root()
         try:
             for part in (name.bucket, *name.segments[:-1]):
                 at = _step(at, part, os.O_DIRECTORY)
@@ -102,6 +102,13 @@ class DiskObjects:
                 yield file
         finally:
             os.close(at)
+
+    def _root(self) -> int:
+        """The store itself: if that is no folder, nothing can be said about what is in it."""
+        try:
+            return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        except NotADirectoryError:
+            raise ObjectsUnavailable("the object store does not answer: its root is not a folder") from None
 
     def _listed(self, path: Path) -> Iterator[StoredObject]:
         with suppress(FileNotFoundError):  # removed meanwhile

@@ -20,6 +20,7 @@ from trace_platform.cli import (
     processes,
     query,
     say,
+    sink,
     source,
     status,
     task,
@@ -63,6 +64,7 @@ app.command("status", rich_help_panel=LOOKING)(status.status)
 app.command("doctor", rich_help_panel=LOOKING)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=LOOKING)
 app.add_typer(db.app, name="db", rich_help_panel=LOOKING)
+app.add_typer(sink.app, name="sink", rich_help_panel=PARTS)
 for name, verb in processes.VERBS.items():
     app.command(name, rich_help_panel=PARTS)(verb)
 

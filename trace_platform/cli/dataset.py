@@ -10,7 +10,7 @@ import typer
 from trace_platform.cli.options import Home, Json
 
 if TYPE_CHECKING:
-    from trace_platform.user_contracts import DatasetDetail
+    from trace_platform.user_contracts import DatasetDetail, DatasetRow
 
 app = typer.Typer(help="Datasets: list, show, sample, files.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ def list_(home: Home = None, json: Json = False) -> None:
                 (
                     one.name,
                     one.dataset_uuid,
-                    f"{one.dag}.{one.job}[{one.output_index}]",
+                    _made_by(one),
                     one.storage,
                     one.last_commit,
                     one.committed_at,
@@ -108,7 +108,7 @@ def _show(found: DatasetDetail) -> None:
         [
             ("dataset", found.name or "not published"),
             ("uuid", found.dataset_uuid),
-            ("made by", f"{found.dag}.{found.job}[{found.output_index}]"),
+            ("made by", _made_by(found)),
             ("storage", found.storage),
             ("read by", found.read_roles or {"internal": "no user", "org": "everybody"}.get(found.visibility)),
             ("last commit", found.last_commit or "none yet"),
@@ -138,3 +138,7 @@ def _show(found: DatasetDetail) -> None:
             [(one.commit, one.rows, one.bytes, one.committed_at, one.task_id) for one in found.commits],
             whole=("task",),
         )
+
+
+def _made_by(one: DatasetRow | DatasetDetail) -> str:
+    return one.dag if one.job is None else f"{one.dag}.{one.job}[{one.output_index}]"

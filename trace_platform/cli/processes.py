@@ -27,7 +27,7 @@ SettingsFrom = Annotated[
 ABOUT = {
     "dispatcher": "The control plane: events become tasks, tasks become commits.",
     "worker": "Runs tasks, many at once, in one warm Spark session.",
-    "sink": "Drains buffered batches into data Postgres.",
+    "sink": "Drains buffered batches into data Postgres.",  # its verb has more to it: `cli/sink.py`
     "query": "SQL over granted datasets.",  # its verb also asks: `cli/query.py`
     "gateway": "The only public door: user API, webhooks, console.",
     "scheduler": "Fires cron sources.",
@@ -71,7 +71,7 @@ def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
         async with open_queue(settings) as queue:
             await main(process, queue, *signers, make_objects(settings), *minters)
 
-    return with_ports if name in {"dispatcher", "worker", "query"} else main
+    return with_ports if name in {"dispatcher", "worker", "sink", "query"} else main
 
 
-VERBS = {name: _verb(name) for name in ABOUT if name != "query"}
+VERBS = {name: _verb(name) for name in ABOUT if name not in {"sink", "query"}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import asyncpg
@@ -16,10 +16,19 @@ import asyncpg
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.catalog import catalog
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.declare_tables import declare_tables
 from trace_platform.dispatcher.deploy_dag import input_ids, storage_kinds
 from trace_platform.domain.catalog import PublishedDataset
-from trace_platform.domain.dag import Dag, JobOutput, dataset_ids, parse_dag
-from trace_platform.domain.ids import DagVersionId, OrgId, job_id
+from trace_platform.domain.dag import (
+    BufferedDataset,
+    Dag,
+    JobOutput,
+    Publication,
+    dataset_ids,
+    declared_ids,
+    parse_dag,
+)
+from trace_platform.domain.ids import DagVersionId, DatasetId, OrgId, job_id
 from trace_platform.errors import Conflict, InvalidDag, NotFound
 from trace_platform.store.queries import queries
 
@@ -89,7 +98,9 @@ async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID)
     row = await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag_name, version_id)
     if row is None:
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
-    known = await catalog(control.pool, org_id, control.runtimes)
+    # Without the declarations in force: an older version may lack columns that were added since, and go back to it one
+    # can. What it really contradicts is found in the transaction.
+    known = replace(await catalog(control.pool, org_id, control.runtimes), declared={})
     try:
         dag = await asyncio.to_thread(parse_dag, row["yaml"], known)
     except InvalidDag as wrong:
@@ -121,6 +132,7 @@ class _Switch:
         # Names last: a completion takes its task before its dataset, and whoever took them in the other order would
         # wait for it in a ring.
         await self._name()
+        await declare_tables(self.connection, self.org, self.dag)
         crash_point("activate_dag.before_commit")
         return done
 
@@ -147,8 +159,11 @@ class _Switch:
         return Activated(self.version, former, row["canceled"], row["made_again"])
 
     async def _name(self) -> None:
-        sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
-        named = {ids[JobOutput(one.job, one.output)]: one for one in self.dag.publish}
+        sql, ids, declared = queries("dags"), dataset_ids(self.dag, self.org), declared_ids(self.dag, self.org)
+        named: dict[DatasetId, Publication | BufferedDataset] = {
+            **{ids[JobOutput(one.job, one.output)]: one for one in self.dag.publish},
+            **{declared[one.name]: one for one in self.dag.buffered},
+        }
         names = [one.name for one in named.values()]
         await self._refuse_taking_away(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
@@ -157,7 +172,7 @@ class _Switch:
             await self.connection.execute(sql["set_name"], self.org, dataset, one.name, roles)
         kinds = storage_kinds(self.dag)
         await self.connection.execute(
-            sql["set_storage"], self.org, list(ids.values()), [str(kinds[output]) for output in ids]
+            sql["set_storage"], self.org, [ids[output] for output in kinds], [str(kind) for kind in kinds.values()]
         )
 
     async def _refuse_taking_away(self, kept: Sequence[UUID], names: Sequence[str]) -> None:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from trace_platform.dispatcher.runtimes import runtime_specs
+from trace_platform.domain.buffered import from_json
 from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset
 from trace_platform.domain.dag_graph import reach
 from trace_platform.operators.registry import specs
@@ -36,7 +38,11 @@ async def catalog(
         )
         for row in rows
     }
-    return Catalog(operators(), runtime_specs(runtimes), published)
+    declared = {
+        (row["dag_name"], row["name"]): from_json(msgspec.json.decode(row["declaration"]))
+        for row in await pool.fetch(queries("buffered")["declarations"], org_id)
+    }
+    return Catalog(operators(), runtime_specs(runtimes), published, declared)
 
 
 def operators() -> Mapping[str, OperatorSpec]:

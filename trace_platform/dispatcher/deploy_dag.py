@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.domain.catalog import Wired
 from trace_platform.domain.dag import (
     Dag,
+    DeclaredDataset,
     ForeignDataset,
     Input,
     Job,
@@ -28,17 +29,27 @@ from trace_platform.domain.dag import (
     Storage,
     config_hash,
     dataset_ids,
+    declared_ids,
     generation_ids,
     parse_dag,
 )
-from trace_platform.domain.dag_hash import lineage_hashes
+from trace_platform.domain.dag_hash import BUFFERED, lineage_hashes
 from trace_platform.domain.filters import as_json
-from trace_platform.domain.ids import DagVersionId, DatasetId, OrgId, dag_version_id, job_id
-from trace_platform.domain.places import generation_folder
+from trace_platform.domain.ids import (
+    DagVersionId,
+    DatasetId,
+    DatasetVersion,
+    LineageHash,
+    OrgId,
+    dag_version_id,
+    job_id,
+)
+from trace_platform.domain.places import buffered_table, generation_folder
 from trace_platform.errors import Conflict
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
+Own = JobOutput | DeclaredDataset
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,7 @@ class Deployed:
 
 
 async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> Deployed:
-    known = await catalog(control.pool, org_id, control.runtimes)
-    dag = await asyncio.to_thread(parse_dag, text, known)
+    dag = await _read(control, org_id, text)
     version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
     async with control.pool.acquire() as connection, connection.transaction():
         sql = queries("dags")["insert_version"]
@@ -73,15 +83,45 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
     )
 
 
+async def _read(control: Control, org_id: UUID, text: str) -> Dag:
+    """The DAG, if it can be deployed: a new version follows the declarations in force, an old one need not."""
+    known = await catalog(control.pool, org_id, control.runtimes)
+    dag = await asyncio.to_thread(parse_dag, text, replace(known, declared={}))
+    if any((dag.name, one.name) in known.declared for one in dag.buffered):
+        version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
+        if not await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag.name, version):
+            await asyncio.to_thread(parse_dag, text, known)
+    return dag
+
+
 async def input_ids(connection: Connection, org: OrgId, dag: Dag) -> Mapping[Input, UUID]:
     """The dataset behind each input; a name of another DAG is looked up as it stands now."""
-    own = dataset_ids(dag, org)
+    own: dict[Own, DatasetId] = {DeclaredDataset(name): dataset for name, dataset in declared_ids(dag, org).items()}
+    own |= dict[Own, DatasetId](dataset_ids(dag, org).items())
     foreign = {row["name"]: row["id"] for row in await connection.fetch(queries("dags")["published_datasets"], org)}
     return {each: _input_id(each, job, own, foreign) for job in dag.jobs for each in job.inputs}
 
 
 def storage_kinds(dag: Dag) -> Mapping[JobOutput, Storage]:
-    return {JobOutput(job.name, output.index): output.storage for job in dag.jobs for output in job.outputs}
+    """Of the outputs that are datasets of their own."""
+    return {
+        JobOutput(job.name, output.index): output.storage
+        for job in dag.jobs
+        for output in job.outputs
+        if output.dataset is None
+    }
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A dataset of the new version."""
+
+    dataset: DatasetId
+    generation: DatasetVersion
+    kind: Storage
+    lineage: LineageHash
+    output: JobOutput | None = None
+    """None: declared by the DAG, for any of its jobs."""
 
 
 @dataclass(frozen=True)
@@ -101,41 +141,52 @@ class _Writing:
             await self._job(job, inputs)
 
     async def _datasets(self) -> None:
-        ids, sql = dataset_ids(self.dag, self.org), queries("dags")
-        outputs, kinds = list(ids), storage_kinds(self.dag)
+        made, sql = self._made(), queries("dags")
         await self.connection.execute(
             sql["insert_datasets"],
             self.org,
             self.dag.name,
-            list(ids.values()),
-            [output.job for output in outputs],
-            [output.output for output in outputs],
-            [str(kinds[output]) for output in outputs],
+            [one.dataset for one in made],
+            [one.output.job if one.output else None for one in made],
+            [one.output.output if one.output else None for one in made],
+            [str(one.kind) for one in made],
         )
-        await self._generations(ids, kinds)
-
-    async def _generations(self, ids: Mapping[JobOutput, DatasetId], kinds: Mapping[JobOutput, Storage]) -> None:
-        sql, lineages = queries("dags"), lineage_hashes(self.dag)
-        generations = generation_ids(self.dag, self.org)
-        places = [self._place(kinds[output], dataset, generations[dataset]) for output, dataset in ids.items()]
+        places = [self._place(one) for one in made]
         await self.connection.execute(
             sql["insert_generations"],
             self.org,
-            [generations[dataset] for dataset in ids.values()],
-            list(ids.values()),
+            [one.generation for one in made],
+            [one.dataset for one in made],
             [location for location, _ in places],
             [glob for _, glob in places],
-            [lineages[output.job] for output in ids],
+            [one.lineage for one in made],
         )
+        generations = generation_ids(self.dag, self.org)
         await self.connection.execute(
             sql["insert_pointers"], self.org, self.version, list(generations), list(generations.values())
         )
 
-    def _place(self, kind: Storage, dataset: DatasetId, generation: UUID) -> tuple[str, str | None]:
+    def _made(self) -> list[_Made]:
+        """Outputs that are datasets of their own, and those that the DAG declares."""
+        ids, lineages = dataset_ids(self.dag, self.org), lineage_hashes(self.dag)
+        generations = generation_ids(self.dag, self.org)
+        own = [
+            _Made(ids[output], generations[ids[output]], kind, lineages[output.job], output)
+            for output, kind in storage_kinds(self.dag).items()
+        ]
+        declared = [
+            _Made(dataset, generations[dataset], Storage.BUFFERED, BUFFERED)
+            for dataset in declared_ids(self.dag, self.org).values()
+        ]
+        return [*own, *declared]
+
+    def _place(self, one: _Made) -> tuple[str, str | None]:
         """Where a generation lies, and which objects there are its own."""
-        if kind is Storage.PARQUET:
-            return str(generation_folder(self.bucket, dataset, generation)), "*.parquet"
-        return f"postgres_table:dataset_{str(dataset).replace('-', '_')}", None
+        if one.kind is Storage.PARQUET:
+            return str(generation_folder(self.bucket, one.dataset, one.generation)), "*.parquet"
+        if one.output is None:
+            return f"postgres_table:{buffered_table(one.generation)}", None
+        return f"postgres_table:dataset_{str(one.dataset).replace('-', '_')}", None
 
     async def _job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
@@ -187,9 +238,9 @@ class _Writing:
         return found
 
 
-def _input_id(each: Input, job: Job, own: Mapping[JobOutput, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
+def _input_id(each: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
     match each.upstream:
-        case JobOutput():
+        case JobOutput() | DeclaredDataset():
             return own[each.upstream]
         case ForeignDataset(name) if name in foreign:
             return foreign[name]

@@ -15,12 +15,14 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
+from trace_platform.dispatcher.loops.clear_batches import ClearBatches
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.forget import Forget
 from trace_platform.dispatcher.loops.hear_others import HearOthers
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import Loop, run_loop, stopped
+from trace_platform.dispatcher.loops.owe_batches import OweBatches
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retain import Retain
@@ -110,6 +112,16 @@ def loops(control: Control, settings: Settings) -> list[Loop]:
             ("retire", Retire(control), Bell()),
             ("janitor", Janitor(control), Bell()),
             ("retain", Retain(control, timedelta(days=settings.dispatcher.replaced_kept_days)), Bell()),
+            (
+                "batches",
+                ClearBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
+                Bell(),
+            ),
+            (
+                "owe_batches",
+                OweBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
+                Bell(),
+            ),
             ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
             ("reconcile", Reconciler(control, settings.loops), Bell()),
         )

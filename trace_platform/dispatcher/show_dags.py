@@ -47,7 +47,10 @@ def _job(one: JobShown) -> JobRow:
         operator=one.operator,
         source=one.source_kind,
         source_state=one.source_state,
-        inputs=[_named(each, f"{each['job']}[{each['output']}]") for each in one.inputs],
+        inputs=[
+            _named(each, f"{each['job']}[{each['output']}]" if each["job"] else str(each["dataset_uuid"]))
+            for each in one.inputs
+        ],
         outputs=[_named(each, f"{one.name}[{index}]") for index, each in enumerate(one.outputs)],
         queued=one.queued,
         in_flight=one.in_flight,

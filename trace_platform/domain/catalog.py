@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from trace_platform.domain.buffered import Declaration
 from trace_platform.domain.dag_model import RunDefaults, SourceKind, Storage
 from trace_platform.domain.suggest import closest
 
@@ -108,6 +109,8 @@ class Catalog:
     runtimes: Mapping[str, RuntimeSpec]
     published: Mapping[str, PublishedDataset] = field(default_factory=dict)
     """Names published in the org now, the DAG's own earlier version included."""
+    declared: Mapping[tuple[str, str], Declaration] = field(default_factory=dict)
+    """By DAG and name: the declarations of buffered datasets in force, which a new one must follow."""
 
 
 def checked_by(model: type[BaseModel]) -> ConfigCheck:

@@ -13,13 +13,16 @@ from trace_platform.domain.dag_hash import (
     canonical_json,
     config_hash,
     dataset_ids,
+    declared_ids,
     generation_ids,
     hash_yaml,
 )
 from trace_platform.domain.dag_model import (
     Activation,
     Bootstrap,
+    BufferedDataset,
     Dag,
+    DeclaredDataset,
     ExecutionStrategy,
     ForeignDataset,
     Input,
@@ -44,7 +47,9 @@ from trace_platform.errors import InvalidDag, Problem
 __all__ = [
     "Activation",
     "Bootstrap",
+    "BufferedDataset",
     "Dag",
+    "DeclaredDataset",
     "ExecutionStrategy",
     "ForeignDataset",
     "Input",
@@ -63,6 +68,7 @@ __all__ = [
     "UpdateStrategy",
     "config_hash",
     "dataset_ids",
+    "declared_ids",
     "downstream_of",
     "generation_ids",
     "job_order",
@@ -79,7 +85,7 @@ def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
     root, found = read_yaml(text)
     problems = Problems(root, found)
     draft = read_dag(root, problems, catalog.runtimes)
-    jobs, publish = check_dag(draft, catalog, problems)
+    jobs, publish, buffered = check_dag(draft, catalog, problems)
     problems.raise_if_any()
     canonical = canonical_json(plain(root))
-    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical))
+    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical), buffered)

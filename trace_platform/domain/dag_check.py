@@ -6,6 +6,7 @@ from trace_platform.domain.catalog import Catalog, OperatorSpec, RuntimeSpec
 from trace_platform.domain.dag_draft import JobDraft, OutputDraft
 from trace_platform.domain.dag_model import Activation, Output, SourceKind, Storage, UpdateStrategy
 from trace_platform.domain.dag_problems import Problems
+from trace_platform.domain.ids import DatasetName
 
 _TRUSTED = RuntimeSpec()
 
@@ -144,9 +145,22 @@ def _outputs(
         reason = f"operator {draft.job.operator!r} has {operator.outputs} outputs, not {len(drafts)}"
         problems.add((*draft.path, "outputs"), "bad_count", reason)
     return tuple(
-        Output(index, output.name, _storage(draft, output, operator, runtime, problems))
+        _declared(draft, index, output, operator, problems)
+        if output.dataset is not None
+        else Output(index, output.name, _storage(draft, output, operator, runtime, problems))
         for index, output in enumerate(drafts)
     )
+
+
+def _declared(
+    draft: JobDraft, index: int, output: OutputDraft, operator: OperatorSpec | None, problems: Problems
+) -> Output:
+    """Into a declared dataset; how rows get into it is not the job's affair."""
+    if operator is not None and Storage.BUFFERED not in operator.storages:
+        reason = f"operator {draft.job.operator!r} does not write buffered datasets"
+        hint = f"one of: {', '.join(operator.storages)}"
+        problems.add((*output.path, "dataset"), "storage_not_allowed", reason, hint)
+    return Output(index, output.name, Storage.BUFFERED, DatasetName(output.dataset or ""))
 
 
 def _default_outputs(draft: JobDraft, operator: OperatorSpec | None) -> tuple[OutputDraft, ...]:
@@ -168,19 +182,22 @@ def _storage(
             problems.add(output.path, "storage_not_allowed", _why_none(draft, able, runtime))
         return fitting[0] if fitting else Storage.PARQUET
     reason = _why_not(output.storage, draft.job.update_strategy, runtime)
+    code, hint = "storage_not_allowed", f"one of: {', '.join(fitting)}" if fitting else None
     if output.storage not in able:
         reason = f"operator {draft.job.operator!r} does not write {output.storage}"
+    elif output.storage is Storage.BUFFERED:
+        code = "not_declared"
+        hint = f"declare {output.name} there, and write into it by outputs: [{{dataset: {output.name}}}]"
     if reason is not None:
-        hint = f"one of: {', '.join(fitting)}" if fitting else None
-        problems.add((*output.path, "storage"), "storage_not_allowed", reason, hint)
+        problems.add((*output.path, "storage"), code, reason, hint)
     return output.storage
 
 
 def _why_not(storage: Storage, strategy: UpdateStrategy, runtime: RuntimeSpec) -> str | None:
     if storage is Storage.PARQUET and strategy is UpdateStrategy.APPEND:
         return "Parquet outputs are replaced, never appended to"
-    if storage is Storage.BUFFERED and strategy is UpdateStrategy.REPLACE:
-        return "buffered outputs are appended to, never replaced"
+    if storage is Storage.BUFFERED:
+        return "a buffered dataset is declared in `publish`, which says what its rows are"
     if storage is Storage.POSTGRES and runtime.untrusted:
         return "untrusted code never writes to Postgres itself"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trace_platform.domain.dag_buffered import BufferedDraft
 from trace_platform.domain.dag_model import Job, Storage
 from trace_platform.domain.dag_yaml import Path
 from trace_platform.domain.filters import Filter
@@ -34,6 +35,8 @@ class OutputDraft:
     path: Path
     name: str
     storage: Storage | None
+    dataset: str | None = None
+    """The declared dataset that it writes to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,4 @@ class DagDraft:
     name: DagName
     jobs: tuple[JobDraft, ...]
     publish: tuple[PublicationDraft, ...]
+    buffered: tuple[BufferedDraft, ...] = ()

@@ -44,10 +44,21 @@ FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bootstrap": ("reset_outputs",),
         "inputs": ("from", "where", "name", "trigger"),
         "from": ("job", "output", "dataset"),
-        "outputs": ("name", "storage"),
+        "outputs": ("name", "storage", "dataset"),
         "scaling": ("max_concurrency",),
         "retry": ("backoff", "max_backoff"),
         "udf": ("bundle", "sha256", "handler"),
-        "publish": ("name", "job", "output", "read_roles"),
+        "publish": (
+            "name",
+            "job",
+            "output",
+            "read_roles",
+            "storage",
+            "write_mode",
+            "columns",
+            "unique_key",
+            "indexes",
+        ),
+        "column": ("type", "nullable"),
     }
 )

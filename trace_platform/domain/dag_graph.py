@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from trace_platform.domain.dag_model import Dag, JobOutput
+from trace_platform.domain.dag_model import Dag, DeclaredDataset, Input, JobOutput
 from trace_platform.domain.ids import JobName
 
 N = TypeVar("N", bound=str)
@@ -63,9 +63,17 @@ def reverse(neighbours: Mapping[N, Iterable[N]]) -> dict[N, set[N]]:
 
 
 def _upstream(dag: Dag) -> dict[JobName, list[JobName]]:
-    return {
-        job.name: [each.upstream.job for each in job.inputs if isinstance(each.upstream, JobOutput)] for job in dag.jobs
-    }
+    return {job.name: [feeder for each in job.inputs for feeder in _feeders(dag, each)] for job in dag.jobs}
+
+
+def _feeders(dag: Dag, each: Input) -> Sequence[JobName]:
+    match each.upstream:
+        case JobOutput(job):
+            return (job,)
+        case DeclaredDataset(name):
+            return dag.writers(name)
+        case _:
+            return ()
 
 
 def _take_ready(waiting: dict[N, set[N]], places: Mapping[N, int]) -> list[N]:

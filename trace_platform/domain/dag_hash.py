@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from trace_platform.domain.dag_graph import job_order
-from trace_platform.domain.dag_model import Dag, ForeignDataset, Input, Job, JobOutput
+from trace_platform.domain.dag_model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput
 from trace_platform.domain.filters import as_json
 from trace_platform.domain.ids import (
     ConfigHash,
     DatasetId,
+    DatasetName,
     DatasetVersion,
     JobName,
     LineageHash,
     OrgId,
     YamlHash,
     dataset_id,
+    declared_dataset_id,
     generation_id,
 )
+
+BUFFERED: Final = LineageHash("buffered")
+"""Of every declared dataset: it has one generation for good, which no change of its writers empties."""
 
 
 def canonical_json(data: Any) -> str:
@@ -45,7 +50,7 @@ def config_hash(job: Job) -> ConfigHash:
         "config": job.config,
         "bundle": None if job.udf is None else [job.udf.sha256, job.udf.handler],
         "inputs": [_wire(each) for each in job.inputs],
-        "outputs": [output.storage for output in job.outputs],
+        "outputs": [output.dataset or output.storage for output in job.outputs],
         "update_strategy": job.update_strategy,
         "unique_key": job.unique_key,
         "execution_strategy": job.execution_strategy,
@@ -54,18 +59,28 @@ def config_hash(job: Job) -> ConfigHash:
 
 
 def dataset_ids(dag: Dag, org: OrgId) -> dict[JobOutput, DatasetId]:
-    """Every output of every job is a dataset."""
+    """Every output of every job is a dataset of its own, or a declared one that others may write too."""
+    declared = declared_ids(dag, org)
     return {
-        JobOutput(job.name, output.index): dataset_id(org, dag.name, job.name, output.index)
+        JobOutput(job.name, output.index): (
+            dataset_id(org, dag.name, job.name, output.index) if output.dataset is None else declared[output.dataset]
+        )
         for job in dag.jobs
         for output in job.outputs
     }
 
 
+def declared_ids(dag: Dag, org: OrgId) -> dict[DatasetName, DatasetId]:
+    return {one.name: declared_dataset_id(org, dag.name, one.name) for one in dag.buffered}
+
+
 def generation_ids(dag: Dag, org: OrgId) -> dict[DatasetId, DatasetVersion]:
     """The generation of each dataset that this version of the DAG serves."""
-    lineages = lineage_hashes(dag)
-    return {dataset: generation_id(dataset, lineages[output.job]) for output, dataset in dataset_ids(dag, org).items()}
+    lineages, declared = lineage_hashes(dag), set(declared_ids(dag, org).values())
+    return {
+        dataset: generation_id(dataset, BUFFERED if dataset in declared else lineages[output.job])
+        for output, dataset in dataset_ids(dag, org).items()
+    } | {dataset: generation_id(dataset, BUFFERED) for dataset in declared}
 
 
 def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
@@ -73,7 +88,8 @@ def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
     lineages: dict[JobName, LineageHash] = {}
     for name in job_order(dag):
         job = jobs[name]
-        # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation.
+        # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation. And a
+        # declared dataset stays what it is, whoever writes it.
         above = [lineages[each.upstream.job] for each in job.inputs if isinstance(each.upstream, JobOutput)]
         lineages[name] = LineageHash(_sha256(canonical_json([config_hash(job), above])))
     return lineages
@@ -83,7 +99,7 @@ def _wire(each: Input) -> dict[str, Any]:
     match each.upstream:
         case JobOutput(job, output):
             upstream: list[Any] = ["job", job, output]
-        case ForeignDataset(name):
+        case DeclaredDataset(name) | ForeignDataset(name):
             upstream = ["dataset", name]
         case _:
             assert_never(each.upstream)

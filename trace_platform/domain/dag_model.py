@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from trace_platform.domain.buffered import Declaration
 from trace_platform.domain.filters import Filter
 from trace_platform.domain.ids import DagName, DatasetName, JobName, YamlHash
 from trace_platform.domain.pressure import Priority
@@ -61,6 +62,8 @@ class Output:
     index: int
     name: str
     storage: Storage
+    dataset: DatasetName | None = None
+    """The declared dataset that it writes to; None: one of its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,9 +82,16 @@ class ForeignDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredDataset:
+    """A buffered dataset that this DAG declares, whoever of its jobs writes it."""
+
+    name: DatasetName
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     name: str
-    upstream: JobOutput | ForeignDataset
+    upstream: JobOutput | DeclaredDataset | ForeignDataset
     where: Filter | None = None
     trigger: bool = True
     """Whether its updates make tasks; without, it is only read."""
@@ -164,6 +174,15 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferedDataset:
+    """A table with many writers, which the sink fills."""
+
+    name: DatasetName
+    declaration: Declaration
+    read_roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Dag:
     name: DagName
     jobs: tuple[Job, ...]
@@ -172,6 +191,11 @@ class Dag:
     canonical: str
     """The document as JSON with sorted keys: what is left when comments, order of keys and quoting are taken away."""
     yaml_hash: YamlHash
+    buffered: tuple[BufferedDataset, ...] = ()
 
     def job(self, name: JobName) -> Job:
         return {job.name: job for job in self.jobs}[name]
+
+    def writers(self, dataset: DatasetName) -> tuple[JobName, ...]:
+        """The jobs that write a declared dataset."""
+        return tuple(job.name for job in self.jobs if any(one.dataset == dataset for one in job.outputs))

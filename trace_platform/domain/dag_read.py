@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from trace_platform.domain.catalog import RuntimeSpec
+from trace_platform.domain.dag_buffered import MARKS, BufferedDraft, read_declaration
 from trace_platform.domain.dag_draft import DagDraft, InputDraft, JobDraft, OutputDraft, PublicationDraft, Reference
 from trace_platform.domain.dag_form import ANY_TEXT, DAY, NAME, Form, Shape, read_entries, read_text, refuse
 from trace_platform.domain.dag_model import (
@@ -55,12 +56,14 @@ def read_dag(root: Node, problems: Problems, runtimes: Mapping[str, RuntimeSpec]
     jobs = form.items("jobs")
     if isinstance(form.node("jobs"), Items) and not 1 <= len(jobs) <= MAX_JOBS:
         problems.add(("jobs",), "bad_count", f"{len(jobs)} jobs", f"a DAG has 1 to {MAX_JOBS} jobs")
+    published = _publish(form)
     return DagDraft(
         name=DagName(form.text("name", NAME, "")),
         jobs=tuple(
             draft for node, path in jobs[:MAX_JOBS] if (draft := _job_at(node, path, problems, defaults, runtimes))
         ),
-        publish=_publish(form),
+        publish=tuple(one for one in published if isinstance(one, PublicationDraft)),
+        buffered=tuple(one for one in published if isinstance(one, BufferedDraft)),
     )
 
 
@@ -316,11 +319,23 @@ def _output(node: Node, path: Path, problems: Problems) -> OutputDraft:
     if not isinstance(node, Entries):
         return OutputDraft(path, read_text(node, path, NAME, problems) or "", None)
     form = Form("outputs", node, path, problems)
+    if "dataset" in form.given:
+        return _declared_output(form)
     form.require("name")
     return OutputDraft(path, form.text("name", NAME, ""), form.choice("storage", Storage, None))
 
 
-def _publish(form: Form) -> tuple[PublicationDraft, ...]:
+def _declared_output(form: Form) -> OutputDraft:
+    """Into a dataset that `publish` declares: what it is called and how it lies is said there."""
+    for name in ("name", "storage"):
+        if name in form.given:
+            reason = f"`{name}` is given by the dataset's declaration"
+            form.problems.add((*form.path, name), "not_for_this", reason, "remove it", on_key=True)
+    dataset = form.text("dataset", NAME, "")
+    return OutputDraft(form.path, dataset, None, dataset)
+
+
+def _publish(form: Form) -> tuple[PublicationDraft | BufferedDraft, ...]:
     node = form.node("publish")
     if not isinstance(node, Entries):
         drafts = [_publication(item, path, form.problems) for item, path in form.items("publish")]
@@ -334,7 +349,9 @@ def _publish(form: Form) -> tuple[PublicationDraft, ...]:
     return tuple(draft for draft in named if draft is not None)
 
 
-def _publication(node: Node, path: Path, problems: Problems, name: str | None = None) -> PublicationDraft | None:
+def _publication(
+    node: Node, path: Path, problems: Problems, name: str | None = None
+) -> PublicationDraft | BufferedDraft | None:
     entries = read_entries(node, path, problems)
     if entries is None:
         return None
@@ -344,5 +361,7 @@ def _publication(node: Node, path: Path, problems: Problems, name: str | None = 
     elif name is None:
         form.require("name")
         name = form.text("name", NAME, None)
+    if MARKS & form.given:
+        return read_declaration(form, name, form.texts("read_roles", ROLE))
     form.require("job")
     return PublicationDraft(path, name, _reference(form), form.texts("read_roles", ROLE))

@@ -6,19 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trace_platform.domain.catalog import Catalog, Wired
+from trace_platform.domain.dag_buffered import BufferedDraft, check_follows
 from trace_platform.domain.dag_check import check_job
 from trace_platform.domain.dag_draft import DagDraft, InputDraft, JobDraft, PublicationDraft, Reference
 from trace_platform.domain.dag_graph import sort
-from trace_platform.domain.dag_model import ForeignDataset, Input, Job, JobOutput, Output, Publication
+from trace_platform.domain.dag_model import (
+    BufferedDataset,
+    DeclaredDataset,
+    ForeignDataset,
+    Input,
+    Job,
+    JobOutput,
+    Output,
+    Publication,
+)
 from trace_platform.domain.dag_problems import Problems
 from trace_platform.domain.dag_yaml import Path
 from trace_platform.domain.ids import DatasetName, JobName
 
 Outputs = Mapping[JobName, Sequence[Output]]
+Upstream = JobOutput | DeclaredDataset | ForeignDataset
 
 
-def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> tuple[tuple[Job, ...], tuple[Publication, ...]]:
-    """The jobs, wired, and the publications; what is wrong goes to `problems`, and then neither may be used."""
+Checked = tuple[tuple[Job, ...], tuple[Publication, ...], tuple[BufferedDataset, ...]]
+
+
+def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
+    """The jobs, wired, publications and declarations; what is wrong goes to `problems`, and then none may be used."""
     outputs_of = [check_job(job, catalog, problems) for job in draft.jobs]
     _check_names(draft.jobs, problems)
     known: dict[JobName, Sequence[Output]] = {}
@@ -26,7 +40,9 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> tuple[tu
         if job.job.name:
             known.setdefault(job.job.name, outputs)
     publish = _publications(draft, known, catalog, problems)
-    wiring = _Wiring(draft, known, publish, catalog, problems)
+    buffered = _declarations(draft, publish, catalog, problems)
+    _check_writers(draft.jobs, buffered, problems)
+    wiring = _Wiring(draft, known, publish, buffered, catalog=catalog, problems=problems)
     jobs = tuple(
         replace(job.job, inputs=wiring.inputs(job), outputs=outputs)
         for job, outputs in zip(draft.jobs, outputs_of, strict=True)
@@ -34,7 +50,7 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> tuple[tu
     wiring.check_cycles()
     for each, wired in zip(draft.jobs, jobs, strict=True):
         _check_wiring(each, wired, catalog, problems)
-    return jobs, tuple(publish)
+    return jobs, tuple(publish), tuple(buffered)
 
 
 def _check_wiring(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:
@@ -67,12 +83,39 @@ def _publications(draft: DagDraft, known: Outputs, catalog: Catalog, problems: P
             continue
         publication = Publication(DatasetName(each.name), target.job, target.output, each.read_roles)
         _check_publication(each, publication, found, problems)
-        owner = catalog.published.get(each.name)
-        if owner is not None and owner.dag != draft.name:
-            reason = f"DAG {owner.dag!r} already publishes {each.name!r}"
-            _at_name(each, "published_elsewhere", reason, "choose another name", problems)
+        _check_owner(each, draft, catalog, problems)
         found.append(publication)
     return found
+
+
+def _check_owner(each: PublicationDraft | BufferedDraft, draft: DagDraft, catalog: Catalog, problems: Problems) -> None:
+    owner = catalog.published.get(each.name or "")
+    if owner is not None and owner.dag != draft.name:
+        reason = f"DAG {owner.dag!r} already publishes {each.name!r}"
+        _at_name(each, "published_elsewhere", reason, "choose another name", problems)
+
+
+def _declarations(
+    draft: DagDraft, publish: Sequence[Publication], catalog: Catalog, problems: Problems
+) -> list[BufferedDataset]:
+    found: list[BufferedDataset] = []
+    for each in draft.buffered:
+        if each.name is None:
+            continue
+        if each.name in {*(one.name for one in publish), *(one.name for one in found)}:
+            _at_name(each, "duplicate_published", f"{each.name!r} is published twice", "rename one", problems)
+        _check_owner(each, draft, catalog, problems)
+        check_follows(each, catalog.declared.get((draft.name, each.name)), problems)
+        found.append(BufferedDataset(DatasetName(each.name), each.declaration, each.read_roles))
+    return found
+
+
+def _check_writers(jobs: Sequence[JobDraft], declared: Sequence[BufferedDataset], problems: Problems) -> None:
+    names = [one.name for one in declared]
+    for job in jobs:
+        for output in job.outputs or ():
+            if output.dataset and output.dataset not in names:
+                problems.unknown((*output.path, "dataset"), "dataset", output.dataset, names)
 
 
 def _check_publication(
@@ -86,7 +129,9 @@ def _check_publication(
             problems.add((*draft.path, "job"), "published_twice", reason, "a dataset has one name")
 
 
-def _at_name(draft: PublicationDraft, code: str, reason: str, suggestion: str, problems: Problems) -> None:
+def _at_name(
+    draft: PublicationDraft | BufferedDraft, code: str, reason: str, suggestion: str, problems: Problems
+) -> None:
     in_list = isinstance(draft.path[-1], int)
     problems.add((*draft.path, "name") if in_list else draft.path, code, reason, suggestion, on_key=not in_list)
 
@@ -120,10 +165,21 @@ def _output_index(reference: Reference, outputs: Sequence[Output], problems: Pro
 
 class _Wiring:
     def __init__(
-        self, draft: DagDraft, known: Outputs, publish: Sequence[Publication], catalog: Catalog, problems: Problems
+        self,
+        draft: DagDraft,
+        known: Outputs,
+        publish: Sequence[Publication],
+        buffered: Sequence[BufferedDataset],
+        *,
+        catalog: Catalog,
+        problems: Problems,
     ) -> None:
         self._known = known
         self._own = {publication.name: publication for publication in publish}
+        self._writers = {
+            one.name: [job for job, outputs in known.items() if any(each.dataset == one.name for each in outputs)]
+            for one in buffered
+        }
         self._foreign = {name: spec for name, spec in catalog.published.items() if spec.dag != draft.name}
         self._problems = problems
         self._edges: dict[str, dict[str, Path]] = {}
@@ -154,35 +210,51 @@ class _Wiring:
         """Foreign datasets as nodes of the graph: what they are made from may be what we publish."""
         read = {node for reads in self._edges.values() for node in reads}
         return {
-            _foreign_node(name): {self._own[DatasetName(each)].job for each in spec.upstream if each in self._own}
+            _foreign_node(name): {job for each in spec.upstream for job in self._makers(DatasetName(each))}
             for name, spec in self._foreign.items()
             if _foreign_node(name) in read
         }
 
-    def _upstream(self, reference: Reference) -> JobOutput | ForeignDataset | None:
+    def _makers(self, name: DatasetName) -> Sequence[str]:
+        """Who of this DAG writes what it publishes by this name."""
+        return (self._own[name].job,) if name in self._own else self._writers.get(name, ())
+
+    def _upstream(self, reference: Reference) -> Upstream | None:
         if reference.dataset is None:
             return _job_output(reference, self._known, self._problems)
         name = DatasetName(reference.dataset)
         if name in self._own:
             return JobOutput(self._own[name].job, self._own[name].output)
+        if name in self._writers:
+            return DeclaredDataset(name)
         if name in self._foreign:
             return ForeignDataset(name)
         path = (*reference.path, "dataset")
-        self._problems.unknown(path, "dataset", name, [*self._own, *self._foreign])
+        self._problems.unknown(path, "dataset", name, [*self._own, *self._writers, *self._foreign])
         return None
 
-    def _note_edge(self, draft: JobDraft, upstream: JobOutput | ForeignDataset, each: InputDraft) -> bool:
-        if isinstance(upstream, JobOutput) and upstream.job == draft.job.name:
+    def _note_edge(self, draft: JobDraft, upstream: Upstream, each: InputDraft) -> bool:
+        feeders = self._feeders(upstream)
+        if draft.job.name in feeders:
             self._problems.add((*each.path, "from"), "self_input", "the job reads its own output", "remove this input")
             return False
-        node = upstream.job if isinstance(upstream, JobOutput) else _foreign_node(upstream.name)
-        self._edges.setdefault(draft.job.name, {}).setdefault(node, (*each.path, "from"))
+        for node in feeders:
+            self._edges.setdefault(draft.job.name, {}).setdefault(node, (*each.path, "from"))
         return True
 
-    def _name_of(self, upstream: JobOutput | ForeignDataset) -> str:
-        if isinstance(upstream, ForeignDataset):
-            return upstream.name
-        return self._known[upstream.job][upstream.output].name
+    def _feeders(self, upstream: Upstream) -> Sequence[str]:
+        match upstream:
+            case JobOutput(job):
+                return (job,)
+            case DeclaredDataset(name):
+                return self._writers[name]
+            case ForeignDataset(name):
+                return (_foreign_node(name),)
+
+    def _name_of(self, upstream: Upstream) -> str:
+        if isinstance(upstream, JobOutput):
+            return self._known[upstream.job][upstream.output].name
+        return upstream.name
 
     def _check_name(self, inputs: Sequence[Input], each: InputDraft) -> None:
         name = inputs[-1].name

@@ -56,6 +56,11 @@ def dataset_id(org: OrgId, dag: DagName, job: JobName, output_index: int) -> Dat
     return DatasetId(_made_from("dataset", str(org), dag, job, output_index))
 
 
+def declared_dataset_id(org: OrgId, dag: DagName, name: DatasetName) -> DatasetId:
+    """Of a dataset that no job owns: the DAG declares it by name, and any of its jobs may write it."""
+    return DatasetId(_made_from("declared_dataset", str(org), dag, name))
+
+
 def generation_id(dataset: DatasetId, lineage: LineageHash) -> DatasetVersion:
     """A new generation exactly when the producing job, or anything upstream of it, would produce other bytes."""
     return DatasetVersion(_made_from("generation", str(dataset), lineage))

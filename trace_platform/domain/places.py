@@ -10,9 +10,23 @@ from uuid import UUID
 
 from trace_platform.domain.objects import Folder
 
+TABLE: Final = "postgres_table:"
+"""What the location of a generation in Postgres begins with."""
+BUFFERED_SCHEMA: Final = "buffered"
+
 
 def generation_folder(bucket: str, dataset: UUID, generation: UUID) -> Folder:
     return Folder(bucket, ("datasets", str(dataset), str(generation)))
+
+
+def buffered_table(generation: UUID) -> str:
+    """The table that holds a buffered dataset, within data Postgres."""
+    return f"{BUFFERED_SCHEMA}.b_{generation.hex}"
+
+
+def is_buffered(storage_location: str | None) -> bool:
+    """Whether a generation lies in a table that the sink fills."""
+    return (storage_location or "").startswith(f"{TABLE}{BUFFERED_SCHEMA}.")
 
 
 SCRATCH: Final = "scratch"

@@ -32,7 +32,7 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
             f"/internal/v1{path}",
             user,
             query=request.url.query,
-            body=await body_of(request),
+            body=await body_of(request, call.most_bytes),
             content_type=_content_type(request),
         )
         return relayed(answer, "the Dispatcher")
@@ -41,12 +41,12 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
     return endpoint
 
 
-async def body_of(request: Request) -> bytes:
+async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+        if len(body) > most:
+            raise InvalidRequest(f"the body is larger than {most} bytes", where="")
     return bytes(body)
 
 

@@ -72,6 +72,22 @@ class Metrics:
             registry=registry,
         )
         self.in_hand = Gauge("trace_worker_tasks_in_hand", "Tasks this worker runs now.", registry=registry)
+        self.sink_batches = Counter(
+            "trace_sink_batches", "Batches this sink has dealt with.", ("outcome",), registry=registry
+        )
+        self.sink_rows = Counter("trace_sink_rows", "Rows of batches that are in their table.", registry=registry)
+        self.sink_seconds = Histogram(
+            "trace_sink_group_seconds",
+            "Time to stage and merge one group of batches.",
+            buckets=LONG_SECONDS,
+            registry=registry,
+        )
+        self.sink_lag = Histogram(
+            "trace_sink_lag_seconds",
+            "From a batch's publish to its rows in the table.",
+            buckets=LONG_SECONDS,
+            registry=registry,
+        )
         self.told = Told()
         registry.register(self.told)
 

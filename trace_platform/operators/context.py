@@ -18,12 +18,16 @@ from trace_platform.contracts import (
     EventBody,
     FilesAnswer,
     InvalidationBody,
+    OutputRef,
     TaskPayload,
 )
-from trace_platform.domain.event import LabelScope, RangeScope, Scope
+from trace_platform.domain.event import CursorScope, LabelScope, RangeScope, Scope
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, subtract
 from trace_platform.errors import InvalidRequest
-from trace_platform.operators.inputs import Input
+from trace_platform.operators.buffers import Buffer
+from trace_platform.operators.inputs import Input, Table
 from trace_platform.operators.outcome import say, scope_of
 from trace_platform.operators.outputs import Output
 from trace_platform.ports import ObjectStore
@@ -56,6 +60,14 @@ class TaskDoor(Protocol):
 
         Returns when it is; waits out an outage.
         """
+        ...
+
+    def buffer_folder(self, dataset: UUID) -> Folder:
+        """Where this attempt's batches for a buffered dataset go."""
+        ...
+
+    def publish(self, dataset: UUID, batch_uri: str, content_type: str, rows: int, size: int) -> None:
+        """Hand a batch to the sink. Returns when it is on its way; waits out an outage."""
         ...
 
     def report(self, progress: Mapping[str, Any]) -> None:
@@ -100,14 +112,26 @@ class TaskContext(Generic[C]):
         """In the order of the DAG."""
         span = self.scope.span if isinstance(self.scope, RangeScope) else None
         label = self.scope.label if isinstance(self.scope, LabelScope) else None
-        return [Input(ref, self.session, self.objects, self.door, span, label) for ref in self.task.inputs]
+        cursor = self.scope.cursor if isinstance(self.scope, CursorScope) else None
+        table = Table(self.resources.data_dsn, self.org_id, cursor)
+        return [Input(ref, self.session, self.objects, self.door, span, label, table) for ref in self.task.inputs]
 
     @cached_property
     def outputs(self) -> Sequence[Output]:
-        return [
-            Output(ref, self.task.task_id, self.task.attempt, self.objects, self.task.job.name)
-            for ref in self.task.outputs
-        ]
+        return [self._output(ref) for ref in self.task.outputs]
+
+    def _output(self, ref: OutputRef) -> Output:
+        task = self.task
+        if is_buffered(ref.storage_location):
+            return Buffer(ref, task.task_id, task.attempt, self.objects, task.job.name, door=self.door)
+        return Output(ref, task.task_id, task.attempt, self.objects, task.job.name)
+
+    def buffer(self, name: str) -> Output:
+        """The output into the buffered dataset of this name."""
+        for one in self.outputs:
+            if isinstance(one, Buffer) and one.ref.name == name:
+                return one
+        raise InvalidRequest(f"the job does not write to a buffered dataset {name!r}", where="/outputs")
 
     @property
     def state(self) -> Mapping[str, Any]:

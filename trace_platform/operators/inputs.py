@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
@@ -12,6 +12,7 @@ import msgspec
 from trace_platform.contracts import FilesAnswer, InputRef
 from trace_platform.domain.filters import from_json
 from trace_platform.domain.objects import SCHEME, Folder, ObjectName
+from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidRequest, Unavailable
 from trace_platform.markers import ColumnEntry
@@ -29,6 +30,16 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True)
+class Table:
+    """How a buffered input is read: through data Postgres, the organisation's rows alone."""
+
+    dsn: str = field(repr=False, default="")
+    org_id: UUID | None = None
+    cursor: int | None = None
+    """The publish that made the task, if one did."""
+
+
+@dataclass(frozen=True)
 class Input:
     ref: InputRef
     session: SparkSession | None
@@ -37,6 +48,7 @@ class Input:
     span: Range | None
     label: str | None = None
     """The task's part, if it has a name instead of a range."""
+    table: Table = Table()
 
     @property
     def name(self) -> str:
@@ -58,6 +70,8 @@ class Input:
 
         With `whole`, all rows.
         """
+        if is_buffered(self.ref.storage_location):
+            return self.narrowed(self._rows(whole=whole), None if whole else span)
         if not self.has_files:
             raise InvalidRequest(f"{self.name} is not made of files", where="/inputs")
         if not whole and span is None and label is None and self.ref.trigger:
@@ -69,6 +83,19 @@ class Input:
             kept = [one for one in found.partitions if one.partition_key == label]
             found = msgspec.structs.replace(found, partitions=kept)
         return self.narrowed(read_listed(self.spark, self.objects, found), None if whole else span)
+
+    def _rows(self, *, whole: bool) -> DataFrame:
+        """Of a buffered dataset, as its table is now: what the publish that made the task has set, or all of it."""
+        from trace_platform.spark.buffered_reader import read_buffered
+
+        columns = self.door.files(self.ref.dataset_uuid, None).columns
+        if columns is None or self.table.org_id is None:
+            raise Unavailable(f"{self.name} has no table yet", where="/inputs")
+        cursor = self.table.cursor if self.ref.trigger and not whole else None
+        known = msgspec.convert(list(columns), list[ColumnEntry])
+        return read_buffered(
+            self.spark, self.table.dsn, self.ref.dataset_version, known, org_id=self.table.org_id, publish_seq=cursor
+        )
 
     def narrowed(self, frame: DataFrame, span: Range | None) -> DataFrame:
         from trace_platform.spark.filter_column import as_column

@@ -42,7 +42,9 @@ class Config(Settings):
         return name
 
 
-SPEC = OperatorSpec(checked_by(Config), frozenset({ON_WORKERS}), outputs=Count(1, None), storages=(Storage.PARQUET,))
+SPEC = OperatorSpec(
+    checked_by(Config), frozenset({ON_WORKERS}), outputs=Count(1, None), storages=(Storage.PARQUET, Storage.BUFFERED)
+)
 
 
 @dataclass(frozen=True)

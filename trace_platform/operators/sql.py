@@ -49,7 +49,7 @@ def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSo
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
-    storages=(Storage.PARQUET,),
+    storages=(Storage.PARQUET, Storage.BUFFERED),
     check_wiring=check_wiring,
     column_lineage=column_lineage,
 )

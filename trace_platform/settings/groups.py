@@ -235,7 +235,9 @@ class LoopSettings(Group):
         60.0, "What is younger than this is still on its usual way, and left alone.", unit="s", ge=0
     )
     lost_wake_up_seconds: float = setting(
-        300.0, "A woken task that nobody has claimed for so long, and whose message is gone, is woken again.", unit="s"
+        300.0,
+        "A woken task that nobody has claimed for so long, and whose message is gone, is woken again; so is a batch.",
+        unit="s",
     )
 
 
@@ -314,6 +316,32 @@ class WorkerSettings(Group):
     )
     files_folder: Path | None = setting(
         None, "Where the files lie that jobs may read (`read_files`); unset: they may read none.", unit="folder"
+    )
+
+
+class SinkSettings(Group):
+    """The sink: how much it takes at once, and what it refuses."""
+
+    batch_bytes: int = setting(
+        16 * 1024 * 1024, "A larger batch is refused: a producer cuts its rows into several.", unit="bytes", ge=1024
+    )
+    line_bytes: int = setting(
+        1024 * 1024, "A longer line of JSON is refused: a row is no document.", unit="bytes", ge=1024
+    )
+    messages: int = setting(
+        32, "Batches taken from the queue at once, and read in one Spark job.", ge=1, le=500, unit="count"
+    )
+    tasks: int = setting(
+        4, "Spark tasks that read one group; about twice the cores that Spark has.", unit="count", ge=1, le=500
+    )
+    groups: int = setting(
+        2, "Groups of batches in hand at once: while one is merged, the next is read.", unit="count", ge=1, le=16
+    )
+    driver_memory: str = setting(
+        "512m", "Heap of the process that drives its Spark; rows pass by it.", unit="JVM size", pattern=r"^\d+[mg]$"
+    )
+    batches_kept_seconds: int = setting(
+        3600, "How long a batch stays in the object store after its rows are committed; dead ones stay.", unit="s", ge=0
     )
 
 

@@ -34,6 +34,7 @@ from trace_platform.settings.groups import (
     QueueSettings,
     RpcPoolSettings,
     RuntimeSettings,
+    SinkSettings,
     SparkSettings,
     StateSettings,
     TlsSettings,
@@ -82,6 +83,7 @@ class Settings(BaseSettings):
     runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
     rpc_pools: Mapping[Name, RpcPoolSettings] = {}
     worker: WorkerSettings = WorkerSettings()
+    sink: SinkSettings = SinkSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()

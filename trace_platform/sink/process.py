@@ -1,18 +1,44 @@
-"""`trace sink`: holds the queue and the data database, ready for buffered batches. The draining comes with them."""
+"""`trace sink`: drains the Buffer Queue into data Postgres, on Spark."""
 
 from __future__ import annotations
 
+import asyncio
+
+from trace_platform.client import dispatcher_client
+from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
+from trace_platform.settings import SinkSettings
+from trace_platform.sink.drain import Sink
+from trace_platform.sink.spark import OwnSpark, starter
+from trace_platform.sink.write import Writer
+from trace_platform.spark.stage_batches import BatchLimits
 from trace_platform.store.db import answers, open_pool, required
 
+BUFFER_QUEUE = "buffer"
+"""As the Dispatcher calls it."""
 
-async def main(process: Process) -> None:
+
+async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
-    async with (
-        open_pool(required(settings.data.dsn, "data.dsn"), name="sink", max_size=2) as data,
-        open_pool(required(settings.queue.dsn, "queue.dsn"), name="sink", max_size=2) as queue,
-    ):
-        await until_answers(process, "data Postgres", lambda: answers(data))
-        await until_answers(process, "the queue", lambda: answers(queue))
-        process.ready("data Postgres and queue answer; no buffered dataset is declared")
-        await process.stop.wait()
+    dsn = required(settings.data.dsn, "data.dsn")
+    spark = OwnSpark(starter(settings))
+    writer = Writer(spark.session, objects, dsn, limits_of(settings.sink))
+    try:
+        async with dispatcher_client(settings) as dispatcher:
+            async with open_pool(dsn, name="sink", max_size=1) as data:
+                await until_answers(process, "data Postgres", lambda: answers(data))
+            await until_answers(process, "the Dispatcher", dispatcher.ready)
+            if not process.stop.is_set():
+                await asyncio.to_thread(writer.sweep)
+            process.ready("data Postgres and the Dispatcher answer; Spark starts with the first message")
+            told = settings.sink
+            await Sink(
+                queue, BUFFER_QUEUE, dispatcher, writer, told.messages, told.groups, metrics=process.metrics
+            ).drain(process.stop)
+    finally:
+        writer.close()
+        await asyncio.to_thread(spark.close)
+
+
+def limits_of(told: SinkSettings) -> BatchLimits:
+    return BatchLimits(told.batch_bytes, told.line_bytes, told.tasks)

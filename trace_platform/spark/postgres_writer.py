@@ -77,13 +77,12 @@ def upsert(
 def staged(connection: psycopg.Connection[Any], dsn: str, rows: DataFrame) -> Iterator[Staged]:
     """The DataFrame in a staging table, which is dropped at the end. Enter it outside any transaction."""
     columns = columns_of(rows.schema)
-    name = _make(connection, columns)
+    name = make_staging(connection, columns)
     try:
         tries = rows.mapInArrow(stager(SecretDsn(dsn), name, columns), "try long, rows long").collect()
         yield Staged(name, tuple(columns), tuple(row[0] for row in tries), sum(row[1] for row in tries))
     finally:
-        if not connection.closed:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("staging", name)))
+        drop_staging(connection, name)
 
 
 def merge(
@@ -119,15 +118,21 @@ def merge(
     return Merged(*row) if row is not None else Merged(0, 0)
 
 
+def drop_staging(connection: psycopg.Connection[Any], name: str) -> None:
+    if not connection.closed:
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("staging", name)))
+
+
 def sweep_staging(connection: psycopg.Connection[Any], age: timedelta) -> int:
     """Drop staging tables older than any write may take; how many."""
     names = [name for (name,) in connection.execute(statements("staging")["left"], {"age": age})]
     for name in names:
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("staging", name)))
+        drop_staging(connection, name)
     return len(names)
 
 
-def _make(connection: psycopg.Connection[Any], columns: Mapping[str, Column]) -> str:
+def make_staging(connection: psycopg.Connection[Any], columns: Mapping[str, Column]) -> str:
+    """An empty staging table with these columns, and one for the try; its name within schema staging."""
     row = connection.execute(statements("staging")["now"]).fetchone()
     name = f"s_{row[0] if row else 0:010d}_{secrets.token_hex(8)}"
     kinds = [

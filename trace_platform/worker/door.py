@@ -11,8 +11,11 @@ from uuid import UUID
 
 import structlog
 
+from trace_platform.capability.claims import decode
+from trace_platform.capability.jws import take_apart
 from trace_platform.client import TaskClient
 from trace_platform.contracts import (
+    BufferPublishRequest,
     Claimed,
     EventBody,
     EventsRequest,
@@ -21,8 +24,9 @@ from trace_platform.contracts import (
     InvalidationBody,
     Progress,
 )
+from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range
-from trace_platform.errors import LeaseLost, Unavailable
+from trace_platform.errors import InvalidRequest, LeaseLost, Unavailable
 
 log = structlog.get_logger()
 
@@ -53,6 +57,26 @@ class Door:
     ) -> None:
         request = EventsRequest(**self._fence, events=list(events), invalidations=list(invalidations), state=state)
         self._ask(lambda: self._tasks.events(self.token, request))
+
+    def buffer_folder(self, dataset: UUID) -> Folder:
+        """Where this attempt lays down batches: the token says so."""
+        end = (str(dataset), str(self._claimed.task.task_id), str(self._claimed.attempt))
+        written = decode(take_apart(self.token).payload).grants.storage.write
+        for folder in written:
+            if folder.segments[-3:] == end:
+                return folder
+        raise InvalidRequest("the token lets this task write no batches of that dataset", where="/outputs")
+
+    def publish(self, dataset: UUID, batch_uri: str, content_type: str, rows: int, size: int) -> None:
+        request = BufferPublishRequest(
+            **self._fence,
+            dataset_uuid=dataset,
+            batch_uri=batch_uri,
+            content_type=content_type,
+            record_count=rows,
+            batch_size_bytes=size,
+        )
+        self._ask(lambda: self._tasks.publish_buffer(self.token, request))
 
     def report(self, progress: Mapping[str, Any]) -> None:
         # What is empty is not said.

@@ -16,13 +16,13 @@ async def read(request: Request, kind: type[B]) -> B:
     return decode(await read_bytes(request), kind)
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+            if len(body) > most:
+                raise InvalidRequest(f"the body is larger than {most} bytes", where="")
     except ClientDisconnect:  # nobody hears this: it keeps a stack trace out of the log
         raise InvalidRequest("the caller hung up before the body was whole", where="") from None
     return bytes(body)

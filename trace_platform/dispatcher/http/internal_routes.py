@@ -12,7 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import ClaimBatchAnswer, ClaimBatchRequest, Claimed, ClaimRequest, DrainAnswer, NotClaimed
+from trace_platform.contracts import (
+    BufferQuestion,
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
+    Claimed,
+    ClaimRequest,
+    DrainAnswer,
+    NotClaimed,
+    SettleRequest,
+)
+from trace_platform.dispatcher.buffer_records import buffer_records
 from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
@@ -24,6 +34,7 @@ from trace_platform.dispatcher.http.query_routes import query_routes
 from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.dispatcher.names import fields
 from trace_platform.dispatcher.read_gauges import Gauges
+from trace_platform.dispatcher.settle_buffers import settle_buffers
 from trace_platform.doors import door_app, json_response
 from trace_platform.errors import InvalidRequest, NotFound
 from trace_platform.observe.logs import is_debugging, speak_also_of, speaking_of
@@ -62,6 +73,14 @@ def internal_door(control: Control) -> Starlette:
         await gate.require(request)
         return json_response(DrainAnswer(told=await drain_sources(control)))
 
+    async def batches(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await buffer_records(control, await read(request, BufferQuestion)))
+
+    async def settle(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await settle_buffers(control, await read(request, SettleRequest)))
+
     async def metrics(request: Request) -> Response:
         await gate.require_bearer(request)
         await gauges.refresh()
@@ -69,6 +88,8 @@ def internal_door(control: Control) -> Starlette:
 
     routes = [
         Route("/internal/sources/drain", sources_drain, methods=["POST"]),
+        Route("/internal/buffer/records", batches, methods=["POST"]),
+        Route("/internal/buffer/settle", settle, methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
         *_claims(control, gate),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),

@@ -28,10 +28,12 @@ from trace_platform.dispatcher.http.body import read_bytes
 from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.list_dataset_files import list_dataset_files
 from trace_platform.dispatcher.list_datasets import list_datasets
+from trace_platform.dispatcher.list_dead_batches import list_dead_batches
 from trace_platform.dispatcher.list_outbox import list_outbox
 from trace_platform.dispatcher.list_tasks import list_tasks
 from trace_platform.dispatcher.list_versions import list_versions
 from trace_platform.dispatcher.pause_source import pause_source, resume_source
+from trace_platform.dispatcher.replay_batch import replay_batch
 from trace_platform.dispatcher.retry_outbox import retry_outbox
 from trace_platform.dispatcher.retry_task import retry_task
 from trace_platform.dispatcher.show_dags import dag_for, dags_for
@@ -130,7 +132,7 @@ def _query(request: Request, call: Call) -> Message | None:
 
 
 async def _body(request: Request, call: Call) -> Message | None:
-    body = await read_bytes(request)
+    body = await read_bytes(request, call.most_bytes)
     if call.body is None:
         if body.strip() not in (b"", b"{}"):
             raise InvalidRequest("this call takes no body", where="")
@@ -139,7 +141,7 @@ async def _body(request: Request, call: Call) -> Message | None:
         return _yaml(body)
     if call.optional_body and not body.strip():
         return call.body()
-    return decode(body, call.body)
+    return decode(body, call.body, call.most_bytes)
 
 
 def _yaml(body: bytes) -> DeployRequest:
@@ -225,6 +227,8 @@ VERBS: Mapping[str, Verb] = {
     "show_dataset": lambda asked: show_dataset(asked.control.pool, asked.user, asked.path["dataset"]),
     "list_outbox": lambda asked: list_outbox(asked.control.pool, asked.org, asked.query),
     "retry_outbox": lambda asked: retry_outbox(asked.control, asked.org, asked.body.ids),
+    "list_dead_batches": lambda asked: list_dead_batches(asked.control.pool, asked.org, asked.query),
+    "replay_batch": lambda asked: replay_batch(asked.control, asked.org, UUID(asked.path["publish"]), asked.body.batch),
     "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
     "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
 }

@@ -89,6 +89,8 @@ class Drain:
             try:
                 if row["kind"] == "enqueue_task":
                     promises.append(self._wake_up(row["id"], row["payload"]))
+                elif row["kind"] == "prepare_table":
+                    promises.append(Promise(row["id"], BUFFER_QUEUE, _prepare(row["payload"])))
                 else:
                     batches[UUID(msgspec.json.decode(row["payload"])["publish_id"])] = row["id"]
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
@@ -154,3 +156,9 @@ class Drain:
                 return Promise(promise, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:
                 return Promise(promise)
+
+
+def _prepare(payload: str) -> bytes:
+    """What tells the sink of a table that is to be made or widened: which, and nothing else."""
+    dataset = UUID(msgspec.json.decode(payload)["dataset_uuid"])
+    return msgspec.json.encode({"kind": "buffer_table", "dataset_uuid": dataset})

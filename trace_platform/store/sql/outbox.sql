@@ -2,7 +2,8 @@
 -- Due rows of the kinds that act on the outside, and those whose taker is gone (S7): ours until the time runs out.
 WITH pending AS (
     SELECT id FROM outbox
-     WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer') AND available_at <= now()
+     WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table')
+       AND available_at <= now()
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
@@ -58,7 +59,7 @@ SELECT id, kind::text, attempts FROM outbox
 SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now())
            AS invalidations,
        EXISTS (SELECT FROM outbox
-                WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer') AND available_at <= now())
+                WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table') AND available_at <= now())
            OR EXISTS (SELECT FROM outbox WHERE status = 'Processing' AND taken_until <= now()) AS promises,
        EXISTS (SELECT FROM tasks WHERE status = 'Queued' AND woken_at IS NULL) AS waiting,
        extract(epoch FROM least(

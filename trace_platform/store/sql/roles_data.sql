@@ -1,25 +1,25 @@
 -- Run in database data by ensure_roles, each time: workers read, write and make tables; the query service reads.
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA hot, trace_meta FROM query;
+REVOKE ALL ON ALL TABLES IN SCHEMA hot, buffered, trace_meta FROM query;
 REVOKE ALL ON ALL TABLES IN SCHEMA trace_meta FROM worker;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA trace_meta FROM worker, query;
 
 GRANT CONNECT, TEMPORARY ON DATABASE data TO worker;
 -- Batches are staged in tables of their own before they are merged; nobody else sees them.
-GRANT USAGE, CREATE ON SCHEMA hot, staging TO worker;
+GRANT USAGE, CREATE ON SCHEMA hot, buffered, staging TO worker;
 GRANT USAGE ON SCHEMA trace_meta TO worker;
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA hot, trace_meta TO worker;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA hot, buffered, trace_meta TO worker;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA trace_meta TO worker;
 ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO worker;
 ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO worker;
 
 GRANT CONNECT ON DATABASE data TO query;
-GRANT USAGE ON SCHEMA hot, trace_meta TO query;
-GRANT SELECT ON ALL TABLES IN SCHEMA hot, trace_meta TO query;
+GRANT USAGE ON SCHEMA hot, buffered, trace_meta TO query;
+GRANT SELECT ON ALL TABLES IN SCHEMA hot, buffered, trace_meta TO query;
 ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT ON TABLES TO query;
 ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT ON TABLES TO query;
 -- Tables that workers will make are to be read too.
-ALTER DEFAULT PRIVILEGES FOR ROLE worker IN SCHEMA hot GRANT SELECT ON TABLES TO query;
+ALTER DEFAULT PRIVILEGES FOR ROLE worker IN SCHEMA hot, buffered GRANT SELECT ON TABLES TO query;
 
 -- So that they can check the schema before they serve.
 GRANT USAGE ON SCHEMA trace_migrations TO worker, query;

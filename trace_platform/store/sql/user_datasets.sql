@@ -47,7 +47,7 @@ SELECT jsonb_build_object(
            'lineage', coalesce((
                SELECT jsonb_agg(jsonb_build_object(
                           'column', l.output_column, 'input_dataset_uuid', l.input_dataset_uuid,
-                          'input', coalesce(i.name, i.producer_dag_name || '.' || i.producer_job_name),
+                          'input', coalesce(i.name, i.producer_dag_name || coalesce('.' || i.producer_job_name, '')),
                           'input_column', l.input_column)
                           ORDER BY l.output_column, i.name, i.producer_job_name, l.input_column)
                  FROM dag_current_versions a

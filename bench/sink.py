@@ -1,0 +1,209 @@
+"""Rows through the sink: `python -m bench.sink [--size ROWS]`.
+
+Batches of up to 16 MiB of JSON lines are published through a Dispatcher, and a sink with a warm Spark session drains
+them. The share is of what the same rows take by hand in the same run: one COPY of ready-made CSV into an unlogged table
+and one INSERT ... ON CONFLICT, without checking, staging per batch, or saying who sent them. Then single rows at low
+load: from the answer to the publish until a reader of the table sees the row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import httpx
+import msgspec
+import psycopg
+import uvloop
+
+from bench.noop_worker import deploy, trigger
+from bench.report import report
+from bench.rig import WORKER_TOKEN, Rig, rig
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.client import WORKER_TOKEN as HEADER
+from trace_platform.client import DispatcherClient, TaskClient
+from trace_platform.contracts import BufferPublishRequest, Claimed
+from trace_platform.domain.places import buffer_folder
+from trace_platform.sink.drain import Sink
+from trace_platform.sink.spark import QUICK
+from trace_platform.sink.write import Writer
+from trace_platform.spark.configuration import SparkOptions
+from trace_platform.spark.java import find_java
+from trace_platform.spark.session import start_session, stop_session, warm
+from trace_platform.spark.stage_batches import BatchLimits
+from trace_platform.store.migrate import migrate
+
+BATCH_BYTES: Final = 16 * 1024 * 1024
+DAG: Final = """
+name: bench
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: detect
+    operator: sql
+    runtime: ecs_platform
+    inputs: [{from: {job: ask}}]
+    outputs: [{dataset: alerts}]
+    config: {query: "SELECT 'a' AS dedupe_key FROM ask"}
+publish:
+  alerts:
+    storage: postgres
+    write_mode: buffered
+    columns: {dedupe_key: text, severity: text, block_number: bigint, amount: bigint, note: text}
+    unique_key: [dedupe_key]
+"""
+BY_HAND: Final = (
+    "CREATE TABLE public.by_hand"
+    " (dedupe_key text PRIMARY KEY, severity text, block_number bigint, amount bigint, note text)"
+)
+OPEN: Final = "SELECT count(*) FROM buffer_publishes WHERE status = 'Accepted'"
+
+
+@dataclass(frozen=True)
+class Producer:
+    claimed: Claimed
+    tasks: TaskClient
+    objects: DiskObjects
+
+    async def publish(self, body: bytes) -> UUID:
+        task = self.claimed.task
+        dataset = task.outputs[0].dataset_uuid
+        name = buffer_folder("trace-scratch", dataset, task.task_id, 1).object(f"{uuid4().hex}.jsonl")
+        await asyncio.to_thread(self.objects.put, name, body)
+        fence: dict[str, Any] = {"task_id": task.task_id, "attempt": 1, "lease_token": self.claimed.lease_token}
+        asked = BufferPublishRequest(**fence, dataset_uuid=dataset, batch_uri=str(name), batch_size_bytes=len(body))
+        return (await self.tasks.publish_buffer(self.claimed.capability_token, asked)).publish_id
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=200_000, help="rows")
+    parser.add_argument("--singles", type=int, default=20, help="single rows at low load")
+    options = parser.parse_args()
+    async with rig() as system:
+        data = system.server.create_database("data")
+        migrate(data, "data")
+        figures = await measured(system, data, options.size, options.singles)
+    ours, bare, seen = figures
+    report(
+        "sink",
+        options.size / ours,
+        "rows/s",
+        share=round(bare / ours, 2),
+        by_hand_rows_per_s=round(options.size / bare),
+        visible_p50_ms=round(1000 * statistics.median(seen)),
+        visible_max_ms=round(1000 * max(seen)),
+        settings={"rows": options.size, "batch_bytes": BATCH_BYTES, "singles": options.singles},
+    )
+
+
+async def measured(system: Rig, data: str, size: int, singles: int) -> tuple[float, float, list[float]]:
+    await deploy(system, "bench", DAG)
+    objects = DiskObjects(system.home / "objects")
+    cache = system.home / "cache"
+    options = SparkOptions(local_dir=system.home / "spark", conf=QUICK)
+    spark = await asyncio.to_thread(start_session, options, find_java(os.environ, cache), os.environ)
+    async with (
+        httpx.AsyncClient(base_url=system.task_door, verify=system.tls) as task_door,
+        httpx.AsyncClient(base_url=system.internal_door, verify=system.tls, headers={HEADER: WORKER_TOKEN}) as internal,
+    ):
+        dispatcher = DispatcherClient(internal)
+        producer = Producer(await claimed(system, dispatcher), TaskClient(task_door), objects)
+        writer = Writer(lambda: spark, objects, data, BatchLimits(BATCH_BYTES, 1024 * 1024))
+        sink = Sink(system.queue, "buffer", dispatcher, writer)
+        try:
+            await asyncio.to_thread(warm, spark)
+            await draining(sink, system, producer, [lines(range(10**9, 10**9 + 100))])  # the first of everything
+            ours = await draining(sink, system, producer, list(batches(size)))
+            bare = await asyncio.to_thread(by_hand, data, size)
+            seen = await one_by_one(sink, producer, data, singles)
+        finally:
+            writer.close()
+            await asyncio.to_thread(stop_session, spark)
+    return ours, bare, seen
+
+
+async def claimed(system: Rig, dispatcher: DispatcherClient) -> Claimed:
+    await trigger(system, "ask", cursor=1)
+    while True:
+        for delivery in await system.receive(1):
+            answer = await dispatcher.claim(UUID(msgspec.json.decode(delivery.body)["task_id"]), "bench")
+            assert isinstance(answer, Claimed)
+            return answer
+
+
+async def draining(sink: Sink, system: Rig, producer: Producer, bodies: list[bytes]) -> float:
+    """Everything is published, then the sink begins: how long until all is settled."""
+    for body in bodies:
+        await producer.publish(body)
+    while (await system.queue.depth("buffer")).ready < len(bodies):  # noqa: ASYNC110 - the Dispatcher puts them there
+        await asyncio.sleep(0.01)
+    stop, began = asyncio.Event(), time.perf_counter()
+    task = asyncio.create_task(sink.drain(stop))
+    while await system.pool.fetchval(OPEN):  # noqa: ASYNC110 - as the Dispatcher has it
+        await asyncio.sleep(0.01)
+    took = time.perf_counter() - began
+    stop.set()
+    await task
+    return took
+
+
+async def one_by_one(sink: Sink, producer: Producer, data: str, count: int) -> list[float]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(sink.drain(stop))
+    seen = []
+    async with await psycopg.AsyncConnection.connect(data, autocommit=True) as reader:
+        cursor = await reader.execute("SELECT table_name FROM trace_meta.buffered_tables")
+        (table,) = await cursor.fetchone() or ("",)
+        look = f"SELECT FROM buffered.{table} WHERE publish_id = %s".encode()
+        for number in range(count + 3):
+            publish, began = await producer.publish(lines(range(-number - 1, -number))), time.perf_counter()
+            while not (await reader.execute(look, (publish,))).rowcount:  # noqa: ASYNC110 - as a reader looks
+                await asyncio.sleep(0.002)
+            seen.append(time.perf_counter() - began)
+    stop.set()
+    await task
+    return seen[3:]
+
+
+def row(number: int) -> tuple[str, str, int, int, str]:
+    key = hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()
+    return key, "high", number, number * 1_000_003, f"a large transfer of {number} was seen by bench"
+
+
+def lines(numbers: range) -> bytes:
+    names = ("dedupe_key", "severity", "block_number", "amount", "note")
+    return b"".join(msgspec.json.encode(dict(zip(names, row(number), strict=True))) + b"\n" for number in numbers)
+
+
+def batches(size: int) -> Any:
+    each = BATCH_BYTES // (len(lines(range(size - 1, size))) + 2)
+    return (lines(range(start, min(start + each, size))) for start in range(0, size, each))
+
+
+def by_hand(data: str, size: int) -> float:
+    text = "".join(",".join(map(str, row(number))) + "\n" for number in range(size)).encode()
+    with psycopg.connect(data, autocommit=True) as connection:
+        connection.execute(BY_HAND.encode())
+        began = time.perf_counter()
+        with connection.transaction(), connection.cursor() as cursor:
+            cursor.execute("CREATE UNLOGGED TABLE staging.by_hand (LIKE public.by_hand)")
+            with cursor.copy("COPY staging.by_hand FROM STDIN (FORMAT csv)") as copy:
+                copy.write(text)
+            cursor.execute(
+                "INSERT INTO public.by_hand SELECT * FROM staging.by_hand ORDER BY dedupe_key"
+                " ON CONFLICT (dedupe_key) DO UPDATE SET severity = excluded.severity, amount = excluded.amount,"
+                " block_number = excluded.block_number, note = excluded.note"
+            )
+            cursor.execute("DROP TABLE staging.by_hand")
+        return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

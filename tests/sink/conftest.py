@@ -1,0 +1,34 @@
+"""The shared Spark session, and a fresh system for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dispatcher.support import PULL
+from tests.sink.rig import Rig, rigged
+from tests.spark_session import shared_session
+from trace_platform.dispatcher.catalog import registered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def spark() -> SparkSession:
+    return shared_session()
+
+
+@pytest.fixture
+async def rig(state_db: str, queue_db: str, data_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
+    with registered(pull=PULL):
+        async with rigged(state_db, queue_db, data_db, tmp_path, spark) as made:
+            yield made

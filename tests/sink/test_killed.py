@@ -1,0 +1,225 @@
+"""The sink and its Dispatcher die at every commit and side effect: every row is there once, every event told once.
+
+Real processes, killed by SIGKILL; only Spark is not there (`tests/faults/nursery.py`): what it would run is run in the
+sink's own process, so that a chain of them takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from tests.faults.system import Caller, Nursery, System, a_system, calling, nursing
+from tests.faults.test_crash_points import dies_at
+from tests.sink.rig import ALERTS, alert, lines
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.crash_points import POINTS
+from trace_platform.domain.places import buffer_folder
+
+pytestmark = pytest.mark.anyio
+
+AT_SINK = [one for one in POINTS if one.startswith(("sink.", "merge_batches."))]
+AT_DISPATCHER = [
+    one for one in POINTS if one.startswith(("settle_buffers.", "clear_batches.", "replay_batch.", "owe_batches."))
+]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with nursing() as made:
+        yield made
+
+
+@pytest.fixture
+async def system(
+    anyio_backend: str, nursery: Nursery, state_db: str, queue_db: str, tmp_path: Path
+) -> AsyncIterator[System]:
+    del anyio_backend
+    async with a_system(nursery, state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+@dataclass
+class Producing:
+    """A task that publishes batch after batch, good ones and dead ones, whoever dies meanwhile."""
+
+    system: System
+    caller: Caller
+    claimed: dict[str, Any] = field(default_factory=dict)
+    published: list[UUID] = field(default_factory=list)
+    widened: int = 0
+
+    async def begin(self) -> None:
+        await self.deploy("watch", ALERTS)
+        status, said = await self.caller.user(
+            "POST", "/dags/watch/jobs/ask/trigger", {"request_id": uuid4(), "cursor": 1}
+        )
+        assert status == 200, said
+        while not (task := await self.system.pool.fetchval(WAITING)):  # noqa: ASYNC110 - the Dispatcher makes it
+            await asyncio.sleep(0.02)
+        asked = {"task_id": task, "worker_id": "a producer"}
+        status, self.claimed = await self.caller.internal("/internal/task-claim", asked)
+        assert self.claimed["status"] == "Claimed", self.claimed
+
+    async def deploy(self, dag: str, text: str) -> None:
+        status, said = await self.caller.user("POST", f"/dags/{dag}/versions", {"yaml": text})
+        assert status == 200, said
+        version = {"dag_version_id": said["dag_version_id"]}
+        status, said = await self.caller.user("PUT", f"/dags/{dag}/active", version)
+        assert status == 200, said
+
+    async def widen(self) -> None:
+        """A table of another DAG, and one more column at each call: the sink is told of it."""
+        self.widened += 1
+        await self.deploy("wide", WIDE + "".join(f"      more_{number}: text\n" for number in range(self.widened)))
+
+    async def publish(self) -> None:
+        number = len(self.published)
+        rows = [alert(f"own {number}"), alert("shared", block_number=number)]
+        body = lines(rows) if number % 3 else lines([*rows, {"no": "alert"}])
+        task = self.claimed["task"]
+        dataset = UUID(task["outputs"][0]["dataset_uuid"])
+        folder = buffer_folder("trace-scratch", dataset, UUID(task["task_id"]), 1)
+        name = folder.object(f"{number}.jsonl")
+        DiskObjects(self.system.folder / "home" / "objects").put(name, body)
+        fence = {"task_id": task["task_id"], "attempt": 1, "lease_token": self.claimed["lease_token"]}
+        asked = {**fence, "batch_uri": str(name), "dedupe_scope": "alert_events"}
+        status, said = await self.caller.task("/v1/task/buffer-publish", asked, self.claimed["capability_token"])
+        assert status == 200, said
+        self.published.append(UUID(said["publish_id"]))
+
+    async def replay(self) -> None:
+        """One of those that are dead, repaired; a repeated call finds it tried again already."""
+        dead = await self.system.pool.fetchval("SELECT id FROM buffer_publishes WHERE status = 'Dead' LIMIT 1")
+        if dead:
+            body = {"batch": "eyJkZWR1cGVfa2V5IjoicmVwYWlyZWQiLCJzZXZlcml0eSI6ImxvdyJ9"}
+            status, said = await self.caller.user("POST", f"/sink/dead/{dead}/replay", body)
+            assert status in {200, 409}, said
+
+    async def go_on(self, stop: asyncio.Event, *, widens: bool) -> None:
+        while not stop.is_set():
+            await self.publish()
+            if widens:
+                await self.widen()
+            else:
+                await self.replay()
+            for statement in OLD:
+                await self.system.pool.execute(statement)
+            await asyncio.sleep(0.1)
+
+
+WIDE = """
+name: wide
+jobs: [{name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}]
+publish:
+  wide_events:
+    storage: postgres
+    write_mode: buffered
+    unique_key: [id]
+    columns:
+      id: text
+"""
+WAITING = """
+SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id
+ WHERE j.name = 'detect' AND t.status = 'Queued' AND t.woken_at IS NOT NULL
+"""
+OLD = (
+    "UPDATE buffer_publishes SET settled_at = settled_at - interval '2 h' WHERE status = 'Committed'",
+    # A message that several sinks died over is a dead letter of its queue.
+    "UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h' WHERE status = 'Accepted' AND random() < 0.1",
+)
+OPEN = """
+SELECT (SELECT count(*) FROM buffer_publishes WHERE status = 'Accepted')
+     + (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing'))
+"""
+
+
+async def test_a_sink_dies_at_each_point_and_every_row_and_event_is_there_once(system: System, data_db: str) -> None:
+    async with calling(system) as caller:
+        system.dispatcher()
+        producing = Producing(system, caller)
+        await producing.begin()
+        async with _producing(producing, widens=True):
+            for point in AT_SINK:
+                await dies_at(system.sink(data_db, point=point), point)
+                await system.elapse(leases=False)  # what it held comes again
+            system.sink(data_db)
+        await _drained(system)
+    await _assert_kept(system, data_db, producing)
+
+
+async def test_a_dispatcher_dies_while_it_settles_replays_or_clears_and_nothing_is_lost_or_doubled(
+    system: System, data_db: str
+) -> None:
+    async with calling(system) as caller:
+        first = system.dispatcher()
+        producing = Producing(system, caller)
+        await producing.begin()
+        system.sink(data_db)
+        await first.kill()
+        async with _producing(producing, widens=False):
+            for point in AT_DISPATCHER:
+                await dies_at(system.dispatcher(point=point), point)
+                await system.elapse(leases=False)
+            system.dispatcher()
+        await _drained(system)
+    await _assert_kept(system, data_db, producing)
+
+
+class _producing:  # noqa: N801 - a verb
+    """Publishes for as long as the block lasts."""
+
+    def __init__(self, producing: Producing, *, widens: bool) -> None:
+        self._stop = asyncio.Event()
+        self._work = producing.go_on(self._stop, widens=widens)
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._work)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        await self._task
+
+
+async def _drained(system: System) -> None:
+    """Time passes when nothing moves, and not before: whoever holds a message is to keep it."""
+    left, still = -1, 0
+    async with asyncio.timeout(120):
+        while now := await system.pool.fetchval(OPEN):
+            left, still = now, still + 1 if now == left else 0
+            if still and still % 40 == 0:
+                await system.elapse(leases=False)
+                await system.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
+            await asyncio.sleep(0.05)
+
+
+async def _assert_kept(system: System, data_db: str, producing: Producing) -> None:
+    rows = await system.pool.fetch("SELECT id, status::text, seq FROM buffer_publishes")
+    committed = {row["id"]: row["seq"] for row in rows if row["status"] == "Committed"}
+    assert {row["id"] for row in rows} == set(producing.published)
+    assert len(committed) > 3
+    told = await system.pool.fetch("SELECT cursor_value FROM events WHERE origin = 'sink'")
+    assert sorted(row["cursor_value"] for row in told) == sorted(committed.values())
+    numbers = await system.pool.fetch("SELECT number FROM commits WHERE scope LIKE 'publish:%' ORDER BY 1")
+    assert [row["number"] for row in numbers] == list(range(1, len(committed) + 1))
+    followed = await system.pool.fetchval(
+        "SELECT count(*) FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_job_name = 'after'"
+    )
+    assert followed == len(committed), "one task downstream for each batch"
+    version = await system.pool.fetchval("SELECT dataset_version FROM buffered_datasets WHERE name = 'alert_events'")
+    with psycopg.connect(data_db) as data:
+        table = f"b_{version.hex}"
+        applied: dict[UUID, int] = dict(
+            data.execute("SELECT publish_id, seq FROM trace_meta.applied_batches").fetchall()
+        )
+        keys = data.execute(f"SELECT dedupe_key FROM buffered.{table} WHERE dedupe_key LIKE 'own %'").fetchall()  # noqa: S608
+    assert applied == committed
+    good = {f"own {number}" for number, one in enumerate(producing.published) if one in committed and number % 3}
+    assert sorted(key for (key,) in keys) == sorted(good)

@@ -1,0 +1,87 @@
+"""Operators of the workers on buffered datasets: SQL writes into one, others read what is new, or all, by `where`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.operators.rig import Numbers, operator
+from tests.sink.rig import Rig, trigger_range
+from tests.walk.walking import working
+from trace_platform.domain.catalog import Count
+from trace_platform.operators.context import Resources, TaskContext
+from trace_platform.operators.outcome import Outcome
+
+pytestmark = pytest.mark.anyio
+
+WRITERS = """
+name: watch
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: fetch, operator: numbers, inputs: [{from: {job: ask}}]}
+  - name: small
+    operator: sql
+    inputs: [{from: {job: fetch}, name: n}]
+    outputs: [{dataset: alert_events}]
+    config: {query: "SELECT concat('n', block_number) AS dedupe_key, 'low' AS severity, block_number FROM n"}
+  - name: large
+    operator: sql
+    inputs: [{from: {job: fetch}, name: n}]
+    outputs: [{dataset: alert_events}]
+    config:
+      query: >-
+        SELECT concat('v', value) AS dedupe_key, 'high' AS severity, value AS block_number,
+        '{"a": [1]}' AS payload, '7' AS amount FROM n WHERE value >= 50
+publish:
+  alert_events:
+    storage: postgres
+    write_mode: buffered
+    columns:
+      dedupe_key: text
+      severity: {type: text, nullable: false}
+      block_number: bigint
+      amount: uint256
+      payload: json
+    unique_key: [dedupe_key]
+"""
+READER = """
+name: reader
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: news, operator: look, inputs: [{from: {dataset: alert_events}, where: {severity: high}}]}
+"""
+
+
+async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(rig: Rig) -> None:
+    seen: list[tuple[list[Any], list[Any]]] = []
+
+    def look(ctx: TaskContext[Any]) -> Outcome | None:
+        (one,) = ctx.inputs
+        new, everything = (
+            sorted(row.dedupe_key for row in frame.collect()) for frame in (one.dataframe(), one.dataframe(whole=True))
+        )
+        seen.append((new, everything))
+        return None
+
+    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    with operator("numbers", Numbers()), operator("look", look, outputs=Count(0, 1)):
+        await rig.deploy(WRITERS)
+        await rig.deploy(READER)
+        async with rig.sinking(), working(worker):
+            await trigger_range(rig, "ask", 0, 9)
+            await rig.until("SELECT count(*) = 2 FROM buffer_publishes WHERE status = 'Committed'")
+            await rig.walk.until("news", ["Completed", "Completed"])
+    rows = await rig.rows()
+    assert {row["dedupe_key"] for row in rows} == {
+        *(f"n{n}" for n in range(10)),
+        *(f"v{n}" for n in range(50, 100, 10)),
+    }
+    assert {(str(row["amount"]), str(row["payload"])) for row in rows if row["severity"] == "high"} == {
+        ("7", "{'a': [1]}")
+    }
+    high = [f"v{n}" for n in range(50, 100, 10)]
+    news = sorted(new for new, _ in seen)
+    assert news == [[], high], "each task is given what its own publish has set, as far as `where` lets it"
+    assert high in [everything for _, everything in seen]

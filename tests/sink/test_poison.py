@@ -1,0 +1,147 @@
+"""Poison of every kind while good batches flow: it is dead with line and reason, and costs nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
+from trace_platform.domain.places import buffer_folder
+from trace_platform.ports import Outgoing
+
+pytestmark = pytest.mark.anyio
+
+POISON: dict[str, tuple[bytes, dict[str, Any], int | None, str]] = {
+    "unknown field": (lines([alert("p1"), alert("p2", sevrity="x")]), {}, 2, "'sevrity'"),
+    "wrong type": (lines([alert("p1", block_number="7")]), {}, 1, "'block_number'"),
+    "malformed": (lines([alert("p1")]) + b'{"dedupe_key":', {}, 2, "JSON"),
+    "other count": (lines([alert("p1")]), {"record_count": 2}, None, "2 rows"),
+    "contradiction": (lines([alert("p1"), alert("p1", amount="2")]), {}, 2, "same key"),
+    "long line": (lines([alert("p" * 5_000)]), {}, 1, "bytes"),
+    "too large": (lines([alert(f"p{n}") for n in range(40_000)]), {}, None, "bytes"),
+    "content type": (b"x", {"content_type": "text/csv"}, None, "text/csv"),
+    "no Parquet": (b"PAR1", {"content_type": "application/vnd.apache.parquet"}, None, "cannot be read"),
+    "another's org": (lines([alert("p1", org_id="00000000-0000-0000-0000-000000000001")]), {}, 1, "'org_id'"),
+    # Only Postgres finds this: JSON has no largest number, jsonb has. It fails the merge of all at first.
+    "beyond numbers": (b'{"dedupe_key":"p1","severity":"x","payload":{"a":1e999999}}', {}, None, "Postgres"),
+}
+
+
+async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch_gets_in(rig: Rig) -> None:
+    await rig.deploy()
+    producer = await rig.producer()
+    published = {}
+    for name, (body, more, _, _) in POISON.items():
+        await producer.publish([alert(f"before {name}")])
+        published[name] = await producer.publish(body, **more)
+    gone = await producer.hand_over(str(producer.folder.object("never_written.jsonl")))
+    await producer.publish([alert("last")])
+    await rig.walk.control.queue.publish("buffer", [Outgoing(b"no JSON"), Outgoing(b'{"kind":"buffer_batch"}')])
+    async with rig.sinking():
+        assert await rig.settled() == {"Committed": len(POISON) + 1, "Dead": len(POISON) + 1}
+    for name, (_, _, line, said) in POISON.items():
+        found, reason = await rig.death(published[name])
+        assert (found, said in reason) == (line, True), (name, found, reason)
+    assert "not where" in (await rig.death(gone))[1]
+    assert {row["dedupe_key"] for row in await rig.rows()} == {"last", *(f"before {name}" for name in POISON)}
+    assert rig.data("SELECT count(*) AS n FROM pg_class WHERE relnamespace = 'staging'::regnamespace") == [{"n": 0}]
+
+
+async def test_a_batch_in_anothers_folder_is_refused_at_the_door_and_by_the_sink(rig: Rig) -> None:
+    await rig.deploy()
+    victim, thief = await rig.producer(), await rig.producer()
+    secret = victim.put(lines([alert("secret")]))
+    with pytest.raises(Exception, match="outside of what the token lets"):
+        await thief.hand_over(str(secret))
+    # Even a record that should not be there is not believed: neither another attempt's folder nor a way around.
+    around = f"{thief.folder}{'x'}".replace("/1/x", "/10/x")
+    dead = [
+        await _forged(rig, thief, uri) for uri in (str(secret), around, "file:///etc/passwd", f"{thief.folder}../x")
+    ]
+    async with rig.sinking():
+        await victim.hand_over(str(secret))
+        assert await rig.settled() == {"Committed": 1, "Dead": len(dead)}
+    for publish in dead:
+        assert "folder of the attempt" in (await rig.death(publish))[1]
+    assert [row["producer_task_id"] for row in await rig.rows()] == [victim.claimed.task.task_id]
+
+
+async def test_a_message_only_says_which_publish_it_is_about(rig: Rig) -> None:
+    """Whoever can write to the queue can at most have a batch looked at again."""
+    await rig.deploy()
+    producer = await rig.producer()
+    async with rig.sinking():
+        publish = await producer.publish([alert("a")])
+        await rig.settled()
+        lie = (
+            b'{"kind":"buffer_batch","publish_id":"%s","org_id":"00000000-0000-0000-0000-000000000001",'
+            b'"batch_uri":"s3://trace-scratch/elsewhere/x"}' % str(publish).encode()
+        )
+        unknown = b'{"kind":"buffer_batch","publish_id":"00000000-0000-0000-0000-000000000009"}'
+        await rig.walk.control.queue.publish("buffer", [Outgoing(lie), Outgoing(unknown), Outgoing(lie)])
+        while (depth := await rig.walk.control.queue.depth("buffer")).ready or depth.in_flight:
+            pass
+    assert len(await rig.rows()) == 1
+    assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 1
+
+
+async def test_a_dataset_that_nobody_declared_is_refused(rig: Rig) -> None:
+    await rig.deploy(ALONE)
+    producer = await rig.producer()
+    async with rig.sinking():
+        publish = await _forged(rig, producer, str(producer.put(lines([alert("a")]))))
+        assert await rig.settled() == {"Dead": 1}
+    assert "not declared" in (await rig.death(publish))[1]
+
+
+async def test_the_store_being_away_kills_nothing(rig: Rig) -> None:
+    await rig.deploy()
+    producer = await rig.producer()
+    publish = await producer.publish([alert("a")])
+    folder = rig.folder / "objects"
+    folder.rename(rig.folder / "away")
+    folder.write_text("a disk that is not mounted")
+    async with rig.sinking(rig.writer(replace(LIMITS))) as sink:
+        async with asyncio.timeout(SECONDS):
+            while not sink.metrics.registry.get_sample_value("trace_sink_batches_total", {"outcome": "Away"}):
+                await rig.until("SELECT true")
+        folder.unlink()
+        (rig.folder / "away").rename(folder)
+        assert await rig.settled() == {"Committed": 1}
+    assert [row["publish_id"] for row in await rig.rows()] == [publish]
+
+
+async def _forged(rig: Rig, thief: Producer, uri: str) -> UUID:
+    """A publish that the door would never have let through."""
+    task = thief.claimed.task
+    (row,) = await rig.fetch(
+        "WITH made AS (INSERT INTO buffer_publishes"
+        " (org_id, task_id, attempt, dataset_uuid, dataset_version, batch_uri, content_hash)"
+        " VALUES ($1, $2, $3, $4, $5, $6, sha256('')) RETURNING id, org_id),"
+        " owed AS (INSERT INTO outbox (org_id, kind, payload)"
+        " SELECT org_id, 'publish_buffer', jsonb_build_object('publish_id', id) FROM made)"
+        " SELECT id FROM made",
+        rig.walk.org.id,
+        task.task_id,
+        task.attempt,
+        thief.dataset,
+        task.outputs[0].dataset_version,
+        uri,
+    )
+    assert buffer_folder("trace-scratch", thief.dataset, task.task_id, task.attempt) == thief.folder
+    return UUID(str(row["id"]))
+
+
+ALONE = """
+name: watch
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: detect
+    operator: pull
+    runtime: ecs_platform
+    inputs: [{from: {job: ask}}]
+"""

@@ -1,0 +1,33 @@
+"""One row on its way: declared, published, in the table, told of, and read by who follows the dataset."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sink.rig import Rig, alert
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_published_row_is_in_the_table_once_and_makes_one_task_downstream(rig: Rig) -> None:
+    await rig.deploy()
+    producer = await rig.producer()
+    async with rig.sinking():
+        publish = await producer.publish(
+            [alert("a", amount="7", payload={"tx": ["0x1"]}, seen_at="2026-01-02T03:04:05Z")]
+        )
+        assert await rig.settled() == {"Committed": 1}
+        await rig.walk.until("after", ["Completed"])
+        await rig.settled()
+    (row,) = await rig.rows()
+    task = producer.claimed.task
+    assert (row["dedupe_key"], row["severity"], int(row["amount"]), row["payload"]) == ("a", "high", 7, {"tx": ["0x1"]})
+    assert (row["org_id"], row["producer_task_id"], row["producer_attempt"]) == (rig.walk.org.id, task.task_id, 1)
+    assert row["publish_id"] == publish
+    (event,) = await rig.fetch("SELECT scope, commit_number FROM events WHERE origin = 'sink'")
+    assert (event["scope"], event["commit_number"]) == (f"cursor:{row['publish_seq']}", 1)
+    (commit,) = await rig.fetch(
+        "SELECT number, row_count, scope FROM commits WHERE dataset_uuid = $1", producer.dataset
+    )
+    assert tuple(commit) == (1, 1, f"publish:{publish}")
+    assert (await rig.walk.control.queue.depth("buffer")).in_flight == 0

@@ -1,0 +1,80 @@
+"""The declarations of buffered datasets come into force with their version, and the sink is owed a word about each.
+
+Part of an activation's transaction. What is in force only becomes more: a version that lacks columns of a newer one can
+serve again, and its writers leave them empty.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+import msgspec
+
+from trace_platform.domain.buffered import Declaration, from_json, refusals, to_json, widened
+from trace_platform.domain.dag import BufferedDataset, Dag, declared_ids, generation_ids
+from trace_platform.domain.ids import DatasetId, OrgId
+from trace_platform.errors import Conflict
+from trace_platform.markers import ColumnEntry, hash_of_schema
+from trace_platform.store.queries import queries
+
+SPARK_TYPES: Final = {
+    "boolean": "boolean",
+    "integer": "int",
+    "bigint": "bigint",
+    "double": "double",
+    "text": "string",
+    "bytes": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "json": "string",
+    "uint256": "string",
+}
+"""As readers are told; a decimal is called as it is."""
+
+
+async def declare_tables(connection: asyncpg.pool.PoolConnectionProxy, org: OrgId, dag: Dag) -> None:
+    ids = declared_ids(dag, org)
+    for one in sorted(dag.buffered, key=lambda each: each.name):
+        await _declare(connection, org, dag, one, ids[one.name])
+
+
+async def _declare(
+    connection: asyncpg.pool.PoolConnectionProxy, org: OrgId, dag: Dag, one: BufferedDataset, dataset: DatasetId
+) -> None:
+    sql = queries("buffered")
+    row = await connection.fetchrow(sql["declaration_of"], dataset, org)
+    force = from_json(msgspec.json.decode(row["declaration"])) if row else None
+    _refuse_contradiction(force, one)
+    wanted = widened(force, one.declaration)
+    if wanted == force:
+        return
+    columns = readable(wanted)
+    await connection.execute(
+        sql["declare"],
+        dataset,
+        org,
+        generation_ids(dag, org)[dataset],
+        dag.name,
+        one.name,
+        to_json(wanted),
+        msgspec.to_builtins(columns),
+        hash_of_schema(columns),
+    )
+
+
+def readable(declaration: Declaration) -> list[ColumnEntry]:
+    """The columns as Spark reads them."""
+    return [ColumnEntry(name=one.name, type=SPARK_TYPES.get(one.type, one.type)) for one in declaration.columns]
+
+
+def _refuse_contradiction(force: Declaration | None, one: BufferedDataset) -> None:
+    names = one.declaration.names
+    lacking = {column.name for column in force.columns if column.nullable and column.name not in names} if force else ()
+    found = [each for each in refusals(force, one.declaration) if each.part not in lacking] if force else []
+    if found:
+        raise Conflict(
+            f"dataset {one.name!r} cannot become this: {'; '.join(each.reason for each in found)}",
+            where=f"publish.{one.name}",
+            hint=found[0].suggestion,
+        )

@@ -1,0 +1,16 @@
+"""A page of an organisation's batches that the sink refused, the newest first, each with line and reason."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import DeadBatchList, DeadBatchQuery, DeadBatchRow
+
+
+async def list_dead_batches(pool: asyncpg.Pool, org_id: UUID, asked: DeadBatchQuery) -> DeadBatchList:
+    found = await pool.fetch(queries("buffered")["list_dead"], org_id, asked.before, asked.limit + 1, asked.dataset)
+    rows = [DeadBatchRow(**dict(row)) for row in found[: asked.limit]]
+    return DeadBatchList(batches=rows, next=rows[-1].publish_id if len(found) > asked.limit else None)

@@ -1,0 +1,152 @@
+"""Staged batches into their table: rows, who sent them, and that they are there, in one transaction.
+
+Rows go in the order of the key. Of two batches with one key the later one counts. A row that is there already as it is
+given stays as it was, so that a batch which is sent again, by a retry, say, is no news to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import sql
+
+from trace_platform.crash_points import crash_point
+from trace_platform.domain.buffered import Column
+from trace_platform.spark.buffered_tables import OURS, BufferedTable
+from trace_platform.spark.buffered_types import form_of
+from trace_platform.spark.copy_rows import refused
+from trace_platform.spark.postgres_writer import WORK_MEMORY
+from trace_platform.spark.stage_batches import BATCH
+from trace_platform.spark.stage_rows import TRY
+from trace_platform.spark.statements import statements
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A batch that was staged, and whose it is."""
+
+    publish_id: UUID
+    task_id: UUID
+    attempt: int
+    number: int
+    tried: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Applied:
+    publish_id: UUID
+    seq: int
+    rows: int
+    bytes: int
+
+
+def applied(connection: psycopg.Connection[Any], publishes: Sequence[UUID]) -> dict[UUID, Applied]:
+    """Those that are in their table already."""
+    rows = connection.execute(statements("buffered")["applied"], {"ids": list(publishes)}).fetchall()
+    return {row[0]: Applied(*row) for row in rows}
+
+
+def merge_batches(
+    connection: psycopg.Connection[Any], table: BufferedTable, staging: str, batches: Sequence[Waiting]
+) -> list[Applied]:
+    """All of them or none; what each is counted as. BadInput where Postgres refuses a value of one of them.
+
+    One that another sink has applied meanwhile is left out, and told of as that one did it.
+    """
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL work_mem = '{WORK_MEMORY}'".encode())
+            connection.execute(statements("buffered")["lock_table"], {"version": table.dataset_version})
+            seqs = _note(connection, table, batches)
+            ours = [one for one in batches if one.publish_id in seqs]
+            if any(one.rows for one in ours):
+                connection.execute(_statement(table, staging), _values(table, ours, seqs))
+            crash_point("merge_batches.before_commit")
+    except (psycopg.DataError, psycopg.IntegrityError) as wrong:
+        raise refused(wrong) from None
+    crash_point("merge_batches.after_commit")
+    done = {one.publish_id: Applied(one.publish_id, seqs[one.publish_id], one.rows, one.bytes) for one in ours}
+    others = [one.publish_id for one in batches if one.publish_id not in done]
+    return list({**(applied(connection, others) if others else {}), **done}.values())
+
+
+def _note(connection: psycopg.Connection[Any], table: BufferedTable, batches: Sequence[Waiting]) -> dict[UUID, int]:
+    rows = connection.execute(
+        statements("buffered")["apply"],
+        {
+            "version": table.dataset_version,
+            "ids": [one.publish_id for one in batches],
+            "rows": [one.rows for one in batches],
+            "bytes": [one.bytes for one in batches],
+        },
+    ).fetchall()
+    return dict(rows)
+
+
+def _values(table: BufferedTable, batches: Sequence[Waiting], seqs: Mapping[UUID, int]) -> dict[str, Any]:
+    return {
+        "org": table.org_id,
+        "numbers": [one.number for one in batches],
+        "tries": [one.tried for one in batches],
+        "tasks": [one.task_id for one in batches],
+        "attempts": [one.attempt for one in batches],
+        "publishes": [one.publish_id for one in batches],
+        "seqs": [seqs[one.publish_id] for one in batches],
+    }
+
+
+def _statement(table: BufferedTable, staging: str) -> sql.Composed:
+    declared = table.declaration
+    kinds = {column.name: column for column in declared.columns}
+    others = [name for name in declared.names if name not in declared.unique_key]
+    key = [_given(kinds[name]) for name in declared.unique_key]
+    return sql.SQL(
+        "INSERT INTO {table} AS t ({ours}, {names})"
+        " SELECT DISTINCT ON ({key}) %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given}"
+        " FROM {staging} s"
+        " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
+        " %(publishes)s::uuid[], %(seqs)s::bigint[]) AS b (number, tried, task_id, attempt, publish_id, seq)"
+        " ON b.number = s.{batch} AND b.tried = s.{attempt}"
+        " ORDER BY {key}, b.seq DESC"
+        " ON CONFLICT (org_id, {unique_key}) DO {action}"
+    ).format(
+        table=table.identifier,
+        ours=_list([sql.Identifier(name) for name in OURS]),
+        names=_list([sql.Identifier(name) for name in declared.names]),
+        key=_list(key),
+        given=_list([_given(column) for column in declared.columns]),
+        staging=sql.Identifier("staging", staging),
+        batch=sql.Identifier(BATCH),
+        attempt=sql.Identifier(TRY),
+        unique_key=_list([sql.Identifier(name) for name in declared.unique_key]),
+        action=_action(others),
+    )
+
+
+def _given(column: Column) -> sql.Composable:
+    """As the table has it: what travelled as text is read by Postgres."""
+    form, name = form_of(column.type), sql.Identifier(column.name)
+    if form.staged_as == form.postgres:
+        return sql.SQL("s.{}").format(name)
+    return sql.SQL("s.{}::{}").format(name, sql.SQL(form.postgres))
+
+
+def _action(others: Sequence[str]) -> sql.Composable:
+    if not others:
+        return sql.SQL("NOTHING")
+    changed = [name for name in (*OURS, *others) if name != "org_id"]
+    return sql.SQL("UPDATE SET {} WHERE ({}) IS DISTINCT FROM ({})").format(
+        _list([sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in changed]),
+        _list([sql.SQL("t.{}").format(sql.Identifier(name)) for name in others]),
+        _list([sql.SQL("excluded.{}").format(sql.Identifier(name)) for name in others]),
+    )
+
+
+def _list(parts: Sequence[sql.Composable]) -> sql.Composed:
+    return sql.SQL(", ").join(parts)
