@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 import schemathesis
@@ -148,6 +149,7 @@ def test_no_input_makes_the_internal_door_fail(at: At) -> None:
         if data.draw(st.booleans()):
             known = {"dag": "chain", "job": "first", "dataset": str(at.doors.chain.datasets["first"])}
             known["task"] = at.claim()["task"]["task_id"]
+            known["publish"] = str(uuid4())
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
         tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "nobody's"}
         who = tokens.get(data.draw(st.sampled_from(WHO)))

@@ -87,8 +87,10 @@ def files_in(folder: Path, attempt: Path) -> list[Path]:
 
 async def swept(walk: Walk) -> None:
     """The janitor has been everywhere, without waiting for anybody who might still write."""
-    while await Janitor(walk.control, grace=timedelta(0)).once():
-        pass
+    for _ in range(10):  # while the Dispatcher's own is at it, another finds nothing to do
+        while await Janitor(walk.control, grace=timedelta(0)).once():
+            pass
+        await asyncio.sleep(0.05)
 
 
 async def heard(victim: asyncio.subprocess.Process, word: str, times: int = 1) -> list[str]:

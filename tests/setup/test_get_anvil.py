@@ -39,7 +39,9 @@ def test_without_the_expected_anvil_there_is_none_and_a_sentence(tmp_path: Path,
     (tmp_path / "bin").mkdir()
     shutil.copy(TOOL, tmp_path / "tools")
     if npm is not None:
-        (tmp_path / "bin" / "npm").write_text(npm)
+        # A program's first line can name no path with a space, and the checkout may lie in one.
+        (tmp_path / "python").symlink_to(Path(sys.executable).resolve())
+        (tmp_path / "bin" / "npm").write_text(npm.replace(sys.executable, str(tmp_path / "python")))
         (tmp_path / "bin" / "npm").chmod(0o755)
     done = subprocess.run(
         [sys.executable, tmp_path / "tools" / TOOL.name],

@@ -10,8 +10,10 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trace_platform.contracts import (
+    BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
+    BufferQuestion,
     ClaimBatchAnswer,
     ClaimBatchRequest,
     Claimed,
@@ -31,6 +33,8 @@ from trace_platform.contracts import (
     KeySet,
     Message,
     NotClaimed,
+    SettleAnswer,
+    SettleRequest,
     UserAnswer,
 )
 from trace_platform.openapi import answers, as_json, operation, query_parameters, schemas
@@ -85,6 +89,8 @@ ROUTES = (
     Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
     Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
+    Asked("post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferQuestion),
+    Asked("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
     Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
     Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
     Asked("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
