@@ -100,6 +100,27 @@ class BootstrapRef(Message, frozen=True):
     until the first events, state or outputs are accepted: these say that it was done."""
 
 
+class UdfRef(Message, frozen=True):
+    """The code that the task runs: an archive by its content, and where it can be fetched for a short while."""
+
+    bundle: str
+    sha256: str
+    kind: Literal["python", "node", "bootstrap"]
+    handler: str
+    size_bytes: int
+    url: str
+    """Of this one object, for some minutes."""
+
+
+class AlertRef(Message, frozen=True):
+    """An alert's definition as it stands when the task begins."""
+
+    alert_definition_id: UUID
+    name: str
+    severity: str
+    params: Mapping[str, Any] = {}
+
+
 class TaskPayload(Message, frozen=True):
     task_id: UUID
     attempt: Attempt
@@ -114,6 +135,20 @@ class TaskPayload(Message, frozen=True):
     timeout_seconds: int | None = None
     invalidation_id: UUID | None = None
     bootstrap: BootstrapRef | None = None
+    udf: UdfRef | None = None
+    alerts: list[AlertRef] = []
+
+
+class Invocation(TaskPayload, frozen=True, kw_only=True):
+    """What a function is invoked with: all that it needs to run, to report and to be fenced (S4)."""
+
+    lease_token: UUID
+    lease_expires_at: datetime
+    capability_token: str
+    bundle_url: str | None = None
+    """The same as `udf.url`. A runner keeps it to itself."""
+    completes: Literal["function", "wrapper"] = "function"
+    """Who keeps the lease and reports the end: the function itself, or a wrapper that takes what it returns."""
 
 
 class FetchAnswer(TaskPayload, frozen=True, kw_only=True):
@@ -157,6 +192,26 @@ class HeartbeatAnswer(Message, frozen=True):
     """A fresh one, when the old one is past half its life."""
     canceled: bool = False
     paused: bool = False
+
+
+class LogLine(Message, frozen=True):
+    at: datetime
+    text: Annotated[str, msgspec.Meta(max_length=8_000)]
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class LogsRequest(Fenced, frozen=True):
+    """What a task says while it runs, for people (`trace task logs`)."""
+
+    lines: Annotated[list[LogLine], msgspec.Meta(max_length=1_000)]
+    first: Number
+    """How many lines came before these: said again, they are kept once."""
+
+
+class LogsAnswer(Message, frozen=True):
+    kept: int
+    full: bool = False
+    """An attempt's room is used up: what follows is counted, not kept."""
 
 
 class EventBody(Message, frozen=True):

@@ -296,3 +296,31 @@ class CredentialMinter(Protocol):
     async def mint(self, policy: str, *, session: str, seconds: int) -> SessionKeys | None:
         """Open a session."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Invoked:
+    """How an invocation ended: the function's own report at the task door is what counts, not this."""
+
+    error: str | None = None
+    """Why the function, or what runs it, gave up; None: it returned."""
+    started: bool = True
+    """False: nothing has run (no room, nobody there), so another try costs nothing."""
+
+
+class Invoker(Protocol):
+    """Runs a function once, with one payload, and says when it is over.
+
+    The promise:
+
+    - At most once for a call: no retries of its own. Whether it ran is only known from what it reported to the doors.
+    - It returns when the function has returned, failed, was ended at its time limit, or never began.
+    - Canceling the call ends the function where the host can do that; where it cannot, fences make what it does void.
+
+    How Lambda keeps it: Invoke with InvocationType RequestResponse, MaximumRetryAttempts 0, and `X-Amz-Function-Error`;
+    throttled or not reached is not started. How the host of Lite keeps it: the same call over HTTP.
+    """
+
+    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+        """Run it."""
+        ...
