@@ -31,6 +31,8 @@ from trace_platform.contracts import (
     FilesRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
+    LogsAnswer,
+    LogsRequest,
     NotClaimed,
     SettleAnswer,
     SettleRequest,
@@ -168,6 +170,10 @@ class TaskClient:
     async def files(self, token: str, request: FilesRequest) -> FilesAnswer:
         answer = await _post(self._http, "/v1/task/files", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
         return msgspec.json.decode(answer.content, type=FilesAnswer)
+
+    async def logs(self, token: str, request: LogsRequest) -> LogsAnswer:
+        answer = await _post(self._http, "/v1/task/logs", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
+        return msgspec.json.decode(answer.content, type=LogsAnswer)
 
     async def credentials(self, token: str, request: CredentialsRequest) -> CredentialsAnswer:
         body = msgspec.json.encode(request)

@@ -30,6 +30,7 @@ from trace_platform.user_contracts import (
     Explanation,
     InvalidateAnswer,
     InvalidateRequest,
+    LogsQuery,
     OutboxList,
     OutboxQuery,
     OutboxRetryAnswer,
@@ -39,6 +40,7 @@ from trace_platform.user_contracts import (
     ReplayRequest,
     RetryAnswer,
     TaskDetail,
+    TaskLines,
     TaskList,
     TasksQuery,
     TriggerAnswer,
@@ -137,6 +139,7 @@ CALLS: Mapping[str, Call] = {
             "A task: its cause, attempts, what it read and what it committed",
             TaskDetail,
         ),
+        Call("task_logs", "GET", "/tasks/{task}/logs", "reader", "What a task has said", TaskLines, query=LogsQuery),
         Call("retry_task", "POST", "/tasks/{task}/retry", "writer", "One more attempt of a failed task", RetryAnswer),
         Call(
             "cancel_task",

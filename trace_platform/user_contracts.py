@@ -145,6 +145,29 @@ class InvalidateAnswer(Message, frozen=True):
     """False: the same request had been made before."""
 
 
+class LogsQuery(Message, frozen=True):
+    attempt: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """Unset: the current one."""
+    first: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    """How many of the first lines are known already."""
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+
+
+class TaskLine(Message, frozen=True):
+    n: int
+    at: datetime
+    level: str
+    text: str
+
+
+class TaskLines(Message, frozen=True):
+    task_id: UUID
+    attempt: int
+    ended: bool
+    """Whether the attempt is over: there will be no more."""
+    lines: list[TaskLine]
+
+
 class TasksQuery(Message, frozen=True):
     status: TaskStatus | None = None
     dag: Name | None = None

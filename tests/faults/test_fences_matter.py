@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.dispatcher import test_functions as functions
 from tests.dispatcher import test_lifecycle as lifecycle
+from tests.dispatcher import test_logs as logs
 from tests.dispatcher import test_outputs as outputs
 from tests.dispatcher.support import control_for
 from trace_platform.dispatcher.control import Control
@@ -37,6 +40,12 @@ SCENARIOS: list[Callable[[Control], Awaitable[None]]] = [
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=True),
     outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files,
     outputs.test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql,
+    *(partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=one) for one in functions.FORGERIES),
+    partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=None),
+    *(
+        partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=one)
+        for one in logs.FORGERIES
+    ),
 ]
 
 

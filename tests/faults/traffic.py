@@ -41,11 +41,12 @@ jobs:
   - {name: hand, operator: noop, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
   - {name: told, operator: noop, inputs: [{from: {job: hand}}]}
   - {name: parked, operator: noop, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
+  - {name: called, operator: noop, runtime: ecs_platform, inputs: [{from: {job: ask}}]}
 publish:
   proof_span: {job: span}
 """
-ELSEWHERE = {"hand": "ecs_udf", "parked": "parked"}
-"""Jobs whose wake-ups go to a queue of their own: worked by hand, and worked by nobody."""
+ELSEWHERE = {"hand": "ecs_udf", "parked": "parked", "called": "lambda"}
+"""Jobs that run elsewhere: worked by hand, worked by nobody, called as functions."""
 
 FLOW = """
 name: flow

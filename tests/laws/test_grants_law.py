@@ -101,7 +101,7 @@ def test_views_are_the_datasets_that_may_be_read_and_no_others(claims: Claimed, 
 def test_an_endpoint_is_open_to_whoever_has_something_to_do_there(claims: Claimed) -> None:
     reads = any(one.access == "read" for one in claims.datasets)
     writes = any(one.access == "write" for one in claims.datasets)
-    expected = {"heartbeat", "complete", "events"}
+    expected = {"heartbeat", "complete", "events", "logs"}
     expected |= {"files"} if reads or writes else set()
     expected |= {"query"} if reads else set()
     expected |= {"buffer-publish"} if writes and claims.s3.write else set()

@@ -107,6 +107,7 @@ LEGAL: dict[str, Row] = {
         "worker_id": "w",
         "started_at": T0,
     },
+    "task_logs": {"task_id": uid("task a"), "attempt": 1, "n": 0, "at": T0, "level": "info", "text": "said"},
     "operator_state": {"org_id": uid("org a"), "job_id": uid("job a")},
     "dataset_heads": {"dataset_uuid": uid("data a2"), "org_id": uid("org a"), "last_commit": 1},
     "commits": {
@@ -635,6 +636,11 @@ CASES = [
             {"ended_at": T1, "outcome": "LeaseExpired", "error_message": "no heartbeat for 120 s"},
         ),
         ("only a reply can be late", "only_an_end_is_late", {"late": True}),
+    ),
+    *of(
+        "task_logs",
+        ("a line is of a task that exists", "task_id_fkey", {"task_id": uid("nobody")}),
+        ("lines count from 0", "count_from_zero", {"n": -1}),
     ),
     *of(
         "operator_state",

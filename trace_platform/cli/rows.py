@@ -71,6 +71,14 @@ def note(text: str) -> None:
     say.out.print(text, markup=False)
 
 
+def said(text: str, style: str = "") -> None:
+    """Words that are not ours: what would move the cursor or colour the screen is shown, not done."""
+    plain = "".join(
+        letter if letter.isprintable() or letter == "\t" else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    say.out.print(Text(plain, style=style))
+
+
 def as_json(answer: msgspec.Struct) -> None:
     built: Any = msgspec.to_builtins(answer)
     say.as_json(built)

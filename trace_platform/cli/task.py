@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
@@ -13,7 +14,7 @@ from trace_platform.cli.options import Home, Json
 if TYPE_CHECKING:
     from trace_platform.user_contracts import TaskDetail
 
-app = typer.Typer(help="Tasks: list, show, retry, cancel.", no_args_is_help=True)
+app = typer.Typer(help="Tasks: list, show, logs, retry, cancel.", no_args_is_help=True)
 
 
 class Status(StrEnum):
@@ -32,7 +33,13 @@ Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar
 Before = Annotated[
     UUID | None, typer.Option("--before", help="Go on after this task of the last page.", metavar="TASK")
 ]
+OfAttempt = Annotated[int | None, typer.Option("--attempt", help="Of this attempt; else the last.", metavar="N", min=1)]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing lines until the attempt is over.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with the task.", metavar="TEXT")]
+
+
+FOLLOW_SECONDS = 0.5
+LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
 
 
 @app.command("list")
@@ -95,6 +102,32 @@ def show(task: TaskId, home: Home = None, json: Json = False) -> None:
         rows.as_json(found)
     else:
         _show(found)
+
+
+@app.command("logs")
+def logs(
+    task: TaskId, *, attempt: OfAttempt = None, follow: Follow = False, home: Home = None, json: Json = False
+) -> None:
+    """Show what a task has said, line by line. An attempt has room for a thousand lines."""
+    from trace_platform.cli import rows
+    from trace_platform.cli.remote import remote
+    from trace_platform.user_contracts import TaskLines
+
+    with remote(home) as gateway:
+        first = 0
+        while True:
+            found = gateway.ask("task_logs", TaskLines, query={"attempt": attempt, "first": first}, task=task)
+            first += len(found.lines)
+            if json:
+                rows.as_json(found)
+            for line in () if json else found.lines:
+                rows.said(f"{rows.when(line.at)}  {line.level:<7}  {line.text}", LEVELS.get(line.level, ""))
+            if found.ended or not follow:
+                break
+            attempt = found.attempt
+            time.sleep(FOLLOW_SECONDS)
+    if not first and not json:
+        rows.note(f"attempt {found.attempt} has said nothing{'' if found.ended else ' yet'}")
 
 
 @app.command("retry")

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from trace_platform.dispatcher.runtimes import runtime_specs
+from trace_platform.dispatcher.runtimes import INVOKERS, runtime_specs
 from trace_platform.domain.buffered import from_json
 from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset
 from trace_platform.domain.dag_graph import reach
@@ -25,6 +25,7 @@ async def catalog(
     pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy,
     org_id: UUID,
     runtimes: Mapping[str, RuntimeSettings] = RUNTIMES,
+    invokers: frozenset[str] = INVOKERS,
 ) -> Catalog:
     sql = queries("dags")
     rows = await pool.fetch(sql["published_datasets"], org_id)
@@ -42,7 +43,7 @@ async def catalog(
         (row["dag_name"], row["name"]): from_json(msgspec.json.decode(row["declaration"]))
         for row in await pool.fetch(queries("buffered")["declarations"], org_id)
     }
-    return Catalog(operators(), runtime_specs(runtimes), published, declared)
+    return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared)
 
 
 def operators() -> Mapping[str, OperatorSpec]:

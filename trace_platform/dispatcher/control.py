@@ -29,6 +29,8 @@ class Control:
     """Who we are among the replicas: what we have taken from the outbox carries this name."""
     runtimes: Mapping[str, RuntimeSettings] = field(default_factory=lambda: RUNTIMES)
     """Where tasks run, and how they get there."""
+    invokers: frozenset[str] = frozenset({"in_process", "queue"})
+    """What can make a task run here; `function` only where there is somebody to call."""
     minted: Callable[[str, Claims], None] = lambda *_: None
     """Told of every token we sign, so that our own verifier need not prove it again."""
     clock: DatabaseClock = field(default_factory=DatabaseClock)

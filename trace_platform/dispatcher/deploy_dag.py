@@ -85,7 +85,7 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
 
 async def _read(control: Control, org_id: UUID, text: str) -> Dag:
     """The DAG, if it can be deployed: a new version follows the declarations in force, an old one need not."""
-    known = await catalog(control.pool, org_id, control.runtimes)
+    known = await catalog(control.pool, org_id, control.runtimes, control.invokers)
     dag = await asyncio.to_thread(parse_dag, text, replace(known, declared={}))
     if any((dag.name, one.name) in known.declared for one in dag.buffered):
         version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)

@@ -15,9 +15,11 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
+from trace_platform.dispatcher.loops.call_functions import CallFunctions
 from trace_platform.dispatcher.loops.clear_batches import ClearBatches
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.forget import Forget
+from trace_platform.dispatcher.loops.forget_logs import ForgetLogs
 from trace_platform.dispatcher.loops.hear_others import HearOthers
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
@@ -28,8 +30,9 @@ from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retain import Retain
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
+from trace_platform.dispatcher.runtimes import INVOKERS
 from trace_platform.doors import Door, open_doors
-from trace_platform.ports import CredentialMinter, ObjectStore, Queue, Signer
+from trace_platform.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from trace_platform.process import Process
 from trace_platform.settings import Settings
 from trace_platform.store.clock import DatabaseClock
@@ -40,7 +43,13 @@ from trace_platform.store.signing_keys import published
 
 
 async def main(
-    process: Process, queue: Queue, signer: Signer, objects: ObjectStore, minter: CredentialMinter | None = None
+    process: Process,
+    queue: Queue,
+    signer: Signer,
+    objects: ObjectStore,
+    minter: CredentialMinter | None = None,
+    *,
+    invoker: Invoker | None = None,
 ) -> None:
     settings = process.settings
     dsn = required(settings.state.dsn, "state.dsn")
@@ -69,20 +78,26 @@ async def main(
             places=settings.objects,
             minter=minter,
             credentials=settings.credentials,
+            invokers=INVOKERS if invoker else INVOKERS - {"function"},
         )
         await release_sources(control)
-        async with dispatching(control, verifier, settings):
+        async with dispatching(control, verifier, settings, invoker):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()
 
 
 @asynccontextmanager
-async def dispatching(control: Control, verifier: Verifier, settings: Settings) -> AsyncIterator[dict[str, str]]:
+async def dispatching(
+    control: Control, verifier: Verifier, settings: Settings, invoker: Invoker | None = None
+) -> AsyncIterator[dict[str, str]]:
     """Doors and loops, for as long as the block lasts; gives the doors' addresses."""
     async with AsyncExitStack() as stack:
         rotation = await keep_rotating(control)
         stack.push_async_callback(stopped, rotation)
-        for loop in loops(control, settings):
+        functions = CallFunctions(control, invoker, settings.dispatcher.functions) if invoker else None
+        if functions is not None:
+            stack.push_async_callback(functions.stop)
+        for loop in loops(control, settings, functions):
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
         others = HearOthers(control)
         await others.start()
@@ -102,27 +117,33 @@ async def dispatching(control: Control, verifier: Verifier, settings: Settings) 
         yield await stack.enter_async_context(open_doors(doors, settings.tls, metrics=control.metrics))
 
 
-def loops(control: Control, settings: Settings) -> list[Loop]:
+def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
+    beat = settings.dispatcher.beat_seconds
+    calls = functions and Loop("functions", functions.once, functions.next_due, functions.bell, beat, control.metrics)
     return [
-        Loop(name, loop.once, loop.next_due, bell, settings.dispatcher.beat_seconds, control.metrics)
-        for name, loop, bell in (
-            ("drain", Drain(control), control.owed),
-            ("reap", Reaper(control), control.leases),
-            ("sources", KeepSources(control), control.sources),
-            ("retire", Retire(control), Bell()),
-            ("janitor", Janitor(control), Bell()),
-            ("retain", Retain(control, timedelta(days=settings.dispatcher.replaced_kept_days)), Bell()),
-            (
-                "batches",
-                ClearBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
-                Bell(),
-            ),
-            (
-                "owe_batches",
-                OweBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
-                Bell(),
-            ),
-            ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
-            ("reconcile", Reconciler(control, settings.loops), Bell()),
-        )
+        *([calls] if calls else []),
+        *(
+            Loop(name, loop.once, loop.next_due, bell, beat, control.metrics)
+            for name, loop, bell in (
+                ("drain", Drain(control, functions), control.owed),
+                ("reap", Reaper(control), control.leases),
+                ("sources", KeepSources(control), control.sources),
+                ("retire", Retire(control), Bell()),
+                ("janitor", Janitor(control), Bell()),
+                ("retain", Retain(control, timedelta(days=settings.dispatcher.replaced_kept_days)), Bell()),
+                (
+                    "batches",
+                    ClearBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
+                    Bell(),
+                ),
+                (
+                    "owe_batches",
+                    OweBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
+                    Bell(),
+                ),
+                ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
+                ("forget_logs", ForgetLogs(control, timedelta(days=settings.dispatcher.logs_kept_days)), Bell()),
+                ("reconcile", Reconciler(control, settings.loops), Bell()),
+            )
+        ),
     ]

@@ -8,16 +8,21 @@ from trace_platform.domain.catalog import RuntimeSpec
 from trace_platform.domain.dag_model import Retry, RunDefaults
 from trace_platform.settings import RuntimeSettings
 
-INVOKERS = frozenset({"in_process", "queue"})
-"""Those that this Dispatcher has; a job of any other cannot be deployed."""
+INVOKERS = frozenset({"in_process", "queue", "function"})
+"""All that there are. What a Dispatcher does not have (`Control.invokers`), no job of its can be deployed for."""
 
 
-def runtime_specs(runtimes: Mapping[str, RuntimeSettings]) -> dict[str, RuntimeSpec]:
-    return {name: RuntimeSpec(one.untrusted, _missing(name, one), _defaults(one)) for name, one in runtimes.items()}
+def runtime_specs(
+    runtimes: Mapping[str, RuntimeSettings], invokers: frozenset[str] = INVOKERS
+) -> dict[str, RuntimeSpec]:
+    return {
+        name: RuntimeSpec(one.untrusted, _missing(name, one, invokers), _defaults(one))
+        for name, one in runtimes.items()
+    }
 
 
-def _missing(name: str, one: RuntimeSettings) -> str | None:
-    if one.invoker in INVOKERS:
+def _missing(name: str, one: RuntimeSettings, invokers: frozenset[str]) -> str | None:
+    if one.invoker in invokers:
         return None
     return f"runtime {name!r} needs the invoker `{one.invoker}`, which this system does not have"
 

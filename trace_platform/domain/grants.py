@@ -17,8 +17,8 @@ from trace_platform.domain.ids import CommitNumber, DatasetId, DatasetName, Data
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import InvalidRequest
 
-ALWAYS: Final = frozenset({"POST /v1/task/heartbeat", "POST /v1/task/complete", "POST /v1/task/events"})
-"""What every attempt does, whatever it was granted: be heard, tell, end."""
+ALWAYS: Final = frozenset(f"POST /v1/task/{name}" for name in ("heartbeat", "complete", "events", "logs"))
+"""What every attempt does, whatever it was granted: be heard, tell, say, end."""
 FILES: Final = "POST /v1/task/files"
 QUERY: Final = "POST /v1/task/query"
 BUFFER_PUBLISH: Final = "POST /v1/task/buffer-publish"

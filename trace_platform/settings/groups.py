@@ -88,6 +88,10 @@ class DispatcherSettings(Group):
         ge=1,
         le=36500,
     )
+    functions: int = setting(
+        16, "Functions (`runtime: lambda`) that a replica has called and waits for, at most.", unit="count", ge=1
+    )
+    logs_kept_days: int = setting(14, "How long what tasks have said is kept.", unit="days", ge=1)
     outbox_kept_days: int = setting(
         7, "How long kept promises stay in the outbox, to be read by people; then they go.", unit="days", ge=1, le=3650
     )

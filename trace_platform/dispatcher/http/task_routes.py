@@ -19,6 +19,7 @@ from trace_platform.contracts import (
     EventsRequest,
     FilesRequest,
     HeartbeatRequest,
+    LogsRequest,
 )
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import accept_events
@@ -31,6 +32,7 @@ from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.mint_credentials import mint_credentials
 from trace_platform.dispatcher.publish_buffer import publish_buffer
 from trace_platform.dispatcher.renew_lease import Beat, renewer
+from trace_platform.dispatcher.store_logs import store_logs
 from trace_platform.doors import door_app, json_response
 from trace_platform.observe.logs import is_debugging
 from trace_platform.store.db import OUTAGES, answers
@@ -69,6 +71,11 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         async with about(control, claims):
             return json_response(await publish_buffer(control, body, claims))
 
+    async def logs(request: Request) -> Response:
+        body = await read(request, LogsRequest)
+        await require_capability(request, verifier, body)
+        return json_response(await store_logs(control, body))
+
     async def files(request: Request) -> Response:
         body = await read(request, FilesRequest)
         claims = await require_capability(request, verifier, body)
@@ -85,6 +92,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/complete", completion, methods=["POST"]),
         Route("/v1/task/events", events, methods=["POST"]),
         Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
+        Route("/v1/task/logs", logs, methods=["POST"]),
         Route("/v1/task/files", files, methods=["POST"]),
         Route("/v1/task/credentials", credentials, methods=["POST"]),
     ]

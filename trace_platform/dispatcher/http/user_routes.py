@@ -33,6 +33,7 @@ from trace_platform.dispatcher.list_outbox import list_outbox
 from trace_platform.dispatcher.list_tasks import list_tasks
 from trace_platform.dispatcher.list_versions import list_versions
 from trace_platform.dispatcher.pause_source import pause_source, resume_source
+from trace_platform.dispatcher.read_logs import read_logs
 from trace_platform.dispatcher.replay_batch import replay_batch
 from trace_platform.dispatcher.retry_outbox import retry_outbox
 from trace_platform.dispatcher.retry_task import retry_task
@@ -220,6 +221,7 @@ VERBS: Mapping[str, Verb] = {
     "invalidate": _invalidate,
     "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
     "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),
+    "task_logs": lambda asked: read_logs(asked.control.pool, asked.org, UUID(asked.path["task"]), asked.query),
     "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),
     "cancel_task": lambda asked: cancel_task(asked.control, asked.org, UUID(asked.path["task"]), asked.body.reason),
     "list_datasets": lambda asked: list_datasets(asked.control.pool, asked.user),

@@ -16,6 +16,7 @@ import structlog
 
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.call_functions import CallFunctions
 from trace_platform.dispatcher.route_event import BATCH, HOLD, Routed, route
 from trace_platform.dispatcher.run_in_process import run_in_process
 from trace_platform.domain.task import Backoff, retry_delay
@@ -33,19 +34,21 @@ BUFFER_QUEUE = "buffer"
 
 @dataclass(frozen=True)
 class Promise:
-    """A row of the outbox in our hands, and how it is kept: a message on a queue, or a task run here."""
+    """A row of the outbox in our hands, and how it is kept: a message, a task run here, a function called."""
 
     id: int
     queue: str | None = None
     message: bytes = b""
     task_id: UUID | None = None
+    function: bool = False
 
 
 class Drain:
     """One replica's share of the outbox; any number of replicas drain it together."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, functions: CallFunctions | None = None) -> None:
         self._control = control
+        self._functions = functions
         self._next_due: float | None = None
 
     async def once(self) -> int:
@@ -114,7 +117,9 @@ class Drain:
         if nowhere:
             error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
             await self._put_off(nowhere, error, delay=NOWHERE_DELAY)
-        here = [one for one in promises if one.task_id is not None]
+        if self._functions is not None:  # which marks them when they are claimed
+            self._functions.line_up({one.task_id: one.id for one in promises if one.task_id and one.function})
+        here = [one for one in promises if one.task_id is not None and not one.function]
         if here:
             await self._try(here, run_in_process(self._control, [one.task_id for one in here if one.task_id]))
 
@@ -146,12 +151,14 @@ class Drain:
         crash_point("drain_outbox.put_off")
 
     def _wake_up(self, promise: int, payload: str) -> Promise:
-        """How a task gets to where it runs: by a message, by our own hands, or, for now, not at all."""
+        """How a task gets to where it runs: by a message, by our own hands, by a call, or, for now, not at all."""
         told = msgspec.json.decode(payload)
         runtime, task_id = self._control.runtimes.get(told["runtime"]), UUID(told["task_id"])
         match runtime.invoker if runtime else None:
             case "in_process":
                 return Promise(promise, task_id=task_id)
+            case "function" if self._functions is not None:
+                return Promise(promise, task_id=task_id, function=True)
             case "queue" if runtime:
                 return Promise(promise, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:

@@ -30,6 +30,25 @@ WITH lost AS (
 )
 SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, error_message AS because, next_retry_at FROM given_up;
 
+-- name: put_back
+-- An attempt that never began, or that we ended ourselves: it does not count, and another follows soon.
+WITH ended AS (
+    UPDATE tasks t
+       SET status = 'Failed', completed_at = now(), lease_expires_at = NULL, error_message = $4,
+           max_attempts = t.max_attempts + 1, next_retry_at = now() + $5::interval
+     WHERE true
+       AND t.attempt = $2 -- fence
+       AND t.lease_token = $3 -- fence
+       AND (t.status = 'Running') IS TRUE -- fence
+       AND t.id = $1
+    RETURNING t.id, t.attempt
+), history AS (
+    UPDATE task_attempts h SET ended_at = now(), outcome = 'Failed', error_message = $4
+      FROM ended e
+     WHERE h.task_id = e.id AND h.attempt = e.attempt
+)
+SELECT count(*) FROM ended;
+
 -- name: retry_due
 -- Waiting retries whose time has come: the next attempt, without the old token, and its wake-up.
 WITH due AS (

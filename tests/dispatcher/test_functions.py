@@ -1,0 +1,396 @@
+"""Tasks of `runtime: lambda`: claimed by the Dispatcher, handed to a function, and over when the function is.
+
+The function and what runs it are not ours: here they are a port that does what the test says, and, for the adapter, a
+server that answers as Lambda's Invoke call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained
+from tests.dispatcher.support import control_for
+from trace_platform.adapters.invoker_http import PATH, HttpInvoker
+from trace_platform.capability.claims import decode
+from trace_platform.capability.jws import take_apart
+from trace_platform.contracts import CompleteRequest, Invocation
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops import call_functions
+from trace_platform.dispatcher.loops.call_functions import SILENT, CallFunctions
+from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.ports import Invoked
+from trace_platform.store.queries import queries
+
+pytestmark = pytest.mark.anyio
+
+Act = Callable[[Invocation], Awaitable[Invoked]]
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are looked at in every step, and nobody waits long for somebody who is away."""
+    monkeypatch.setattr(call_functions, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(call_functions, "AWAY_SECONDS", (0.01, 0.02))
+
+
+@dataclass
+class Host:
+    """Runs functions: each does what `act` says."""
+
+    control: Control
+    act: Act | None
+    """None: it completes its task."""
+    asked: list[Invocation] = field(default_factory=list)
+    ended: list[UUID] = field(default_factory=list)
+
+    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+        assert timeout_seconds == 3600
+        told = msgspec.json.decode(payload, type=Invocation)
+        self.asked.append(told)
+        try:
+            return await (self.act or self.complete)(told)
+        except asyncio.CancelledError:
+            self.ended.append(told.task_id)
+            raise
+
+    async def complete(self, told: Invocation) -> Invoked:
+        """As a function does that says so itself."""
+        request = CompleteRequest(
+            task_id=told.task_id, attempt=told.attempt, lease_token=told.lease_token, status="Completed"
+        )
+        await Completer(self.control)(request, decode(take_apart(told.capability_token).payload))
+        return Invoked()
+
+
+async def fan_out(control: Control, tasks: int) -> Chain:
+    """`second` runs on functions, and so many events wait for it."""
+    chain = await deploy_chain(control)
+    await control.pool.execute("UPDATE jobs SET runtime = 'lambda' WHERE id = $1", chain.jobs["second"])
+    source, claims = await claimed(control, await a_task(control, chain))
+    events = [chain.event("first", cursor=cursor) for cursor in range(tasks)]
+    await Completer(control)(completion(source, events=events), claims)
+    return chain
+
+
+async def statuses(control: Control, chain: Chain) -> list[str]:
+    rows = await control.pool.fetch(
+        "SELECT status::text FROM tasks WHERE job_id = $1 ORDER BY id", chain.jobs["second"]
+    )
+    return [row["status"] for row in rows]
+
+
+async def until(functions: CallFunctions, drain: Drain, done: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await done():
+            while await drain.once() + await functions.once():
+                pass
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def calling(control: Control, act: Act | None = None, most: int = 16) -> AsyncIterator[tuple[Host, Any]]:
+    host = Host(control, act)
+    functions = CallFunctions(control, host, most)
+    drain = Drain(control, functions)
+
+    async def run(done: Callable[[], Awaitable[bool]]) -> None:
+        await until(functions, drain, done)
+
+    try:
+        yield host, run
+    finally:
+        await functions.stop()
+
+
+async def test_a_function_is_called_once_with_all_that_it_needs_and_its_report_counts(control: Control) -> None:
+    chain = await fan_out(control, 3)
+    async with calling(control) as (host, run):
+        await run(lambda: all_are(control, chain, "Completed", 3))
+    assert len({told.task_id for told in host.asked}) == len(host.asked) == 3
+    told = host.asked[0]
+    assert (told.job.name, told.operator, told.attempt, told.completes) == ("second", "noop", 1, "function")
+    assert told.inputs[0].dataset_uuid == chain.datasets["first"]
+    assert decode(take_apart(told.capability_token).payload).task_id == told.task_id
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE status <> 'Done'") == 0
+
+
+async def all_are(control: Control, chain: Chain, status: str, count: int) -> bool:
+    return await statuses(control, chain) == [status] * count
+
+
+async def test_no_more_run_at_once_than_there_is_room_for_and_those_in_line_are_not_claimed(control: Control) -> None:
+    chain, gate, inside = await fan_out(control, 7), asyncio.Event(), 0
+    most = 0
+
+    async def act(told: Invocation) -> Invoked:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await gate.wait()
+        inside -= 1
+        return await host.complete(told)
+
+    async with calling(control, act, most=3) as (host, run):
+
+        async def three_run() -> bool:
+            return (await statuses(control, chain)).count("Running") == 3 and inside == 3
+
+        await run(three_run)
+        assert (await statuses(control, chain)).count("Queued") == 4
+        gate.set()
+        await run(lambda: all_are(control, chain, "Completed", 7))
+    assert most == 3
+
+
+@pytest.mark.parametrize(
+    ("ended", "message"),
+    [(Invoked(), SILENT), (Invoked("KeyError: 'x'"), "KeyError: 'x'")],
+    ids=["returned without a report", "failed"],
+)
+async def test_a_function_that_ends_without_a_report_has_its_attempt_failed_at_once(
+    control: Control, ended: Invoked, message: str
+) -> None:
+    chain = await fan_out(control, 1)
+
+    async def act(_told: Invocation) -> Invoked:
+        return ended
+
+    async with calling(control, act) as (_host, run):
+        await run(lambda: all_are(control, chain, "Failed", 1))
+    row = await control.pool.fetchrow("SELECT error_message, next_retry_at FROM tasks WHERE status = 'Failed'")
+    assert row is not None
+    assert row["error_message"] == message
+    assert row["next_retry_at"] is not None
+
+
+async def test_a_call_that_breaks_is_an_attempt_that_failed(control: Control) -> None:
+    chain = await fan_out(control, 1)
+
+    async def act(_told: Invocation) -> Invoked:
+        raise RuntimeError("the line broke")
+
+    async with calling(control, act) as (_host, run):
+        await run(lambda: all_are(control, chain, "Failed", 1))
+    assert (
+        await control.pool.fetchval("SELECT error_message FROM tasks WHERE status = 'Failed'")
+        == "RuntimeError: the line broke"
+    )
+
+
+async def test_while_nobody_runs_functions_no_attempt_is_used_up_and_one_at_a_time_looks(control: Control) -> None:
+    chain, there = await fan_out(control, 5), False
+
+    async def act(told: Invocation) -> Invoked:
+        if not there:
+            return Invoked("the runner does not answer", started=False)
+        return await host.complete(told)
+
+    async with calling(control, act) as (host, run):
+
+        async def tried_often() -> bool:
+            await Reaper(control).once()
+            return len(host.asked) >= 12
+
+        await run(tried_often)
+        row = await control.pool.fetchrow(
+            "SELECT max(attempt) AS attempt, min(max_attempts - attempt) AS left FROM tasks WHERE status <> 'Completed'"
+        )
+        assert row is not None
+        assert row["attempt"] >= 2
+        assert row["left"] >= 2
+        there = True
+
+        async def done() -> bool:
+            await Reaper(control).once()
+            return await all_are(control, chain, "Completed", 5)
+
+        await run(done)
+
+
+async def test_an_attempt_that_is_over_is_called_off(control: Control) -> None:
+    chain = await fan_out(control, 1)
+
+    async def act(_told: Invocation) -> Invoked:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with calling(control, act) as (host, run):
+
+        async def runs() -> bool:
+            return bool(host.asked) and await all_are(control, chain, "Running", 1)
+
+        await run(runs)
+        await cancel_task(control, chain.org.id, host.asked[0].task_id, "enough")
+
+        async def ended() -> bool:
+            return host.ended == [host.asked[0].task_id]
+
+        await run(ended)
+    assert await statuses(control, chain) == ["Canceled"]
+
+
+async def test_the_lease_of_a_function_that_never_says_a_word_is_kept_while_it_runs(control: Control) -> None:
+    chain, gate = await fan_out(control, 1), asyncio.Event()
+
+    async def act(told: Invocation) -> Invoked:
+        await gate.wait()
+        return await host.complete(told)
+
+    async with calling(control, act) as (host, run):
+
+        async def runs() -> bool:
+            return bool(host.asked)
+
+        await run(runs)
+        await control.pool.execute(
+            "UPDATE tasks SET lease_expires_at = now() + interval '1 s' WHERE status = 'Running'"
+        )
+
+        async def renewed() -> bool:
+            sql = "SELECT lease_expires_at > now() + interval '1 minute' FROM tasks WHERE status = 'Running'"
+            return bool(await control.pool.fetchval(sql))
+
+        await run(renewed)
+        gate.set()
+        await run(lambda: all_are(control, chain, "Completed", 1))
+
+
+async def test_a_dispatcher_that_stops_ends_its_functions_and_puts_their_tasks_back(control: Control) -> None:
+    chain = await fan_out(control, 2)
+
+    async def act(_told: Invocation) -> Invoked:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with calling(control, act) as (host, run):
+
+        async def run_both() -> bool:
+            return len(host.asked) == 2
+
+        await run(run_both)
+    assert len(host.ended) == 2
+    assert await all_are(control, chain, "Failed", 2)
+    left = await control.pool.fetch(
+        "SELECT max_attempts - attempt AS left, next_retry_at FROM tasks WHERE status = 'Failed'"
+    )
+    assert all(row["left"] == 3 and row["next_retry_at"] for row in left)
+
+
+async def test_a_promise_that_is_taken_again_while_its_task_waits_makes_no_second_call(
+    control: Control,
+) -> None:
+    chain, gate = await fan_out(control, 2), asyncio.Event()
+
+    async def act(told: Invocation) -> Invoked:
+        await gate.wait()
+        return await host.complete(told)
+
+    async with calling(control, act, most=1) as (host, run):
+
+        async def one_runs() -> bool:
+            return len(host.asked) == 1
+
+        await run(one_runs)
+        await control.pool.execute("UPDATE outbox SET taken_until = now() WHERE status = 'Processing'")
+        await drained(control)  # another replica, which has no functions: it puts them off
+        await control.pool.execute("UPDATE outbox SET available_at = now() WHERE status = 'Pending'")
+        gate.set()
+        await run(lambda: all_are(control, chain, "Completed", 2))
+    assert len(host.asked) == 2
+
+
+FORGERIES = ({"attempt": 2}, {"lease_token": UUID(int=7)})
+
+
+@pytest.mark.parametrize("forged", [*FORGERIES, None], ids=["attempt", "token", "ended"])
+async def test_only_an_attempt_that_runs_can_be_put_back(control: Control, forged: dict[str, Any] | None) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    if forged is None:
+        await Completer(control)(completion(task), claims)
+    fence = {"attempt": task.attempt, "lease_token": task.lease_token, **(forged or {})}
+    args = task.task.task_id, fence["attempt"], fence["lease_token"], "nothing has run", timedelta(seconds=1)
+    assert await control.pool.fetchval(queries("lifecycle")["put_back"], *args) == 0
+    state = await control.pool.fetchval("SELECT status::text FROM tasks")
+    assert state == ("Completed" if forged is None else "Running")
+
+
+@asynccontextmanager
+async def lambda_host(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_post(PATH, answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "ended"),
+    [
+        (200, {}, "{}", Invoked()),
+        (
+            200,
+            {"X-Amz-Function-Error": "Unhandled"},
+            '{"errorType": "KeyError", "errorMessage": "x"}',
+            Invoked("KeyError: x"),
+        ),
+        (200, {"X-Amz-Function-Error": "Unhandled"}, "broken", Invoked("the function failed: broken")),
+        (429, {}, "full", Invoked("the runner answered 429: full", started=False)),
+        (503, {}, "down", Invoked("the runner answered 503: down", started=False)),
+        (401, {}, "who?", Invoked("the runner answered 401: who?", started=False)),
+    ],
+)
+async def test_the_invoke_call_says_whether_something_ran_and_why_it_failed(
+    status: int, headers: dict[str, str], body: str, ended: Invoked
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == "Bearer secret"
+        assert await request.read() == b'{"task": 1}'
+        return web.Response(status=status, headers=headers, text=body)
+
+    async with lambda_host(answer) as url:
+        invoker = HttpInvoker(url, "secret", verify=True)
+        assert await invoker.invoke(b'{"task": 1}', timeout_seconds=5) == ended
+        await invoker.close()
+
+
+async def test_nobody_there_has_run_nothing_and_a_line_that_broke_may_have() -> None:
+    async def hang_up(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with lambda_host(hang_up) as url:
+        invoker = HttpInvoker(url, "secret", verify=True)
+        lost = await invoker.invoke(b"{}", timeout_seconds=5)
+        assert lost.started
+        assert lost.error is not None
+        assert "lost while the function ran" in lost.error
+    gone = await invoker.invoke(b"{}", timeout_seconds=5)
+    assert not gone.started
+    await invoker.close()

@@ -1,0 +1,41 @@
+-- name: store_lines
+-- Lines of the current attempt, each once. Also of one that has just ended: its last words come after its completion.
+-- No row: another attempt is the current one.
+WITH current AS (
+    SELECT t.id
+      FROM tasks t
+     WHERE true
+       AND t.attempt = $2 -- fence
+       AND t.lease_token = $3 -- fence
+       AND t.id = $1
+), kept AS (
+    INSERT INTO task_logs (task_id, attempt, n, at, level, text)
+    SELECT c.id, $2, l.n, l.at, l.level::log_level, l.text
+      FROM current c, unnest($4::int[], $5::timestamptz[], $6::text[], $7::text[]) AS l (n, at, level, text)
+    ON CONFLICT DO NOTHING
+    RETURNING n
+)
+SELECT (SELECT count(*) FROM kept) AS kept FROM current;
+
+-- name: read_lines
+-- An attempt's lines in their order, after a number; of the current attempt if none is named. One row at least, if
+-- there is such a task.
+SELECT t.attempt AS current, t.status::text, l.attempt, l.n, l.at, l.level::text, l.text
+  FROM tasks t
+  LEFT JOIN LATERAL (
+      SELECT * FROM task_logs l
+       WHERE l.task_id = t.id AND l.attempt = coalesce($3, t.attempt) AND l.n >= $4
+       ORDER BY l.n
+       LIMIT $5
+  ) l ON true
+ WHERE t.id = $1 AND t.org_id = $2
+ ORDER BY l.n;
+
+-- name: forget_lines
+-- Some of those that are older than we keep them for.
+WITH old AS (
+    SELECT task_id, attempt, n FROM task_logs WHERE said_at < now() - $1::interval LIMIT $2
+), gone AS (
+    DELETE FROM task_logs l USING old o WHERE l.task_id = o.task_id AND l.attempt = o.attempt AND l.n = o.n RETURNING 1
+)
+SELECT count(*) FROM gone;
