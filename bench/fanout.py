@@ -29,7 +29,7 @@ async def main() -> None:
     async with rig() as system:
         await deploy(system, "bench", DAG)
         await hand_to_workers(system, "work")
-        async with working(system, lambda _: [], 48) as worker:
+        async with working(system, lambda _: [], 64, 32) as worker:
             await trigger(system, "ask", start=10**6, end=10**6 + 99)
             await worker.wait_for(100)
             with cpu_seconds(system) as taken:

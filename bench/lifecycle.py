@@ -39,8 +39,8 @@ UPDATE bare SET status = 'Completed', expires = NULL, done = now() WHERE id = ':
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=2000, help="tasks")
-    parser.add_argument("--concurrency", type=int, default=48, help="tasks in hand at once")
-    parser.add_argument("--claims", type=int, default=16, help="claims in one call, at most")
+    parser.add_argument("--concurrency", type=int, default=64, help="tasks in hand at once")
+    parser.add_argument("--claims", type=int, default=32, help="claims in one call, at most")
     options = parser.parse_args()
     async with rig() as system:
         await deploy(system, "bench", DAG)

@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
+from trace_platform.completions import LARGE_BYTES, Completions
 from trace_platform.contracts import (
     BufferAnswer,
     BufferPublishAnswer,
@@ -21,6 +22,9 @@ from trace_platform.contracts import (
     Claimed,
     ClaimRequest,
     CompleteAnswer,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
+    CompleteItem,
     CompleteRequest,
     CredentialsAnswer,
     CredentialsRequest,
@@ -158,6 +162,7 @@ class TaskClient:
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
+        self._completions = Completions(self._complete_several)
 
     async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         answer = await _post(self._http, "/v1/task/heartbeat", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
@@ -186,8 +191,23 @@ class TaskClient:
         return msgspec.json.decode(answer.content, type=BufferPublishAnswer)
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
-        answer = await _post(self._http, "/v1/task/complete", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
+        """By itself, or with others that end in the same moment."""
+        body = msgspec.json.encode(request)
+        if len(body) >= LARGE_BYTES:
+            return await self._complete_one(token, body)
+        return await self._completions.report(CompleteItem(capability_token=token, completion=request))
+
+    async def _complete_one(self, token: str, body: bytes) -> CompleteAnswer:
+        answer = await _post(self._http, "/v1/task/complete", body, {CAPABILITY_HEADER: token})
         return msgspec.json.decode(answer.content, type=CompleteAnswer)
+
+    async def _complete_several(self, items: Sequence[CompleteItem]) -> Sequence[CompleteAnswer | Exception]:
+        if len(items) == 1:
+            return [await self._complete_one(items[0].capability_token, msgspec.json.encode(items[0].completion))]
+        body = msgspec.json.encode(CompleteBatchRequest(items=list(items)))
+        answer = await _post(self._http, "/v1/task/complete-batch", body, {})
+        outcomes = msgspec.json.decode(answer.content, type=CompleteBatchAnswer).outcomes
+        return [one.answer or _said(one.error or {}, Refused) for one in outcomes]
 
 
 @asynccontextmanager
@@ -229,9 +249,14 @@ def _refusal(answer: httpx.Response) -> TraceError:
         said: dict[str, Any] = answer.json()["error"]
     except (ValueError, KeyError, TypeError):
         said = {}
-    kind = REFUSALS.get(said.get("code", ""), Refused if answer.is_client_error else DoorUnavailable)
-    message = said.get("message") or f"the Dispatcher answered {answer.status_code}"
-    return kind(message, where=said.get("where"), hint=said.get("hint"))
+    otherwise = Refused if answer.is_client_error else DoorUnavailable
+    return _said({"message": f"the Dispatcher answered {answer.status_code}", **said}, otherwise)
+
+
+def _said(said: Mapping[str, Any], otherwise: type[TraceError]) -> TraceError:
+    """An error as the door has put it into words, as the error it is."""
+    kind = REFUSALS.get(said.get("code", ""), otherwise)
+    return kind(said.get("message") or "no reason was given", where=said.get("where"), hint=said.get("hint"))
 
 
 def _message(answer: httpx.Response) -> str:

@@ -355,6 +355,30 @@ class CompleteAnswer(Message, frozen=True):
     """By dataset, which commit its outputs became; those that were old news are not there."""
 
 
+class CompleteItem(Message, frozen=True):
+    """One of several completions, with the token that it would carry in a header by itself."""
+
+    capability_token: str
+    completion: CompleteRequest
+
+
+class CompleteBatchRequest(Message, frozen=True):
+    """Completions of several tasks that ended together, each judged by itself, answered in their order."""
+
+    items: Annotated[list[CompleteItem], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
+
+
+class CompleteOutcome(Message, frozen=True):
+    """What the completion would have been answered by itself: an answer, or an error."""
+
+    answer: CompleteAnswer | None = None
+    error: Mapping[str, Any] | None = None
+
+
+class CompleteBatchAnswer(Message, frozen=True):
+    outcomes: list[CompleteOutcome]
+
+
 class BufferPublishRequest(Fenced, frozen=True):
     """Both revisions of the contract in one (S2)."""
 

@@ -50,6 +50,7 @@ POINTS: Final = (
     "complete_outputs.before_commit",
     "complete_failed.before_commit",
     "complete_task.after_commit",
+    "complete_batch.after_commit",
     # What the Dispatcher does without being asked.
     "drain_outbox.events_routed",
     "drain_outbox.invalidations_routed",

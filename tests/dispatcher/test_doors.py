@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,14 +15,17 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import msgspec
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, deploy_chain
+from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain
 from tests.dispatcher.support import control_for
 from trace_platform.capability.verifier import Verifier
-from trace_platform.contracts import MAX_BODY_BYTES
+from trace_platform.client import TaskClient
+from trace_platform.contracts import MAX_BODY_BYTES, Claimed
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.process import dispatching
+from trace_platform.errors import Forbidden
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import Settings, TlsSettings, load_settings
 from trace_platform.store.identity import hash_token
@@ -93,6 +98,58 @@ async def test_one_task_through_both_doors(doors: Doors) -> None:
     assert done.json() == {"status": "Completed", "next_retry_at": None, "commits": None}
     late = await doors.say("heartbeat", claimed)
     assert (late.status_code, late.json()["error"]["code"]) == (409, "lease_lost")
+
+
+async def test_completions_that_come_together_are_judged_and_answered_each_by_itself(doors: Doors) -> None:
+    good, forged, nonsense, stale, failed = [await doors.claim() for _ in range(5)]
+    assert (await doors.say("complete", stale, status="Failed", error_message="no")).status_code == 200
+    event = {"dataset_uuid": str(doors.chain.datasets["first"]), "dataset_version": str(doors.chain.versions["first"])}
+    items = [
+        item(good, events=[{**event, "cursor": 1}]),
+        item(forged, token=good["capability_token"]),
+        item(nonsense, error_message="a completed task has no error"),
+        item(stale),
+        item(failed, status="Failed", error_message="it broke"),
+        item(good, events=[{**event, "cursor": 1}]),
+        item(forged, token="x.y.z"),
+    ]
+    answer = await doors.task.post("/v1/task/complete-batch", json={"items": items})
+    assert answer.status_code == 200, answer.text
+    outcomes = answer.json()["outcomes"]
+    assert [one["answer"] and one["answer"]["status"] for one in outcomes] == [
+        *("Completed", None, None, None, "Failed", "Completed", None),
+    ]
+    codes = [one["error"] and (one["error"]["code"], one["error"]["where"]) for one in outcomes]
+    assert codes[1] == ("forbidden", "/task_id")
+    assert codes[2] == ("invalid_request", "/error_message")
+    assert codes[3] == ("conflict", "/status")
+    assert codes[6][0] == "unauthenticated"
+    sql = "SELECT status::text FROM tasks WHERE job_id = $1 ORDER BY 1"
+    found = [row["status"] for row in await doors.control.pool.fetch(sql, doors.chain.jobs["first"])]
+    assert found == ["Completed", "Failed", "Failed", "Running", "Running"]
+    assert await doors.control.pool.fetchval("SELECT count(*) FROM events") == 1
+
+
+async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its_own(doors: Doors) -> None:
+    claims = [msgspec.convert(await doors.claim(), Claimed) for _ in range(30)]
+    client = TaskClient(doors.task)
+    answers = await asyncio.gather(
+        *(client.complete(one.capability_token, completion(one)) for one in claims[:29]),
+        client.complete(claims[0].capability_token, completion(claims[29])),
+        return_exceptions=True,
+    )
+    assert [getattr(one, "status", None) for one in answers[:29]] == ["Completed"] * 29
+    assert isinstance(answers[29], Forbidden)
+    calls = doors.control.metrics.text().decode()
+    batches = re.search(r'route="/v1/task/complete-batch",status="200"[^}]*} (\d+)', calls)
+    assert batches is not None
+    assert int(batches[1]) <= 3
+
+
+def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict[str, Any]:
+    fence = {name: claimed[name] for name in ("attempt", "lease_token")}
+    completion = {"task_id": claimed["task"]["task_id"], **fence, "status": "Completed", **more}
+    return {"capability_token": token or claimed["capability_token"], "completion": completion}
 
 
 async def test_a_buffer_publish_is_recorded_once_and_owed_once(doors: Doors) -> None:

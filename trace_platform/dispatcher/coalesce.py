@@ -56,6 +56,10 @@ class Coalesced(Generic[Q, A]):
 
     async def together(self, questions: Iterable[Q]) -> list[A]:
         """Several at once, answered in order; the first refusal among them is raised."""
+        return [_raised(one) for one in await self.settled(questions)]
+
+    async def settled(self, questions: Iterable[Q]) -> list[A | BaseException]:
+        """Several at once: what each was answered, or why it was refused, in order."""
         loop = asyncio.get_running_loop()
         asked: list[tuple[Q, asyncio.Future[A], Any]] = [(one, loop.create_future(), here()) for one in questions]
         self._waiting += asked
@@ -66,9 +70,7 @@ class Coalesced(Generic[Q, A]):
             for _, answer, _ in asked:
                 answer.cancel()
             raise
-        for _, answer, _ in asked:
-            answer.exception()  # each is heard of, though only one is raised
-        return [answer.result() for _, answer, _ in asked]
+        return [answer.exception() or answer.result() for _, answer, _ in asked]
 
     def _go(self) -> None:
         loop = asyncio.get_running_loop()
@@ -122,3 +124,9 @@ class Coalesced(Generic[Q, A]):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+
+def _raised(answer: A | BaseException) -> A:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer

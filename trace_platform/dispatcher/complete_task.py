@@ -33,7 +33,7 @@ from trace_platform.dispatcher.count_completions import count_one, count_plain
 from trace_platform.dispatcher.told import Told, read_events, transposed
 from trace_platform.dispatcher.verify_outputs import Schema, verify_outputs
 from trace_platform.domain.task import Backoff, retry_delay
-from trace_platform.errors import Conflict, InvalidRequest, LeaseLost
+from trace_platform.errors import Conflict, InvalidRequest, LeaseLost, TraceError
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
@@ -60,20 +60,52 @@ class Completer:
         )
 
     async def __call__(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer:
+        if _is_plain(request):
+            return await self._plain(_plain(request, claims))
         _refuse_nonsense(request)
         told = read_events(request.events, claims)
-        body = hashlib.sha256(msgspec.json.encode(request)).digest()
-        if request.status == "Completed" and not (
-            request.outputs or request.datasets_published or request.invalidations
-        ):
-            answer = await self._plain(Plain(request, claims, told, body))
-        else:
-            answer = await complete_task(self._control, request, claims, told, body)
-            self._control.owed.ring()
+        answer = await complete_task(self._control, request, claims, told, _hash(request))
+        self._control.owed.ring()
         return answer
+
+    async def several(self, asked: Sequence[tuple[CompleteRequest, Claims]]) -> list[CompleteAnswer | BaseException]:
+        """Each as by itself; those that fit into the batch are put there together."""
+        found: dict[int, CompleteAnswer | BaseException] = {}
+        plain: dict[int, Plain] = {}
+        for n, (request, claims) in enumerate(asked):
+            if _is_plain(request):
+                try:
+                    plain[n] = _plain(request, claims)
+                except TraceError as refusal:
+                    found[n] = refusal
+        found |= zip(plain, await self._plain.settled(plain.values()), strict=True) if plain else ()
+        for n, (request, claims) in enumerate(asked):
+            if n not in found:
+                found[n] = await self._answered(request, claims)
+        return [found[n] for n in range(len(asked))]
+
+    async def _answered(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer | BaseException:
+        try:
+            return await self(request, claims)
+        except TraceError as refusal:
+            return refusal
 
     async def _run_plain(self, batch: Sequence[Plain]) -> Sequence[CompleteAnswer | Exception]:
         return await complete_plain(self._control, batch)
+
+
+def _is_plain(request: CompleteRequest) -> bool:
+    more = request.outputs or request.datasets_published or request.invalidations
+    return request.status == "Completed" and not more
+
+
+def _plain(request: CompleteRequest, claims: Claims) -> Plain:
+    _refuse_nonsense(request)
+    return Plain(request, claims, read_events(request.events, claims), _hash(request))
+
+
+def _hash(request: CompleteRequest) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(request)).digest()
 
 
 async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:

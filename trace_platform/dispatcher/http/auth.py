@@ -51,15 +51,18 @@ class WorkerGate:
 
 
 async def require_capability(request: Request, verifier: Verifier, body: Fenced) -> Claims:
+    path: str = request.scope["path"]
+    return await judged(verifier, request.headers.get(CAPABILITY), body, f"{request.method} {path}")
+
+
+async def judged(verifier: Verifier, token: str | None, body: Fenced, endpoint: str) -> Claims:
     """The token's claims, if it is this very attempt's. Whether the attempt still counts is the fence's question."""
-    claims = await verifier.verify(request.headers.get(CAPABILITY))
+    claims = await verifier.verify(token)
     if claims.task_id != body.task_id:
         raise Forbidden("the token is another task's", where="/task_id")
     if claims.attempt != body.attempt:
         raise Forbidden("the token is another attempt's", where="/attempt")
-    path: str = request.scope["path"]
-    endpoint = f"{request.method} {path}"
     # What every attempt may do is asked most: for that its grants need not be worked out.
     if endpoint not in ALWAYS and endpoint not in claims.grants.endpoints:
-        raise Forbidden("the token grants nothing that this door gives", where=path)
+        raise Forbidden("the token grants nothing that this door gives", where=endpoint.partition(" ")[2])
     return claims

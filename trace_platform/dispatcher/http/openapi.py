@@ -19,6 +19,8 @@ from trace_platform.contracts import (
     Claimed,
     ClaimRequest,
     CompleteAnswer,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
     CompleteRequest,
     CredentialsAnswer,
     CredentialsRequest,
@@ -82,6 +84,7 @@ class Asked:
 ROUTES = (
     Asked("post", "/v1/task/heartbeat", "Extend the lease", HeartbeatAnswer, "task", HeartbeatRequest),
     Asked("post", "/v1/task/complete", "End the attempt and commit", CompleteAnswer, "task", CompleteRequest),
+    Asked("post", "/v1/task/complete-batch", "End several attempts", CompleteBatchAnswer, None, CompleteBatchRequest),
     Asked("post", "/v1/task/events", "Tell on the way", EventsAnswer, "task", EventsRequest),
     Asked("post", "/v1/task/logs", "Say something to people", LogsAnswer, "task", LogsRequest),
     Asked("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),

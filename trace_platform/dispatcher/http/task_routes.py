@@ -14,6 +14,8 @@ from starlette.routing import Route
 from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import (
     BufferPublishRequest,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
     CompleteRequest,
     CredentialsRequest,
     EventsRequest,
@@ -28,6 +30,7 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.about import about
 from trace_platform.dispatcher.http.auth import require_capability
 from trace_platform.dispatcher.http.body import read
+from trace_platform.dispatcher.http.complete_several import complete_several
 from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.mint_credentials import mint_credentials
 from trace_platform.dispatcher.publish_buffer import publish_buffer
@@ -58,6 +61,12 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
             if is_debugging():
                 log.debug("completed", status=answer.status)
             return json_response(answer)
+
+    async def completions(request: Request) -> Response:
+        items = (await read(request, CompleteBatchRequest)).items
+        outcomes = await complete_several(complete, verifier, items)
+        crash_point("complete_batch.after_commit")
+        return json_response(CompleteBatchAnswer(outcomes=outcomes))
 
     async def events(request: Request) -> Response:
         body = await read(request, EventsRequest)
@@ -90,6 +99,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
     routes = [
         Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
         Route("/v1/task/complete", completion, methods=["POST"]),
+        Route("/v1/task/complete-batch", completions, methods=["POST"]),
         Route("/v1/task/events", events, methods=["POST"]),
         Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
         Route("/v1/task/logs", logs, methods=["POST"]),
