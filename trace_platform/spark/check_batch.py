@@ -86,16 +86,24 @@ def check_batch(body: bytes, content_type: str, declaration: Declaration, limits
 def _from_lines(body: bytes, declaration: Declaration, limits: Limits) -> tuple[pa.Table, Sequence[int]]:
     """The table, and the line of each row: empty lines count, and say nothing."""
     decoder = msgspec.json.Decoder(row_type(declaration))
-    _refuse_long_lines(body, limits)
+    lines = body.split(b"\n")
+    _refuse_long_lines(lines, limits)
     try:
         rows = decoder.decode_lines(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise _first_fault(body, declaration, wrong) from None
-    lines = body.split(b"\n")
-    filled = [number for number, line in enumerate(lines, start=1) if line.strip()]
+    filled = _filled(lines, len(rows))
     if len(rows) != len(filled) or _holds_nul(body):
         raise _first_fault(body, declaration, None)
     return _columns(rows, declaration, filled), filled
+
+
+def _filled(lines: Sequence[bytes], rows: int) -> Sequence[int]:
+    """The numbers of the lines that say something; nearly always all but what follows the last line's end."""
+    full = list(map(bool, map(bytes.strip, lines)))
+    if all(full[:-1]) and full.count(True) == rows:
+        return range(1, rows + 1)
+    return [number for number, says in enumerate(full, start=1) if says]
 
 
 def row_type(declaration: Declaration) -> type[msgspec.Struct]:
@@ -143,10 +151,10 @@ def _holds_nul(text: bytes) -> bool:
     return b"\\u0000" in text and NUL.search(text) is not None
 
 
-def _refuse_long_lines(body: bytes, limits: Limits) -> None:
-    if len(body) <= limits.line_bytes:
+def _refuse_long_lines(lines: Sequence[bytes], limits: Limits) -> None:
+    if max(map(len, lines)) <= limits.line_bytes:
         return
-    for number, line in enumerate(body.split(b"\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if len(line) > limits.line_bytes:
             raise Fault(f"the line has {len(line)} bytes; at most {limits.line_bytes} are taken", number)
 
