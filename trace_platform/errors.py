@@ -128,7 +128,9 @@ class InvalidBundle(BadInput):
 
     code = "invalid_bundle"
 
-    def __init__(self, message: str, *, reason: str, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, reason: str = "broken", where: str | None = None, hint: str | None = None
+    ) -> None:
         super().__init__(message, where=where, hint=hint)
         self.reason = reason
 

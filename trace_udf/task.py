@@ -21,6 +21,7 @@ BUFFERED = "postgres_table:buffered."
 ALERT_EVENTS = "alert_events"
 ALERT_KEY = ("alert_definition_id", "dedupe_key")
 ALERTS_AT_ONCE = 1_000
+KEYS_KEPT_SECONDS = 300.0
 SAID_EVERY_SECONDS = 1.0
 """Progress is said no more often; the last word goes with the completion."""
 
@@ -63,6 +64,8 @@ class Task:
         self._events: List[Json] = []
         self._progress: Optional[Json] = None
         self._waiting: Dict[str, List[Json]] = {}
+        self._keys: Optional[Json] = None
+        self._keys_until = 0.0
         self._heard = -SAID_EVERY_SECONDS
 
     def query(
@@ -220,11 +223,17 @@ class Task:
         if door:
             put_at_door(door, self._token, name, body)
             return
-        keys = self.credentials()
+        keys = self._session()
         if keys.get("kind") != "session":
             told = {"code": "no_object_door", "message": "this store has no keys, and TRACE_OBJECTS_URL is not set"}
             raise Refused(f"PUT {name}", 500, told)
         put_at_s3(keys, name, body)
+
+    def _session(self) -> Json:
+        """Keys for the store, asked for now and then: they live for a quarter of an hour at least."""
+        if self._keys is None or time.monotonic() > self._keys_until:
+            self._keys, self._keys_until = self.credentials(), time.monotonic() + KEYS_KEPT_SECONDS
+        return self._keys
 
     def _folder(self, dataset: str) -> str:
         """Where the token lets this attempt lay down batches of a dataset."""
