@@ -502,7 +502,7 @@ class UploadRef(Message, frozen=True):
 class BundleAnswer(BundleRow, frozen=True, kw_only=True):
     upload: UploadRef | None = None
     """None: nothing is to be sent, since this content is ready."""
-    entry_points: tuple[str, ...] = ()
+    entry_points: list[str]
     """What a handler may name before its last dot."""
 
 

@@ -6,13 +6,19 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.spark_session import shared_session
+from trace_platform.contracts import HeartbeatAnswer, HeartbeatRequest
 from trace_platform.errors import BadInput, InvalidRequest
-from trace_platform.lite.rehearsal import Played, Rehearsal, rehearse
+from trace_platform.lite.rehearsal import Played, Rehearsal, _invocation, _served, rehearse
+from trace_platform.lite.rehearsal_doors import StandIns
+from trace_platform.lite.rehearsal_rows import Snapshot
 from trace_platform.pack import pack
+from trace_udf import Task, udf
 
 ASKS = """
 from trace_udf import udf
@@ -103,11 +109,42 @@ while True:
     with web.urlopen(f"{api}/next") as answer:
         event, request = json.load(answer), answer.headers["Lambda-Runtime-Aws-Request-Id"]
     done = {"status": "Completed", **{name: event[name] for name in ("task_id", "attempt", "lease_token")}}
-    web.urlopen(web.Request(os.environ["TRACE_TASK_URL"] + "/v1/task/complete", json.dumps(done).encode()))
+    shown = {"X-Trace-Task-Capability": event["capability_token"]}
+    web.urlopen(web.Request(os.environ["TRACE_TASK_URL"] + "/v1/task/complete", json.dumps(done).encode(), shown))
     web.urlopen(web.Request(f"{api}/{request}/response", b"{}"))
 """
     (tmp_path / "boot").mkdir()
     assert played(tmp_path / "boot", bootstrap, "bootstrap").status == "Completed"
+
+
+class Renewing(StandIns):
+    """Doors at which a token holds until the next heartbeat."""
+
+    def heartbeat(self, asked: HeartbeatRequest) -> HeartbeatAnswer:
+        head, claims, _ = self.token.split(".")
+        self.token = f"{head}.{claims}.{uuid4().hex}"
+        return msgspec.structs.replace(super().heartbeat(asked), capability_token=self.token)
+
+
+def test_a_fresh_token_is_used_from_the_heartbeat_that_brings_it_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.py").write_text("def handler(event, context): ...")
+    invocation = _invocation(pack(tmp_path), Rehearsal(publishes=["large"]))
+    doors = Renewing(invocation, Snapshot({}, tmp_path))
+    with _served(doors):
+        for name in ("TRACE_TASK_URL", "TRACE_QUERY_URL", "TRACE_OBJECTS_URL"):
+            monkeypatch.setenv(name, f"http://{doors.address}")
+
+        @udf
+        def handler(task: Task) -> None:
+            assert task.beat()["capability_token"] == doors.token
+            task.publish([{"a": 1}])
+            task.beat()
+
+        assert handler(msgspec.to_builtins(invocation), None) == {"status": "Completed"}
+    assert doors.heard.batches == {"large": [{"a": 1}]}
+    assert doors.token != invocation.capability_token
 
 
 def test_sql_over_files_is_the_platforms_own(tmp_path: Path) -> None:

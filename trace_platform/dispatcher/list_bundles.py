@@ -42,7 +42,7 @@ def answer_of(control: Control, row: asyncpg.Record) -> BundleAnswer:
         most_bytes=control.bundles.max_bytes,
     )
     pending = row["status"] == "Pending"
-    return BundleAnswer(**_fields(row), upload=wanted if pending else None, entry_points=tuple(row["entry_points"]))
+    return BundleAnswer(**_fields(row), upload=wanted if pending else None, entry_points=list(row["entry_points"]))
 
 
 def _fields(row: asyncpg.Record) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from trace_platform.capability.refusal import CAPABILITY_HEADER
 from trace_platform.contracts import (
     BufferPublishAnswer,
     BufferPublishRequest,
@@ -31,7 +32,7 @@ from trace_platform.contracts import (
 )
 from trace_platform.domain.ids import DatasetId
 from trace_platform.doors import refusal_response
-from trace_platform.errors import Forbidden, InvalidRequest, NotFound, TraceError
+from trace_platform.errors import Forbidden, InvalidRequest, NotFound, TraceError, Unauthenticated
 from trace_platform.lite.rehearsal_rows import Snapshot
 from trace_platform.query_contracts import TaskQueryRequest
 
@@ -67,16 +68,20 @@ class StandIns(ThreadingHTTPServer):
         self.objects = dict[str, bytes]()
         self.published = set[str]()
         self.invoked = False
+        self.token = invocation.capability_token
+        """The one that holds."""
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.server_address[1]}"
 
-    def answer(self, method: str, path: str, body: bytes) -> Any:
-        if method == "PUT":
-            return self._put(path, body)
+    def answer(self, method: str, path: str, body: bytes, token: str | None) -> Any:
         if path.startswith(RUNTIME):
             return self._runtime(method, path, body)
+        if token != self.token:
+            raise Unauthenticated("this door asks for the task's capability", where=f"header {CAPABILITY_HEADER}")
+        if method == "PUT":
+            return self._put(path, body)
         verb = VERBS.get(path) if method == "POST" else None
         if verb is None:
             raise NotFound(f"there is no {method} {path} at this door", where=path)
@@ -142,7 +147,7 @@ class StandIns(ThreadingHTTPServer):
 
 Verb = tuple[type[Message], Callable[[StandIns, Any], Any]]
 VERBS: Mapping[str, Verb] = {
-    "/v1/task/heartbeat": (HeartbeatRequest, StandIns.heartbeat),
+    "/v1/task/heartbeat": (HeartbeatRequest, lambda door, asked: door.heartbeat(asked)),
     "/v1/task/complete": (CompleteRequest, StandIns.complete),
     "/v1/task/events": (EventsRequest, StandIns.events),
     "/v1/task/buffer-publish": (BufferPublishRequest, StandIns.publish),
@@ -163,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _do(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         try:
-            status, said = 200, msgspec.json.encode(self.server.answer(self.command, self.path, body))
+            status, said = 200, msgspec.json.encode(self._answer(body))
         except TraceError as refusal:
             refused = refusal_response(refusal)
             status, said = refused.status_code, bytes(refused.body)
@@ -175,6 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Lambda-Runtime-Deadline-Ms", "4102444800000")
         self.end_headers()
         self.wfile.write(said)
+
+    def _answer(self, body: bytes) -> Any:
+        return self.server.answer(self.command, self.path, body, self.headers.get(CAPABILITY_HEADER))
 
     do_GET = do_POST = do_PUT = _do  # noqa: N815 - as http.server calls them
 

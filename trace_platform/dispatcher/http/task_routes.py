@@ -97,11 +97,6 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         async with about(control, claims):
             return json_response(await mint_credentials(control, body, claims))
 
-    async def bundle(request: Request) -> Response:
-        # No capability: whoever has the URL was given it for this very object.
-        found = await bundle_bytes(control, request.path_params["sha256"], request.query_params)
-        return Response(found, media_type="application/zip", headers={"cache-control": "no-store"})
-
     routes = [
         Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
         Route("/v1/task/complete", completion, methods=["POST"]),
@@ -111,6 +106,15 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/logs", logs, methods=["POST"]),
         Route("/v1/task/files", files, methods=["POST"]),
         Route("/v1/task/credentials", credentials, methods=["POST"]),
+        _bundle(control),
     ]
-    routes.append(Route("/v1/udf/bundle/{sha256}", bundle, methods=["GET"]))
     return door_app(routes, lambda: answers(control.pool), OUTAGES)
+
+
+def _bundle(control: Control) -> Route:
+    async def bundle(request: Request) -> Response:
+        # No capability: whoever has the URL was given it for this very object.
+        found = await bundle_bytes(control, request.path_params["sha256"], request.query_params)
+        return Response(found, media_type="application/zip", headers={"cache-control": "no-store"})
+
+    return Route("/v1/udf/bundle/{sha256}", bundle, methods=["GET"])
