@@ -105,7 +105,7 @@ def push(
     if done.status != "Ready":
         hint = "mend it and push it again; `trace udf build` checks the same rules"
         raise BadInput(f"the bundle was refused: {done.reason}", where=str(source), hint=hint)
-    _say(called, packed, {"id": str(done.id), "status": done.status}, json=json)
+    _say(done.name, packed, {"id": str(done.id), "status": done.status}, json=json)
 
 
 @app.command("list")

@@ -163,6 +163,7 @@ def _plain(value: Any) -> Any:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 64 * 1024  # head and body in one piece: else the second waits for the first to be acknowledged
     server: StandIns
 
     def _do(self) -> None:
