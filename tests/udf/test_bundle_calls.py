@@ -18,7 +18,6 @@ from trace_platform.settings import BundleSettings
 
 pytestmark = pytest.mark.anyio
 READER, RIVAL = "acme|reader", "rival|admin"
-OTHER = zipped(("main.py", b"x = 1\n"))
 EVIL = zipped(("main.py", b"x = 1\n"), ("../evil.py", b"x"))
 
 
@@ -77,14 +76,16 @@ async def test_other_bytes_than_announced_never_get_in(trace: System) -> None:
 
 
 async def test_what_lies_in_the_store_is_judged_and_not_what_was_announced(trace: System) -> None:
-    made = await uploaded(trace)
+    mine, other = (zipped(("main.py", code), method=0) for code in (b"x = 1", b"x = 2"))
+    made = await uploaded(trace, mine)
     place = ObjectName.parse(
         await trace.control.pool.fetchval("SELECT location FROM udf_bundles WHERE id = $1::text::uuid", made["id"])
     )
-    trace.control.objects.put(place, OTHER, replace=True)
+    assert len(other) == len(mine)
+    trace.control.objects.put(place, other, replace=True)
     done = await trace.got(WRITER, "POST", f"/v1/udf/bundles/{made['id']}/finalize")
     assert done["status"] == "Refused"
-    assert (await pushed(trace))["status"] == "Ready"
+    assert (await pushed(trace, mine))["status"] == "Ready"
 
 
 async def test_a_bundle_of_another_organisation_does_not_exist(trace: System) -> None:
