@@ -133,7 +133,14 @@ class DispatcherClient:
         return msgspec.json.decode(answer.content, type=SettleAnswer).settled
 
     async def ask(
-        self, method: str, path: str, user: str, *, query: str = "", body: bytes = b"", content_type: str | None = None
+        self,
+        method: str,
+        path: str,
+        user: str,
+        *,
+        query: str = "",
+        body: bytes | AsyncIterator[bytes] = b"",
+        content_type: str | None = None,
     ) -> httpx.Response:
         """A call of the user API, for a user whose token was verified. A refusal is handed back as it was said."""
         # Percent-encoded, because a subject may be any text and a header may not.

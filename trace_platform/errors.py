@@ -6,6 +6,7 @@
     |   +-- InvalidDag          a DAG's YAML was refused; carries every problem found
     |   +-- InvalidRequest      a body, header or parameter was refused; `where` is its JSON pointer
     |   +-- InvalidAbi          a contract's ABI that cannot be read
+    |   +-- InvalidBundle       a zip of user code was refused; `where` is the entry at fault
     |   +-- InvalidSql          a query was refused before it ran; `where` is the line and column in it
     +-- Refused                 well formed, but not allowed to happen
     |   +-- Unauthenticated     no identity, or one that does not hold
@@ -120,6 +121,21 @@ class InvalidRequest(BadInput):
 
 class InvalidAbi(BadInput):
     code = "invalid_abi"
+
+
+class InvalidBundle(BadInput):
+    """`reason` is stable, and finer than `code`: which rule the zip breaks."""
+
+    code = "invalid_bundle"
+
+    def __init__(
+        self, message: str, *, reason: str = "broken", where: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.reason = reason
+
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"reason": self.reason}
 
 
 class InvalidSql(BadInput):

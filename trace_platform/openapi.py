@@ -47,6 +47,9 @@ def operation(call: Call) -> dict[str, Any]:
     if call.body is not None:
         content = as_json(call.body) | ({"application/yaml": {"schema": {"type": "string"}}} if call.takes_yaml else {})
         about["requestBody"] = {"required": not call.optional_body, "content": content}
+    elif call.takes_bytes is not None:
+        content = {call.takes_bytes: {"schema": {"type": "string", "format": "binary"}}}
+        about["requestBody"] = {"required": True, "content": content}
     return about
 
 

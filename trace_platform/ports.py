@@ -262,6 +262,10 @@ class ObjectStore(Protocol):
         """Remove objects; those that are not there are removed already."""
         ...
 
+    def signed_url(self, name: ObjectName, seconds: int) -> str | None:
+        """A URL by which anybody may GET this one object for so long; None where the store knows no such thing."""
+        ...
+
     def for_spark(self, name: ObjectName) -> str | None:
         """How Spark itself can open it (`file:///...`, `s3a://...`); None where only `get` can."""
         ...

@@ -14,8 +14,13 @@ from typing import Literal
 from trace_platform.contracts import MAX_BODY_BYTES, Message
 from trace_platform.errors import NotFound
 from trace_platform.user_contracts import (
+    MAX_BUNDLE_BODY,
     ActivateAnswer,
     ActivateRequest,
+    BundleAnswer,
+    BundleList,
+    BundleRequest,
+    BundlesQuery,
     CancelAnswer,
     CancelRequest,
     DagDetail,
@@ -75,6 +80,8 @@ class Call:
     optional_body: bool = False
     takes_yaml: bool = False
     """The body may also be the YAML itself, under any content type but JSON."""
+    takes_bytes: str | None = None
+    """The content type of a body that is no message but bytes: it is passed on as it comes, never held whole."""
     most_bytes: int = MAX_BODY_BYTES
     """How large a body may be."""
 
@@ -216,6 +223,50 @@ CALLS: Mapping[str, Call] = {
             most_bytes=MAX_BATCH_BODY,
         ),
         Call(
+            "announce_bundle",
+            "POST",
+            "/udf/bundles",
+            "writer",
+            "Say that a zip of user code is to come; the same content again is the same bundle",
+            BundleAnswer,
+            body=BundleRequest,
+        ),
+        Call(
+            "upload_bundle",
+            "PUT",
+            "/udf/bundles/{bundle}/content",
+            "writer",
+            "Send the bytes of an announced zip",
+            BundleAnswer,
+            takes_bytes="application/octet-stream",
+            most_bytes=MAX_BUNDLE_BODY,
+        ),
+        Call(
+            "finalize_bundle",
+            "POST",
+            "/udf/bundles/{bundle}/finalize",
+            "writer",
+            "Check what was uploaded: Ready, or Refused with the reason; asked again, the same answer",
+            BundleAnswer,
+        ),
+        Call(
+            "list_bundles",
+            "GET",
+            "/udf/bundles",
+            "reader",
+            "Bundles of user code, the newest first",
+            BundleList,
+            query=BundlesQuery,
+        ),
+        Call(
+            "show_bundle",
+            "GET",
+            "/udf/bundles/{bundle}",
+            "reader",
+            "A bundle, and what a handler may name in it",
+            BundleAnswer,
+        ),
+        Call(
             "why",
             "GET",
             "/why",
@@ -235,6 +286,7 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "task": (_UUID,),
     "dataset": (_NAME, _UUID),
     "publish": (_UUID,),
+    "bundle": (_UUID,),
 }
 """What can stand in a path. Anything else names nothing, and is never carried further."""
 

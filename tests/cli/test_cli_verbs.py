@@ -325,3 +325,38 @@ def test_every_verb_explains_itself(trace: Trace, words: tuple[str, ...]) -> Non
     said = trace(*words, "--help", at_home=False)
     assert said.code == 0
     assert "Usage: trace" in said.out
+
+
+@pytest.mark.usefixtures("running")
+def test_a_folder_is_built_pushed_and_listed_as_what_it_contains(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "My-Detector"
+    code.mkdir()
+    (code / "main.py").write_text("from trace_udf import udf\n\n@udf\ndef handler(task): ...\n")
+    monkeypatch.chdir(tmp_path)
+    built = trace("udf", "build", str(code), "--json", at_home=False).json
+    assert (built["name"], built["kind"], built["file"]) == ("my_detector", "python", "my_detector.zip")
+    pushed = trace("udf", "push", str(code), "--json").json
+    assert (pushed["sha256"], pushed["status"]) == (built["sha256"], "Ready")
+    again = trace("udf", "push", "my_detector.zip")
+    assert (again.code, f'sha256: "{built["sha256"]}"' in again.out) == (0, True)
+    (listed,) = trace("udf", "list", "--json").json["bundles"]
+    assert (listed["id"], listed["created_by"]) == (pushed["id"], FIRST_ADMIN)
+    assert built["sha256"] in trace("udf", "list").out
+    refused = trace("udf", "push", "my_detector.zip", "--name", "other")
+    assert (refused.code, "my_detector" in refused.err) == (1, True)
+
+
+@pytest.mark.usefixtures("running")
+def test_a_bundle_that_cannot_be_is_refused_before_anything_is_sent(trace: Trace, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "readme.txt").write_text("nothing to run")
+    said = trace("udf", "push", str(code))
+    assert (said.code, "there is nothing to run at the root" in said.err, "--kind" in said.err) == (1, True, True)
+    (code / "main.py").write_text("")
+    (code / "link.py").symlink_to("/etc/passwd")
+    assert "link.py is a link" in trace("udf", "push", str(code)).err
+    assert "no such" in trace("udf", "push", str(tmp_path / "nowhere.zip")).err.lower()
+    assert trace("udf", "list", "--json").json["bundles"] == []

@@ -26,7 +26,9 @@ from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import TlsSettings
 
 T = TypeVar("T")
-KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "task": str(uuid4()), "publish": str(uuid4())}
+KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders"} | {
+    name: str(uuid4()) for name in ("task", "publish", "bundle")
+}
 """So that half of the calls are about something that is there."""
 NOT_POSSIBLE = (Unsatisfiable,)
 """A call without parameters cannot be sent wrongly."""

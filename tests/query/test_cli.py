@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.query.house import ROWS, House
+from trace_platform.cli.udf_rehearse import _dataset
+from trace_platform.errors import InvalidSql
 
 pytestmark = pytest.mark.anyio
 TOP = "SELECT block_number, value, X'ff' AS b FROM orders ORDER BY block_number LIMIT 2"
@@ -66,3 +68,15 @@ async def test_a_refusal_is_said_as_a_person_would_and_the_exit_code_is_not_zero
     assert (code, "invalid_sql" in err, "Traceback" in err) == (1, True, False)
     code, _, err = await trace(house, "query", TOP, "--as-of", "orders=soon", home=tmp_path)
     assert (code, "--as-of" in err) == (1, True)
+
+
+async def test_a_published_dataset_becomes_a_file_to_rehearse_a_function_with(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", str(house.gateway.base_url).rstrip("/"))
+    monkeypatch.setenv("TRACE_CLIENT__CA", str(house.rig.walk.ca))
+    monkeypatch.setenv("TRACE_CLIENT__TOKEN", house.token("reader"))
+    name, file = await asyncio.to_thread(_dataset, "orders", tmp_path, tmp_path)
+    assert (name, pq.read_table(file).num_rows) == ("orders", ROWS)
+    with pytest.raises(InvalidSql):
+        await asyncio.to_thread(_dataset, "pay", tmp_path, tmp_path)  # not the reader's to see

@@ -394,6 +394,12 @@ CASES = [
             {"udf_bundle_id": uid("bundle b")},
             {"udf_bundle_id": uid("bundle a")},
         ),
+        (
+            "a handler is of a bundle",
+            "handler_within_a_bundle",
+            {"udf_bundle_id": None},
+            {"udf_bundle_id": uid("bundle a"), "udf_handler": "main.handler"},
+        ),
         ("a job's name is lower snake case", "name_is_snake", {"name": "Ingest"}),
         ("a runtime has a plain name", "runtime_is_snake", {"runtime": "ECS"}),
         ("an operator has a plain name", "operator_is_snake", {"operator": "os.system"}),

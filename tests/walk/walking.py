@@ -24,8 +24,8 @@ from trace_platform.dispatcher.process import dispatching
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.operators.context import Resources
 from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import ObjectStore
-from trace_platform.settings import DispatcherSettings, TlsSettings, load_settings
+from trace_platform.ports import CredentialMinter, ObjectStore
+from trace_platform.settings import DispatcherSettings, ObjectSettings, TlsSettings, load_settings
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.identity import hash_token
 from trace_platform.store.signing_keys import published
@@ -101,6 +101,8 @@ async def walking(
     deploys: bool = True,
     beat_seconds: float = 5.0,
     objects: ObjectStore | None = None,
+    minter: CredentialMinter | None = None,
+    places: ObjectSettings | None = None,
 ) -> AsyncIterator[Walk]:
     """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing."""
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
@@ -110,7 +112,9 @@ async def walking(
     )
     async with control_for(state_db, queue_db, tmp_path, replica=replica) as bare:
         verifier = Verifier(lambda: published(bare.pool), settings.tokens)
-        control = replace(bare, minted=verifier.remember, objects=objects or bare.objects)
+        control = replace(
+            bare, minted=verifier.remember, objects=objects or bare.objects, minter=minter, places=places or bare.places
+        )
         org = await _deployed(control) if deploys else await _found(control)
         context = ssl.create_default_context(cafile=files.ca)
         headers = {"X-Trace-Worker-Token": TOKEN}

@@ -75,6 +75,10 @@ class DiskObjects:
             except NotFound:
                 continue
 
+    def signed_url(self, name: ObjectName, seconds: int) -> str | None:  # noqa: ARG002 - the port's
+        """None: a folder has no door. The Dispatcher's own stands in (`dispatcher/bundle_url.py`)."""
+        return None
+
     def for_spark(self, name: ObjectName) -> str | None:
         return (self.root / name.bucket / name.key).as_uri()
 

@@ -74,6 +74,10 @@ class S3Objects:
             with _failures(ObjectName.parse(f"s3://{bucket}/{keys[0]}")):
                 obstore.delete(self._store(bucket), keys)
 
+    def signed_url(self, name: ObjectName, seconds: int) -> str | None:
+        with _failures(name):
+            return obstore.sign(self._store(name.bucket), "GET", name.key, timedelta(seconds=seconds))
+
     def for_spark(self, name: ObjectName) -> str | None:  # noqa: ARG002 - the port's
         """None: the JVM has no S3 of its own, so Spark's Python workers read (`spark/parquet_reader.py`)."""
         return None

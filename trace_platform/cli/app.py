@@ -26,6 +26,7 @@ from trace_platform.cli import (
     task,
     token,
     trigger,
+    udf,
     up,
     why,
 )
@@ -54,6 +55,7 @@ app.add_typer(source.app, name="source", rich_help_panel=RUNNING)
 app.add_typer(task.app, name="task", rich_help_panel=RUNNING)
 app.add_typer(dataset.app, name="datasets", rich_help_panel=RUNNING)
 app.add_typer(dataset.app, name="dataset", hidden=True)  # as it was called first
+app.add_typer(udf.app, name="udf", rich_help_panel=RUNNING)
 app.add_typer(outbox.app, name="outbox", rich_help_panel=RUNNING)
 app.command("query", rich_help_panel=RUNNING)(query.query)
 app.command("trigger", rich_help_panel=RUNNING)(trigger.trigger)

@@ -24,6 +24,7 @@ from trace_platform.contracts import (
     TaskPayload,
 )
 from trace_platform.crash_points import crash_point
+from trace_platform.dispatcher.bundle_url import bundle_ref
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.grant import token_for
@@ -103,6 +104,8 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
         task = msgspec.structs.replace(task, bootstrap=bootstrap)
     elif row["state"]:
         task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
+    if job.bundle is not None:
+        task = msgspec.structs.replace(task, udf=await bundle_ref(control, job.org_id, job.bundle))
     return Claimed(
         attempt=row["attempt"],
         lease_token=row["lease_token"],

@@ -10,9 +10,17 @@ import asyncpg
 from trace_platform.capability.claims import Claims
 from trace_platform.dispatcher.bell import Bell
 from trace_platform.dispatcher.names import TaskNames
+from trace_platform.dispatcher.url_keys import UrlKeys
 from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import CredentialMinter, ObjectStore, Queue, Signer
-from trace_platform.settings import RUNTIMES, CredentialSettings, ObjectSettings, RuntimeSettings, TokenSettings
+from trace_platform.settings import (
+    RUNTIMES,
+    BundleSettings,
+    CredentialSettings,
+    ObjectSettings,
+    RuntimeSettings,
+    TokenSettings,
+)
 from trace_platform.store.clock import DatabaseClock
 from trace_platform.store.jobs import JobCache
 
@@ -50,6 +58,11 @@ class Control:
     minter: CredentialMinter | None = None
     """Who makes tasks' credentials; None: nobody does."""
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
+    bundles: BundleSettings = field(default_factory=BundleSettings)
+    """How large user code may be, and how long its URLs hold."""
+    task_url: str = ""
+    """Where runners find our task door; empty: URLs at it are given without a host."""
+    url_keys: UrlKeys = field(default_factory=UrlKeys)
 
     @property
     def hot(self) -> asyncpg.Pool:

@@ -18,6 +18,7 @@ import asyncpg
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.catalog import catalog, operators
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.usable_bundle import usable_bundle
 from trace_platform.domain.catalog import Wired
 from trace_platform.domain.dag import (
     Dag,
@@ -228,14 +229,7 @@ class _Writing:
         if job.udf is None:
             return None
         row = await self.connection.fetchrow(queries("dags")["bundle_by_hash"], self.org, job.udf.sha256)
-        if row is None or row["status"] != "Ready":
-            raise Conflict(
-                f"no bundle with the content {job.udf.sha256[:12]}... is ready",
-                where=f"jobs.{job.name}.udf.sha256",
-                hint=f"upload {job.udf.bundle} first",
-            )
-        found: UUID = row["id"]
-        return found
+        return usable_bundle(job.name, job.udf, row)
 
 
 def _input_id(each: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
@@ -280,6 +274,7 @@ def _columns(job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UU
         job.max_attempts,
         job.retry.backoff_seconds,
         job.retry.max_backoff_seconds,
+        None if job.udf is None else job.udf.handler,
     )
 
 

@@ -79,6 +79,8 @@ async def main(
             minter=minter,
             credentials=settings.credentials,
             invokers=INVOKERS if invoker else INVOKERS - {"function"},
+            bundles=settings.bundles,
+            task_url=settings.endpoints.dispatcher_task or "",
         )
         await release_sources(control)
         async with dispatching(control, verifier, settings, invoker):

@@ -29,6 +29,11 @@ def is_buffered(storage_location: str | None) -> bool:
     return (storage_location or "").startswith(f"{TABLE}{BUFFERED_SCHEMA}.")
 
 
+def bundle_folder(bucket: str, org: UUID) -> Folder:
+    """The zips of an organisation's code, each named by its content."""
+    return Folder(bucket, ("bundles", str(org)))
+
+
 SCRATCH: Final = "scratch"
 """The first segment of every attempt's own."""
 

@@ -6,12 +6,13 @@ route of the internal door or name another user.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import msgspec
 from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
 
 from trace_platform.client import DispatcherClient
 from trace_platform.contracts import MAX_BODY_BYTES
@@ -32,8 +33,8 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
             f"/internal/v1{path}",
             user,
             query=request.url.query,
-            body=await body_of(request, call.most_bytes),
-            content_type=_content_type(request),
+            body=_passed_on(request, call.most_bytes) if call.takes_bytes else await body_of(request, call.most_bytes),
+            content_type=call.takes_bytes or _content_type(request),
         )
         return relayed(answer, "the Dispatcher")
 
@@ -42,12 +43,20 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
 
 
 async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise InvalidRequest(f"the body is larger than {most} bytes", where="")
-    return bytes(body)
+    return b"".join([chunk async for chunk in _passed_on(request, most)])
+
+
+async def _passed_on(request: Request, most: int) -> AsyncIterator[bytes]:
+    """The body as it comes, no more of it than is allowed."""
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > most:
+                raise InvalidRequest(f"the body is larger than {most} bytes", where="")
+            yield chunk
+    except ClientDisconnect:
+        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
 
 
 def _content_type(request: Request) -> str:

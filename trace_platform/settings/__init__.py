@@ -52,11 +52,12 @@ from trace_platform.settings.root import (
     leaves_of,
     shown,
 )
-from trace_platform.settings.storage import CredentialSettings, ObjectSettings
+from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 
 __all__ = [
     "ANY_NAME",
     "RUNTIMES",
+    "BundleSettings",
     "ClientSettings",
     "CredentialSettings",
     "DataSettings",

@@ -44,7 +44,7 @@ from trace_platform.settings.groups import (
     WorkerSettings,
     setting,
 )
-from trace_platform.settings.storage import CredentialSettings, ObjectSettings
+from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 
 PREFIX = "TRACE_"
 DEFAULT_HOME = Path("~/.trace")
@@ -70,6 +70,7 @@ class Settings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     objects: ObjectSettings = ObjectSettings()
     credentials: CredentialSettings = CredentialSettings()
+    bundles: BundleSettings = BundleSettings()
     postgres: PostgresSettings = PostgresSettings()
     tls: TlsSettings = TlsSettings()
     dispatcher: DispatcherSettings = DispatcherSettings()

@@ -50,6 +50,20 @@ class ObjectSettings(Group):
         return self
 
 
+class BundleSettings(Group):
+    """Zips of user code: how large they may be, and how long a runner may fetch one."""
+
+    max_bytes: int = setting(
+        50 * 1024 * 1024, "A larger zip is refused; AWS Lambda takes as much.", unit="bytes", ge=1024, le=256 * 1024**2
+    )
+    max_unpacked_bytes: int = setting(
+        250 * 1024 * 1024, "What it may be unpacked; AWS Lambda allows as much.", unit="bytes", ge=1024, le=2 * 1024**3
+    )
+    url_seconds: int = setting(
+        900, "How long the URL that comes with a task opens its bundle, and nothing else.", unit="s", ge=10, le=43200
+    )
+
+
 class CredentialSettings(Group):
     """Short-lived keys for tasks (STS). Only the Dispatcher has these; `trace up` fills them in for SeaweedFS."""
 

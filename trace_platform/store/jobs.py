@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
 
+from trace_platform.domain.bundles import DEFAULT_HANDLER
 from trace_platform.errors import NotFound
 from trace_platform.store.queries import queries
 
@@ -26,6 +27,18 @@ class JobOutput:
     dataset_version: UUID
     storage_location: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobBundle:
+    """The code that a job runs. One that is ready never changes."""
+
+    name: str
+    sha256: str
+    kind: Literal["python", "node", "bootstrap"]
+    size_bytes: int
+    location: str
+    handler: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,7 @@ class Job:
     bootstrap: Mapping[str, Any] | None
     update_strategy: str
     unique_key: list[str] | None
-    udf_bundle_id: UUID | None
+    bundle: JobBundle | None
     secrets: list[str]
     timeout_seconds: int | None
     heartbeat_interval_seconds: int
@@ -80,7 +93,14 @@ async def load_job(pool: asyncpg.Pool, job_id: UUID) -> Job:
     for column in ("config", "source", "bootstrap"):
         values[column] = json.loads(values[column]) if values[column] else None
     values["outputs"] = tuple(_output(one) for one in json.loads(values["outputs"] or "[]"))
+    values["bundle"] = _bundle(values)
     return Job(**values)
+
+
+def _bundle(values: dict[str, Any]) -> JobBundle | None:
+    told = {name: values.pop(f"bundle_{name}") for name in ("name", "sha256", "kind", "size_bytes", "location")}
+    handler, bundle_id = values.pop("udf_handler"), values.pop("udf_bundle_id")
+    return None if bundle_id is None else JobBundle(**told, handler=handler or DEFAULT_HANDLER)
 
 
 def _output(one: Mapping[str, Any]) -> JobOutput:

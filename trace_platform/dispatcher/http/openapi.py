@@ -5,6 +5,7 @@ Served at the internal door alone: what a task may call, it is told by the contr
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -45,6 +46,7 @@ from trace_platform.openapi import answers, as_json, operation, query_parameters
 from trace_platform.query_contracts import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
 from trace_platform.user_calls import CALLS, USER
 
+TEXT = {"type": "string"}
 Identity = Literal["worker", "task"]
 SECURITY = {
     "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
@@ -62,6 +64,12 @@ SAID = {
 
 class FetchQuery(Message, frozen=True):
     task_id: UUID
+
+
+class BundleQuery(Message, frozen=True):
+    org: UUID
+    expires: int
+    signature: str
 
 
 class UserQuery(Message, frozen=True):
@@ -99,13 +107,14 @@ ROUTES = (
     Asked("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
     Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
     Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
+    Asked("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
     Asked("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
 )
 
 
 def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
     """One door's, or both doors'."""
-    routes = [one for one in ROUTES if door is None or (door == "task") == one.path.startswith("/v1/task/")]
+    routes = [one for one in ROUTES if door is None or (door == "task") == one.path.startswith("/v1/")]
     calls = CALLS.values() if door != "task" else ()
     paths: dict[str, Any] = {}
     for one in routes:
@@ -126,15 +135,24 @@ def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
 
 def _route(one: Asked) -> dict[str, Any]:
     about: dict[str, Any] = {
-        "operationId": one.path.rpartition("/")[2].replace("-", "_"),
+        "operationId": re.sub(r"/{\w+}$", "", one.path).rpartition("/")[2].replace("-", "_"),
         "summary": one.summary,
         "security": [{one.identity: []}] if one.identity else [],
-        "parameters": query_parameters(one.query, one.query.__struct_fields__ if one.query else ()),
+        "parameters": [
+            *map(_in_path, re.findall(r"{(\w+)}", one.path)),
+            *query_parameters(one.query, one.query.__struct_fields__ if one.query else ()),
+        ],
         "responses": answers(one.answer, SAID),
     }
+    if one.answer is bytes:
+        about["responses"]["200"]["content"] = {"application/zip": {"schema": {**TEXT, "format": "binary"}}}
     if one.body is not None:
         about["requestBody"] = {"required": True, "content": as_json(one.body)}
     return about
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": TEXT}
 
 
 def _user_header() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from trace_platform.contracts import (
 )
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import accept_events
+from trace_platform.dispatcher.bundle_url import bundle_bytes
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.about import about
@@ -105,5 +106,15 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/logs", logs, methods=["POST"]),
         Route("/v1/task/files", files, methods=["POST"]),
         Route("/v1/task/credentials", credentials, methods=["POST"]),
+        _bundle(control),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)
+
+
+def _bundle(control: Control) -> Route:
+    async def bundle(request: Request) -> Response:
+        # No capability: whoever has the URL was given it for this very object.
+        found = await bundle_bytes(control, request.path_params["sha256"], request.query_params)
+        return Response(found, media_type="application/zip", headers={"cache-control": "no-store"})
+
+    return Route("/v1/udf/bundle/{sha256}", bundle, methods=["GET"])

@@ -19,13 +19,16 @@ from starlette.routing import Route
 
 from trace_platform.contracts import Message, decode, pointer
 from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.announce_bundle import announce_bundle
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_named import deploy_named
 from trace_platform.dispatcher.explain import explain
+from trace_platform.dispatcher.finalize_bundle import finalize_bundle
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read_bytes
 from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.list_bundles import list_bundles, show_bundle
 from trace_platform.dispatcher.list_dataset_files import list_dataset_files
 from trace_platform.dispatcher.list_datasets import list_datasets
 from trace_platform.dispatcher.list_dead_batches import list_dead_batches
@@ -41,6 +44,7 @@ from trace_platform.dispatcher.show_dags import dag_for, dags_for
 from trace_platform.dispatcher.show_dataset import show_dataset
 from trace_platform.dispatcher.show_task import show_task
 from trace_platform.dispatcher.trigger import trigger
+from trace_platform.dispatcher.upload_bundle import upload_bundle
 from trace_platform.doors import json_response
 from trace_platform.errors import DatabaseUnavailable, Forbidden, InvalidRequest, Unauthenticated
 from trace_platform.store.db import OUTAGES
@@ -89,8 +93,8 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             await gate.require(request)
             user = await asking_user(control, request)
             _require_role(user, call)
-            asked = Asked(control, user, named(request.path_params), _query(request, call), await _body(request, call))
-            return json_response(await verb(asked))
+            path, query = named(request.path_params), _query(request, call)
+            return json_response(await verb(Asked(control, user, path, query, await _body(control, request, call))))
         except OUTAGES as away:
             raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None
 
@@ -132,7 +136,9 @@ def _query(request: Request, call: Call) -> Message | None:
         raise InvalidRequest(said, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
 
 
-async def _body(request: Request, call: Call) -> Message | None:
+async def _body(control: Control, request: Request, call: Call) -> Message | bytes | None:
+    if call.takes_bytes is not None:
+        return await read_bytes(request, min(call.most_bytes, control.bundles.max_bytes))
     body = await read_bytes(request, call.most_bytes)
     if call.body is None:
         if body.strip() not in (b"", b"{}"):
@@ -231,6 +237,11 @@ VERBS: Mapping[str, Verb] = {
     "retry_outbox": lambda asked: retry_outbox(asked.control, asked.org, asked.body.ids),
     "list_dead_batches": lambda asked: list_dead_batches(asked.control.pool, asked.org, asked.query),
     "replay_batch": lambda asked: replay_batch(asked.control, asked.org, UUID(asked.path["publish"]), asked.body.batch),
+    "announce_bundle": lambda asked: announce_bundle(asked.control, asked.user, asked.body),
+    "upload_bundle": lambda asked: upload_bundle(asked.control, asked.org, UUID(asked.path["bundle"]), asked.body),
+    "finalize_bundle": lambda asked: finalize_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
+    "list_bundles": lambda asked: list_bundles(asked.control.pool, asked.org, asked.query),
+    "show_bundle": lambda asked: show_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
     "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
     "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
 }

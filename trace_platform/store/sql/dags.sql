@@ -47,10 +47,10 @@ INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtim
                   execution_strategy, idle_timeout, config, config_hash, input_datasets, output_datasets,
                   update_strategy, unique_key, udf_bundle_id, secrets, priority, scaling, max_queue_depth,
                   max_queue_age, timeout_seconds, heartbeat_interval_seconds, heartbeat_timeout_seconds, max_attempts,
-                  retry_backoff_seconds, retry_backoff_max_seconds)
+                  retry_backoff_seconds, retry_backoff_max_seconds, udf_handler)
 VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::jsonb, $11::text::execution_strategy, $12,
         $13::jsonb, $14, $15::uuid[], $16::uuid[], $17::text::update_strategy, $18::text[], $19, $20::text[],
-        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30);
+        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30, $31);
 
 -- name: insert_inputs
 -- The edges of a job; they become live when the version is activated.
@@ -67,7 +67,7 @@ SELECT DISTINCT $1::uuid, $2::uuid, $3::uuid, l.output_column, l.input_dataset_u
 
 -- name: bundle_by_hash
 -- The uploaded bundle with this content.
-SELECT id, status::text FROM udf_bundles WHERE org_id = $1 AND sha256 = $2;
+SELECT id, name, kind::text, status::text, error_message, entry_points FROM udf_bundles WHERE org_id = $1 AND sha256 = $2;
 
 -- name: lock_activation
 -- One activation of an organisation at a time: names, edges and rings through several DAGs are decided together.

@@ -2,7 +2,8 @@
 -- A job with the generations it writes: immutable, since it belongs to one DAG version; so it may be cached for ever.
 SELECT j.id, j.org_id, j.dag_name, j.name, j.dag_version_id, j.runtime, j.operator, j.activation::text,
        j.config::text, j.config_hash, j.source::text, j.bootstrap::text, j.update_strategy::text, j.unique_key,
-       j.udf_bundle_id, j.secrets, j.timeout_seconds, j.heartbeat_interval_seconds, j.heartbeat_timeout_seconds,
+       j.udf_bundle_id, j.udf_handler, b.name AS bundle_name, b.sha256 AS bundle_sha256, b.kind::text AS bundle_kind,
+       b.size_bytes AS bundle_size_bytes, b.location AS bundle_location, j.secrets, j.timeout_seconds, j.heartbeat_interval_seconds, j.heartbeat_timeout_seconds,
        j.retry_backoff_seconds, j.retry_backoff_max_seconds, j.max_concurrency,
        (SELECT jsonb_agg(jsonb_build_object(
             'dataset_uuid', o.dataset_uuid, 'dataset_version', v.id, 'storage_location', v.storage_location,
@@ -12,5 +13,5 @@ SELECT j.id, j.org_id, j.dag_name, j.name, j.dag_version_id, j.runtime, j.operat
           JOIN datasets d ON d.id = o.dataset_uuid
           JOIN dag_version_datasets s ON s.dag_version_id = j.dag_version_id AND s.dataset_uuid = o.dataset_uuid
           JOIN dataset_versions v ON v.id = s.dataset_version)::text AS outputs
-  FROM jobs j
+  FROM jobs j LEFT JOIN udf_bundles b ON b.id = j.udf_bundle_id
  WHERE j.id = $1;

@@ -1,0 +1,76 @@
+"""A function asks by the author's SDK, from a process of its own, over TLS: rows come as it would write them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.query.house import House
+from tests.udf.functions import NODE, PYTHON, ROOT, event_of
+from trace_platform.contracts import Claimed
+
+pytestmark = pytest.mark.anyio
+CODE = """
+from trace_udf import Refused, udf
+
+@udf
+def handler(task):
+    rows = task.query("SELECT count(*) AS n, max(block_number) AS top FROM hide")
+    two = task.query("SELECT block_number FROM hide ORDER BY 1", limit=2)
+    refused = ""
+    try:
+        task.query("SELECT * FROM orders")
+    except Refused as wrong:
+        refused = str(wrong)
+    task.state = {"rows": rows, "two": two, "refused": refused}
+"""
+SCRIPT = """
+const { udf } = require(%s);
+exports.handler = udf(async (task) => {
+  const rows = await task.query("SELECT count(*) AS n, max(block_number) AS top FROM hide");
+  const two = await task.query("SELECT block_number FROM hide ORDER BY 1", { limit: 2 });
+  const refused = await task.query("SELECT * FROM orders").catch((wrong) => wrong.message);
+  task.state = { rows, two, refused };
+});
+"""
+
+
+@pytest.mark.parametrize("language", ["python", "node"])
+async def test_a_function_asks_over_its_inputs_and_is_told_why_not(house: House, language: str, tmp_path: Path) -> None:
+    start = 2000 if language == "python" else 2100
+    await house.make("feed", start, start + 1)
+    claimed = await house.claimed()
+    found = await asked(house, claimed, language, tmp_path)
+    assert found["state"]["rows"] == [{"n": 15, "top": 14}]
+    assert found["state"]["two"] == [{"block_number": 0}, {"block_number": 1}]
+    assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no input")
+
+
+async def asked(house: House, claimed: Claimed, language: str, folder: Path) -> Any:
+    (folder / "main.py").write_text(CODE)
+    (folder / "main.js").write_text(SCRIPT % json.dumps(str(ROOT / "trace_udf" / "node" / "trace_udf.js")))
+    run = [sys.executable, "-c", PYTHON] if language == "python" else ["node", "-e", NODE]
+    child = await asyncio.create_subprocess_exec(
+        *run,
+        str(folder),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "TRACE_TASK_URL": house.rig.walk.doors["dispatcher_task"],
+            "TRACE_QUERY_URL": str(house.task_door.base_url),
+            "SSL_CERT_FILE": str(house.rig.walk.ca),
+            "NODE_EXTRA_CA_CERTS": str(house.rig.walk.ca),
+        },
+    )
+    async with asyncio.timeout(120):
+        out, _ = await child.communicate(event_of(claimed))
+    assert child.returncode == 0
+    return json.loads(out)

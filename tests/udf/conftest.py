@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.system import System, system
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def trace(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[System]:
+    async with system(state_db, queue_db, tmp_path) as made:
+        yield made

@@ -1,0 +1,57 @@
+"""An uploaded zip is read back and judged: Ready, or Refused with the reason. What was judged stays so, however often.
+
+Nothing that was announced is believed: size, hash and every rule of `domain/bundles.py` are checked on what lies in the
+object store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from uuid import UUID
+
+import asyncpg
+
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.list_bundles import answer_of, bundle_row
+from trace_platform.domain.bundles import Limits, check, entry_points
+from trace_platform.domain.objects import ObjectName
+from trace_platform.errors import Conflict, InvalidBundle, NotFound
+from trace_platform.store.queries import queries
+from trace_platform.user_contracts import BundleAnswer
+
+
+@dataclass(frozen=True)
+class Verdict:
+    reason: str | None = None
+    """Why it is refused; None: it is ready."""
+    entry_points: tuple[str, ...] = ()
+
+
+async def finalize_bundle(control: Control, org_id: UUID, bundle_id: UUID) -> BundleAnswer:
+    row = await bundle_row(control, org_id, bundle_id)
+    if row["status"] == "Pending":
+        found = await asyncio.to_thread(_judge, control, row)
+        sql = queries("bundles")["decide"]
+        await control.pool.execute(sql, org_id, bundle_id, row["kind"], found.reason, list(found.entry_points))
+        row = await bundle_row(control, org_id, bundle_id)  # as it was decided, by us or somebody quicker
+    return answer_of(control, row)
+
+
+def _judge(control: Control, row: asyncpg.Record) -> Verdict:
+    name = ObjectName.parse(row["location"])
+    try:
+        archive = control.objects.get(name)
+    except NotFound:
+        told = "its bytes have not been uploaded"
+        raise Conflict(told, where=str(row["id"]), hint=f"PUT /v1/udf/bundles/{row['id']}/content first") from None
+    limits = Limits(archive_bytes=control.bundles.max_bytes, unpacked_bytes=control.bundles.max_unpacked_bytes)
+    if len(archive) != row["size_bytes"] or hashlib.sha256(archive).hexdigest() != row["sha256"]:
+        control.objects.delete([name])  # so that the right bytes can come
+        return Verdict("what was stored is not what was announced: upload it again")
+    try:
+        bundle = check(archive, kind=row["kind"], limits=limits)
+    except InvalidBundle as wrong:
+        return Verdict(wrong.message + (f" ({wrong.hint})" if wrong.hint else ""))
+    return Verdict(None, entry_points(bundle, row["kind"]))

@@ -1,0 +1,316 @@
+"""A task as its function sees it: what it is about, what it may read, and everything it can do."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Type, Union
+
+from trace_udf.connections import call
+from trace_udf.errors import Ended, LeaseLost, Refused, refusal
+from trace_udf.objects import put_at_door, put_at_s3
+from trace_udf.rows import Key, batches
+
+CAPABILITY = "X-Trace-Task-Capability"
+BUFFERED = "postgres_table:buffered."
+ALERT_EVENTS = "alert_events"
+ALERT_KEY = ("alert_definition_id", "dedupe_key")
+ALERTS_AT_ONCE = 1_000
+KEYS_KEPT_SECONDS = 300.0
+SAID_EVERY_SECONDS = 1.0
+"""Progress is said no more often; the last word goes with the completion."""
+
+Json = Dict[str, Any]
+Output = Union[str, int, None]
+
+
+class Alert(NamedTuple):
+    """An alert's definition as it stood when the task began."""
+
+    id: str
+    name: str
+    severity: str
+    params: Mapping[str, Any]
+
+
+class Task:
+    """Made from the event of an invocation. Its methods may be called from any thread."""
+
+    def __init__(self, event: Mapping[str, Any], context: Any = None) -> None:
+        self.event = event
+        self.context = context
+        self.id: str = event["task_id"]
+        self.attempt: int = event["attempt"]
+        self.job: Mapping[str, str] = event["job"]
+        """`dag_name` and `name`."""
+        self.config: Mapping[str, Any] = event.get("config") or {}
+        self.inputs: List[Mapping[str, Any]] = event.get("inputs") or []
+        self.outputs: List[Mapping[str, Any]] = event.get("outputs") or []
+        self.scope: Mapping[str, Any] = event.get("scope") or {}
+        """Which part this task is for: `cursor`, `partition_key`, or `start` and `end`; all None: all of it."""
+        self.state: Any = event.get("state")
+        """What the job remembers. Set it: it is saved with the completion, or not at all."""
+        self.alerts: List[Alert] = [_alert(one) for one in event.get("alerts") or []]
+        self.log = logger()
+        self.ended: Optional[Type[Ended]] = None
+        self.heartbeat_seconds: float = event.get("heartbeat_seconds") or 30
+        self.completes: str = event.get("completes", "function")
+        self._token: str = event["capability_token"]
+        self._events: List[Json] = []
+        self._progress: Optional[Json] = None
+        self._waiting: Dict[str, List[Json]] = {}
+        self._keys: Optional[Json] = None
+        self._keys_until = 0.0
+        self._heard = -SAID_EVERY_SECONDS
+
+    def query(
+        self,
+        sql: str,
+        *,
+        as_of: Optional[Mapping[str, Any]] = None,
+        limit: Optional[int] = None,
+        timeout_seconds: Optional[float] = None,
+    ) -> List[Json]:
+        """The rows of a SELECT over the inputs, by the names they have in the DAG; each as a dict.
+
+        Bytes come as 0x text, decimals as text, times in ISO 8601. More rows than the service gives at once are an
+        error, unless a `limit` was asked for: ask for less, or by parts.
+        """
+        asked: Json = {"sql": sql, "as_of": as_of, "limit": limit, "timeout_seconds": timeout_seconds}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        answer = self._post(_url("TRACE_QUERY_URL"), "/v1/task/query", asked)
+        if answer["truncated"] and limit is None:
+            told = {"code": "result_too_large", "message": f"there are more rows than the {len(answer['rows'])} given"}
+            raise Refused("POST /v1/task/query", 422, {**told, "hint": "narrow the query, or give a limit"})
+        names = [column["name"] for column in answer["columns"]]
+        return [dict(zip(names, row)) for row in answer["rows"]]
+
+    def publish(self, rows: Iterable[Mapping[str, Any]], *, dataset: Output = None, key: Key = None) -> int:
+        """Add rows to a buffered dataset, by its name; the only one if none is named. How many were sent.
+
+        `key` names the column, or the columns, that tell rows apart: of two rows with one key the last counts, and the
+        same rows in any order are the same batch, so that sending them again adds nothing. They count at once, also if
+        the task fails later; a row that a retry sends again is the same row, by the dataset's unique key.
+        """
+        output = self._output(dataset, buffered=True)
+        sent = 0
+        for batch in batches(rows, key):
+            self._publish(output, batch.body, batch.rows)
+            sent += batch.rows
+        return sent
+
+    def emit(
+        self,
+        output: Output = None,
+        *,
+        cursor: Optional[int] = None,
+        partition_key: Optional[str] = None,
+        start: Optional[int] = None,
+        end: Optional[int] = None,
+        now: bool = False,
+    ) -> None:
+        """Tell the readers of an output that something is new: about a cursor, a partition, a range, or all of it.
+
+        It is told with the completion, or not at all; with `now`, at once.
+        """
+        told = self._output(output, buffered=False)
+        scope = {"cursor": cursor, "partition_key": partition_key, "start": start, "end": end}
+        event = {
+            "dataset_uuid": told["dataset_uuid"],
+            "dataset_version": told["dataset_version"],
+            **{name: value for name, value in scope.items() if value is not None},
+        }
+        if now:
+            self._post(_url("TRACE_TASK_URL"), "/v1/task/events", {"events": [event]})
+        else:
+            self._events.append(event)
+
+    def progress(self, done: Optional[int] = None, total: Optional[int] = None, message: Optional[str] = None) -> None:
+        """How far it has come, for people. Said within a second where the function keeps its own lease."""
+        told = {"done": done, "total": total, "message": message}
+        self._progress = {name: value for name, value in told.items() if value is not None}
+        if self.completes == "function" and time.monotonic() >= self._heard + SAID_EVERY_SECONDS:
+            self.beat()
+
+    def credentials(self) -> Json:
+        """Keys for the object store that open the task's own folders, or which folders are there: as the door says."""
+        return self._post(_url("TRACE_TASK_URL"), "/v1/task/credentials", {})
+
+    def alert(
+        self,
+        definition: Union[Alert, str],
+        *,
+        dedupe_key: str,
+        event_time: Any,
+        chain_id: Optional[int] = None,
+        block_number: Optional[int] = None,
+        block_hash: Any = None,
+        tx_hash: Any = None,
+        severity: Optional[str] = None,
+        payload: Any = None,
+        dataset: str = ALERT_EVENTS,
+    ) -> None:
+        """Raise an alert: once for each definition and `dedupe_key`, however often it is found. Sent in batches."""
+        about = self._definition(definition)
+        row = {
+            "alert_definition_id": about.id,
+            "dedupe_key": dedupe_key,
+            "event_time": event_time,
+            "chain_id": chain_id,
+            "block_number": block_number,
+            "block_hash": block_hash,
+            "tx_hash": tx_hash,
+            "severity": severity or about.severity,
+            "payload": payload,
+        }
+        waiting = self._waiting.setdefault(dataset, [])
+        waiting.append({name: value for name, value in row.items() if value is not None})
+        if len(waiting) >= ALERTS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send alerts that wait. Done at the end of a function that returns, not of one that fails."""
+        waiting, self._waiting = self._waiting, {}
+        for dataset, rows in waiting.items():
+            self.publish(rows, dataset=dataset, key=ALERT_KEY)
+
+    def beat(self) -> Json:
+        """Be heard: the lease is longer, and what was said of the progress is known."""
+        told = {"progress": self._progress} if self._progress else {}
+        self._heard = time.monotonic()
+        answer = self._post(_url("TRACE_TASK_URL"), "/v1/task/heartbeat", told)
+        if answer.get("capability_token"):
+            self._token = answer["capability_token"]
+        return answer
+
+    def outcome(self, status: str, error: Optional[str] = None, *, retryable: bool = True) -> Json:
+        """How it ended, as the completion says it."""
+        if status != "Completed":
+            return {"status": status, "error_message": error, "retryable": retryable}
+        told: Json = {"status": status}
+        if self._events:
+            told["events"] = self._events
+        if self.state is not None and self.state != self.event.get("state"):
+            told["state"] = self.state
+        if self._progress:
+            told["progress"] = self._progress
+        return told
+
+    def complete(self, outcome: Json) -> Json:
+        return self._post(_url("TRACE_TASK_URL"), "/v1/task/complete", outcome)
+
+    def _publish(self, output: Mapping[str, Any], body: bytes, rows: int) -> None:
+        """Named by its content: the same rows again are the same object and the same publish."""
+        name = f"{self._folder(output['dataset_uuid'])}{hashlib.sha256(body).hexdigest()}.jsonl"
+        self._put(name, body)
+        told = {
+            "batch_uri": name,
+            "dataset_uuid": output["dataset_uuid"],
+            "dataset_version": output["dataset_version"],
+            "record_count": rows,
+            "content_type": "application/jsonl",
+            "batch_size_bytes": len(body),
+        }
+        self._post(_url("TRACE_TASK_URL"), "/v1/task/buffer-publish", told)
+
+    def _put(self, name: str, body: bytes) -> None:
+        door = os.environ.get("TRACE_OBJECTS_URL")
+        if door:
+            put_at_door(door, self._token, name, body)
+            return
+        keys = self._session()
+        if keys.get("kind") != "session":
+            told = {"code": "no_object_door", "message": "this store has no keys, and TRACE_OBJECTS_URL is not set"}
+            raise Refused(f"PUT {name}", 500, told)
+        put_at_s3(keys, name, body)
+
+    def _session(self) -> Json:
+        """Keys for the store, asked for now and then: they live for a quarter of an hour at least."""
+        if self._keys is None or time.monotonic() > self._keys_until:
+            self._keys, self._keys_until = self.credentials(), time.monotonic() + KEYS_KEPT_SECONDS
+        return self._keys
+
+    def _folder(self, dataset: str) -> str:
+        """Where the token lets this attempt lay down batches of a dataset."""
+        found = [one for one in _claims(self._token)["s3"]["write"] if f"/buffers/{dataset}/" in one]
+        if not found:
+            told = {"code": "forbidden", "message": f"the token lets this task publish nothing to {dataset}"}
+            raise Refused("publish", 403, told)
+        return str(found[0])
+
+    def _output(self, wanted: Output, *, buffered: bool) -> Mapping[str, Any]:
+        fitting = [one for one in self.outputs if str(one["storage_location"]).startswith(BUFFERED) == buffered]
+        if wanted is None and len(fitting) == 1:
+            return fitting[0]
+        for one in fitting:
+            if wanted is not None and wanted in (one.get("name"), one["dataset_uuid"], one["output_index"]):
+                return one
+        known = ", ".join(str(one.get("name") or one["output_index"]) for one in fitting) or "none"
+        what = "buffered dataset" if buffered else "output that is told of"
+        named = "has not exactly one" if wanted is None else f"has no {wanted!r} as"
+        raise ValueError(f"this job {named} {what}; it has: {known}")
+
+    def _definition(self, wanted: Union[Alert, str]) -> Alert:
+        if isinstance(wanted, Alert):
+            return wanted
+        for one in self.alerts:
+            if wanted in (one.id, one.name):
+                return one
+        known = ", ".join(one.name for one in self.alerts) or "none"
+        raise ValueError(f"there is no alert {wanted!r} for this task; it has: {known}")
+
+    def _post(self, base: str, path: str, told: Mapping[str, Any]) -> Json:
+        if self.ended is not None:
+            raise self.ended(f"POST {path}: the attempt is over")
+        fence = {"task_id": self.id, "attempt": self.attempt, "lease_token": self.event["lease_token"]}
+        body = json.dumps({**fence, **told}, separators=(",", ":")).encode()
+        headers = {"content-type": "application/json", CAPABILITY: self._token}
+        status, answer = call(base, "POST", path, body, headers)
+        if status == 200:
+            found: Json = json.loads(answer)
+            return found
+        refused = refusal(f"POST {path}", status, answer)
+        if refused.code == "lease_lost":
+            raise LeaseLost(str(refused))
+        raise refused
+
+
+def logger() -> logging.Logger:
+    """Plain lines with their level, to wherever standard error goes: from there they reach `trace task logs`."""
+    found = logging.getLogger("trace_udf")
+    if not found.handlers:
+        found.addHandler(_ToStandardError())
+        found.setLevel(logging.INFO)
+        found.propagate = False
+    return found
+
+
+class _ToStandardError(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(f"{record.levelname} {self.format(record)}", file=sys.stderr, flush=True)  # noqa: T201
+        except Exception:  # noqa: BLE001 - logging never fails its caller
+            self.handleError(record)
+
+
+def _alert(told: Mapping[str, Any]) -> Alert:
+    return Alert(told["alert_definition_id"], told["name"], told["severity"], told.get("params") or {})
+
+
+def _claims(token: str) -> Json:
+    """What the token says. It is not checked here: the doors do that."""
+    part = token.split(".")[1]
+    found: Json = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return found
+
+
+def _url(name: str) -> str:
+    found = os.environ.get(name)
+    if not found:
+        raise RuntimeError(f"{name} is not set: this function runs outside of Trace")
+    return found.rstrip("/")
