@@ -119,6 +119,8 @@ class AlertRef(Message, frozen=True):
     name: str
     severity: str
     params: Mapping[str, Any] = {}
+    channels: list[str] = []
+    """Their names, for a task that routes; never where they lead."""
 
 
 class TaskPayload(Message, frozen=True):
