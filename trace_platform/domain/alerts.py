@@ -49,8 +49,8 @@ def missing_parts(declared: Declaration) -> Sequence[str]:
 
 def why_no_url(url: str) -> str | None:
     """Why this cannot be a webhook's address; None: it can. Where it leads is for the delivery process to judge."""
-    if any(one.isspace() or not one.isprintable() for one in url) or "\\" in url:
-        return "it holds blanks, backslashes or characters that do not print"
+    if not url.isascii() or any(one.isspace() or not one.isprintable() for one in url) or "\\" in url:
+        return "it holds blanks, backslashes or characters that are not ASCII (write those as %XX, or a host as xn--)"
     try:
         return _why_no_parts(urlsplit(url))
     except ValueError as wrong:
@@ -63,7 +63,7 @@ def _why_no_parts(parts: SplitResult) -> str | None:
     if "@" in parts.netloc:
         return "it carries a user or password; deliveries are signed with the channel's secret instead"
     if not parts.hostname or not HOST.fullmatch(parts.hostname):
-        return "it names no host (a name of other letters is written in its xn-- form)"
+        return "it names no host"
     if parts.port == 0:
         return "there is no port 0"
     return "it has a fragment, which no server is sent" if parts.fragment else None
