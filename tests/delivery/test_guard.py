@@ -44,7 +44,6 @@ INTO_OUR_NETWORK = [
     "http://0/",
     "http://0.0.0.0/",
     "http://localhost/",
-    "http://localhost./",
     "http://LOCALHOST/",
     "http://10.0.0.1/",
     "http://172.16.0.1/",
