@@ -347,7 +347,7 @@ class CompleteRequest(Fenced, frozen=True):
     error_message: LongText | None = None
     retryable: bool = True
     progress: Progress | None = None
-    """The last word about it, of a task that wrote something; None: what was said last still holds."""
+    """The last word about it; None: what was said last still holds."""
 
 
 class CompleteAnswer(Message, frozen=True):
