@@ -11,8 +11,8 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from trace_platform.completions import LARGE_BYTES, Completions
 from trace_platform.alert_contracts import Target, TargetAsked, TargetsAnswer, TargetsRequest
+from trace_platform.completions import LARGE_BYTES, Completions
 from trace_platform.contracts import (
     BufferAnswer,
     BufferPublishAnswer,

@@ -24,7 +24,6 @@ from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.contracts import Claimed, CompleteRequest, Invocation, TaskPayload
-from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
 from trace_platform.delivery import process as delivery_process
 from trace_platform.dispatcher import process as dispatcher_process
 from trace_platform.dispatcher.catalog import register

@@ -66,14 +66,6 @@ class Completer:
         told = read_events(request.events, claims)
         answer = await complete_task(self._control, request, claims, told, _hash(request))
         self._control.owed.ring()
-        body = hashlib.sha256(msgspec.json.encode(request)).digest()
-        if request.status == "Completed" and not (
-            request.outputs or request.datasets_published or request.invalidations or request.progress
-        ):
-            answer = await self._plain(Plain(request, claims, told, body))
-        else:
-            answer = await complete_task(self._control, request, claims, told, body)
-            self._control.owed.ring()
         return answer
 
     async def several(self, asked: Sequence[tuple[CompleteRequest, Claims]]) -> list[CompleteAnswer | BaseException]:
@@ -103,7 +95,7 @@ class Completer:
 
 
 def _is_plain(request: CompleteRequest) -> bool:
-    more = request.outputs or request.datasets_published or request.invalidations
+    more = request.outputs or request.datasets_published or request.invalidations or request.progress
     return request.status == "Completed" and not more
 
 
