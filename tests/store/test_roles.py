@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -13,7 +14,9 @@ import pytest
 
 from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
 from trace_platform.lite.postgres import RunningServer
+from trace_platform.spark.delivery_items import Item, store_items
 from trace_platform.store.migrate import check, migrate
+from trace_platform.store.queries import queries
 from trace_platform.store.roles import DATABASES, ROLES, Instance, ensure_databases, ensure_roles
 
 INSTANCES: tuple[Instance, ...] = ("state", "data")
@@ -183,6 +186,15 @@ def test_a_role_can_do_nothing_else(server: Server, role: str, statement: str) -
         connection.execute("SET default_transaction_read_only = off")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(statement.encode())
+
+
+def test_routing_and_delivering_need_no_more_than_their_roles_have(server: Server) -> None:
+    item = Item(uuid.uuid4(), uuid.uuid4(), "whales", "k", "ops", "info", datetime.now(UTC), "{}")
+    worker = server.postgres.cluster.dsn("data", "worker", server.passwords["worker"])
+    assert [store_items(worker, uuid.uuid4(), uuid.uuid4(), [item]) for _ in range(2)] == [1, 0]
+    with server.connect("delivery", "data") as connection:
+        for statement in queries("deliveries").values():
+            connection.execute(f"EXPLAIN (GENERIC_PLAN) {statement}".encode())
 
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
