@@ -14,7 +14,7 @@ from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.errors import WorkFailed
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.runtimes import FUNCTIONS, SANDBOXES
+from trace_platform.operators.runtimes import IN_SANDBOXES
 
 
 class Config(BaseModel):
@@ -25,7 +25,7 @@ class Config(BaseModel):
 
 SPEC = OperatorSpec(
     checked_by(Config),
-    frozenset({FUNCTIONS, SANDBOXES}),
+    IN_SANDBOXES,
     outputs=Count(0, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     runs_bundle=True,
