@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trace_platform.cli.yaml_nodes import composed, entry, items, pairs
 from trace_platform.errors import InvalidAbi, InvalidDag, Problem
 
 FIELD = "abi_file"
@@ -47,29 +48,10 @@ def with_abi_files(text: str, folder: Path) -> str:
 
 def _named(text: str) -> Iterator[tuple[int, Any, Any]]:
     """The job's place, and key and value as they stand in the text, of each `abi_file` in a config."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        root = YAML(typ="safe", pure=True).compose(text)
-    except YAMLError:
-        return
-    for place, job in enumerate(_items(_entry(root, "jobs"))):
-        for key, value in _pairs(_entry(job, "config")):
+    for place, job in enumerate(items(entry(composed(text), "jobs"))):
+        for key, value in pairs(entry(job, "config")):
             if key.value == FIELD and isinstance(value.value, str):
                 yield place, key, value
-
-
-def _entry(node: Any, name: str) -> Any:
-    return next((value for key, value in _pairs(node) if key.value == name), None)
-
-
-def _pairs(node: Any) -> list[tuple[Any, Any]]:
-    return node.value if getattr(node, "id", None) == "mapping" else []
-
-
-def _items(node: Any) -> list[Any]:
-    return node.value if getattr(node, "id", None) == "sequence" else []
 
 
 def _events(folder: Path, name: str) -> list[Any]:

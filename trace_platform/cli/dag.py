@@ -16,6 +16,7 @@ from trace_platform.cli.options import Home, Json
 from trace_platform.errors import BadInput, InvalidDag, Problem
 
 if TYPE_CHECKING:
+    from trace_platform.cli.udf_folders import FromFolder
     from trace_platform.domain.catalog import Catalog
 
 ELSEWHERE = frozenset({"unknown_dataset", "unknown_alert"})
@@ -43,7 +44,7 @@ def validate(file: File, json: Json = False) -> None:
     from trace_platform.domain.dag import parse_dag
 
     with _problems_shown(file, json=json):
-        text, unchecked = _read(file), list[Problem]()
+        (text, _), unchecked = _read(file), list[Problem]()
         try:
             dag = parse_dag(text, _built_in())
         except InvalidDag as wrong:
@@ -58,13 +59,19 @@ def validate(file: File, json: Json = False) -> None:
 
 @app.command("deploy")
 def deploy(file: File, activate: Activate = False, home: Home = None, json: Json = False) -> None:
-    """Deploy a version of a DAG. The same meaning again is the same version, and nothing happens."""
+    """Deploy a version of a DAG. The same meaning again is the same version, and nothing happens.
+
+    Code that it names by its folder (`udf: {folder: detector}`) is built and pushed first, as by `trace udf push`.
+    """
     from trace_platform.cli import rows
     from trace_platform.cli.remote import remote
+    from trace_platform.cli.udf import push_bundle
     from trace_platform.user_contracts import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
 
     with _problems_shown(file, json=json), remote(home) as gateway:
-        text = _read(file)
+        text, bundles = _read(file)
+        for one in bundles:
+            push_bundle(gateway, one.name, one.packed, quiet=json)
         done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=text), dag=_name_in(text))
         active = None
         if activate:
@@ -183,11 +190,13 @@ def problem_line(file: str, one: Problem) -> str:
     return f"{file}:{one.line}:{one.column}: {one.field or 'file'}: {one.reason}{suggestion}"
 
 
-def _read(file: str) -> str:
-    """With the ABIs that it names, which lie beside it."""
+def _read(file: str) -> tuple[str, list[FromFolder]]:
+    """With the ABIs and the code that it names, which lie beside it; and that code."""
     from trace_platform.cli.abi_files import with_abi_files
+    from trace_platform.cli.udf_folders import with_udf_folders
 
-    return with_abi_files(_text_of(file), Path() if file == "-" else Path(file).parent)
+    beside = Path() if file == "-" else Path(file).parent
+    return with_udf_folders(with_abi_files(_text_of(file), beside), beside)
 
 
 def _text_of(file: str) -> str:

@@ -101,10 +101,7 @@ def push(
     called = _name(name, source)
     packed = _packed(source, kind, handler)
     with remote(home) as gateway:
-        done = _pushed(gateway, called, packed, quiet=json)
-    if done.status != "Ready":
-        hint = "mend it and push it again; `trace udf build` checks the same rules"
-        raise BadInput(f"the bundle was refused: {done.reason}", where=str(source), hint=hint)
+        done = push_bundle(gateway, called, packed, quiet=json)
     _say(done.name, packed, {"id": str(done.id), "status": done.status}, json=json)
 
 
@@ -135,8 +132,16 @@ def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: 
 app.command("test")(run_here)
 
 
+def push_bundle(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> BundleAnswer:
+    """Announced, sent if it is wanted, judged; it is ready, or refused here."""
+    done = _pushed(gateway, name, packed, quiet=quiet)
+    if done.status != "Ready":
+        hint = "mend it and push it again; `trace udf build` checks the same rules"
+        raise BadInput(f"the bundle was refused: {done.reason}", where=name, hint=hint)
+    return done
+
+
 def _pushed(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> BundleAnswer:
-    """Announced, sent if it is wanted, judged."""
     from trace_platform.user_contracts import BundleAnswer, BundleRequest
 
     archive = packed.archive
