@@ -43,6 +43,13 @@ def call(
     raise AssertionError("unreachable")
 
 
+def close() -> None:
+    """Let go of this thread's connections; the next call opens its own."""
+    for connection in _connections().values():
+        connection.close()
+    _connections().clear()
+
+
 def _once(base: str, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Tuple[int, bytes]:
     kept = _connections()
     prefix = urlsplit(base).path.rstrip("/")

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, Optional, Type
 
+from trace_udf.connections import close
 from trace_udf.errors import Canceled, Ended, LeaseLost, Refused
 
 if TYPE_CHECKING:
@@ -30,11 +31,14 @@ class Heartbeat:
             self._over.set()
 
     def _run(self) -> None:
-        while not self._over.wait(self._task.heartbeat_seconds):
-            ended = self._beat()
-            if ended is not None:
-                self._end(ended)
-                return
+        try:
+            while not self._over.wait(self._task.heartbeat_seconds):
+                ended = self._beat()
+                if ended is not None:
+                    self._end(ended)
+                    return
+        finally:
+            close()
 
     def _beat(self) -> Optional[Type[Ended]]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,16 @@ async def test_the_same_content_again_is_the_same_bundle_and_nothing_is_sent(tra
     assert again == first
     assert (await trace.got(WRITER, "POST", "/v1/udf/bundles", json=announced(BUNDLE)))["upload"] is None
     assert await trace.control.pool.fetchval("SELECT count(*) FROM udf_bundles") == 1
+
+
+async def test_pushed_by_many_at_once_or_again_after_a_crash_it_is_one_bundle_and_ready(trace: System) -> None:
+    await uploaded(trace)  # and whoever did it died
+    done = await asyncio.gather(*(pushed(trace) for _ in range(6)))
+    assert {(one["id"], one["status"]) for one in done} == {(done[0]["id"], "Ready")}
+    evil = await asyncio.gather(*(pushed(trace, EVIL) for _ in range(4)))
+    assert {one["status"] for one in evil} <= {"Refused", "Pending"}  # announced anew while it was judged
+    assert (await pushed(trace, EVIL))["status"] == "Refused"
+    assert await trace.control.pool.fetchval("SELECT count(*) FROM udf_bundles") == 2
 
 
 async def test_what_is_ready_keeps_its_name_and_kind(trace: System) -> None:

@@ -176,6 +176,18 @@ def test_a_zip_streamed_with_sizes_behind_its_entries_is_taken(tmp_path: Path) -
     assert (tmp_path / "bundle" / "main.py").read_bytes() == b"x" * 1000
 
 
+@pytest.mark.parametrize("told", [0, 5])
+def test_sizes_behind_an_entry_may_be_left_out_before_it(told: int) -> None:
+    body, packed = b"hello", Made(b"main.py", b"hello").stored()
+    behind = b"PK\x07\x08" + struct.pack("<3L", zlib.crc32(body), len(packed), len(body))
+    streamed = bytearray(by_hand([Made(b"main.py", body, flags=8, after=behind)]))
+    struct.pack_into("<3L", streamed, 14, 0, 0, told)
+    assert check(bytes(streamed)).files[0].path == "main.py"
+    struct.pack_into("<3L", streamed, 14, 0, 0, 6)
+    with pytest.raises(InvalidBundle, match="described in two ways"):
+        check(bytes(streamed))
+
+
 def test_what_is_unpacked_is_read_only_and_executable_only_where_said(tmp_path: Path) -> None:
     into = io.BytesIO()
     with zipfile.ZipFile(into, "w") as archive:

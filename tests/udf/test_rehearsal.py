@@ -19,6 +19,7 @@ from trace_platform.lite.rehearsal_doors import StandIns
 from trace_platform.lite.rehearsal_rows import Snapshot
 from trace_platform.pack import pack
 from trace_udf import Task, udf
+from trace_udf.connections import close
 
 ASKS = """
 from trace_udf import udf
@@ -143,6 +144,7 @@ def test_a_fresh_token_is_used_from_the_heartbeat_that_brings_it_on(
             task.beat()
 
         assert handler(msgspec.to_builtins(invocation), None) == {"status": "Completed"}
+        close()
     assert doors.heard.batches == {"large": [{"a": 1}]}
     assert doors.token != invocation.capability_token
 

@@ -21,6 +21,9 @@ from trace_platform.errors import Conflict, InvalidBundle, NotFound
 from trace_platform.store.queries import queries
 from trace_platform.user_contracts import BundleAnswer
 
+TRIES = 3
+"""A bundle that was refused can be announced anew at the very moment: then it is judged again."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -31,7 +34,9 @@ class Verdict:
 
 async def finalize_bundle(control: Control, org_id: UUID, bundle_id: UUID) -> BundleAnswer:
     row = await bundle_row(control, org_id, bundle_id)
-    if row["status"] == "Pending":
+    for _ in range(TRIES):
+        if row["status"] != "Pending":
+            break
         found = await asyncio.to_thread(_judge, control, row)
         sql = queries("bundles")["decide"]
         await control.pool.execute(sql, org_id, bundle_id, row["kind"], found.reason, list(found.entry_points))

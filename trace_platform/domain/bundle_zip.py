@@ -158,8 +158,10 @@ def _with_local(archive: bytes, told: Record, flags: int, offset: int, limit: in
     raw = archive[offset + LOCAL.size : offset + LOCAL.size + name]
     if ZIP64 in (told.packed, told.size, packed, size):
         raise _entry(told, "is in the zip64 format, which a bundle of its size never needs", "zip64")
-    later = flags & TRAILING_SIZES and (crc, packed, size) == (0, 0, 0)
-    same = later or (crc, packed, size) == (told.crc, told.packed, told.size)
+    # Where they follow the content, a packer leaves them empty here, all or some.
+    empty = 0 if flags & TRAILING_SIZES else None
+    pairs = ((crc, told.crc), (packed, told.packed), (size, told.size))
+    same = all(said in (known, empty) for said, known in pairs)
     if raw != told.raw_name or method != told.method or local_flags != flags or not same:
         raise _entry(told, "is described in two ways: by the directory and before its content", "disagreement")
     if start + told.packed > limit:

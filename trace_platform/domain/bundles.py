@@ -161,7 +161,8 @@ def _path(record: Record) -> str:
     try:
         path = record.raw_name.decode("utf-8" if record.utf8 else "ascii")
     except UnicodeDecodeError:
-        raise _wrong(record, "has a name that is not marked as UTF-8, or is none", "bad_name") from None
+        hint = "`trace udf build` writes names as they are read everywhere"
+        raise _wrong(record, "has a name that is not marked as UTF-8, or is none", "bad_name", hint) from None
     if any(unicodedata.category(letter)[0] == "C" for letter in path):
         raise _wrong(record, "has a control character in its name", "control_character")
     if unicodedata.normalize("NFC", path) != path:
