@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx
 import msgspec
 
+from trace_platform.alert_contracts import Target, TargetAsked, TargetsAnswer, TargetsRequest
 from trace_platform.completions import LARGE_BYTES, Completions
 from trace_platform.contracts import (
     BufferAnswer,
@@ -131,6 +132,12 @@ class DispatcherClient:
         """What has become of batches; how many had not been told before."""
         answer = await _post(self._http, "/internal/buffer/settle", msgspec.json.encode(request), {})
         return msgspec.json.decode(answer.content, type=SettleAnswer).settled
+
+    async def alert_targets(self, asked: Sequence[TargetAsked]) -> list[Target]:
+        """Where alerts go, with the secrets of their channels: for the delivery process."""
+        body = msgspec.json.encode(TargetsRequest(targets=list(asked)))
+        answer = await _post(self._http, "/internal/alerts/targets", body, {})
+        return msgspec.json.decode(answer.content, type=TargetsAnswer).targets
 
     async def ask(
         self,

@@ -119,6 +119,8 @@ class AlertRef(Message, frozen=True):
     name: str
     severity: str
     params: Mapping[str, Any] = {}
+    channels: list[str] = []
+    """Their names, for a task that routes; never where they lead."""
 
 
 class TaskPayload(Message, frozen=True):
@@ -345,7 +347,7 @@ class CompleteRequest(Fenced, frozen=True):
     error_message: LongText | None = None
     retryable: bool = True
     progress: Progress | None = None
-    """The last word about it, of a task that wrote something; None: what was said last still holds."""
+    """The last word about it; None: what was said last still holds."""
 
 
 class CompleteAnswer(Message, frozen=True):

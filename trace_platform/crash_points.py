@@ -113,6 +113,8 @@ POINTS: Final = (
     "parquet_compact.written",
     "parquet_compact.marked",
     "parquet_compact.swept",
+    "alert_route.before_commit",
+    "alert_route.after_commit",
     # The sink.
     "sink.received",
     "sink.table_prepared",
@@ -123,6 +125,11 @@ POINTS: Final = (
     "sink.before_settle",
     "sink.settled",
     "sink.acknowledged",
+    # The delivery process.
+    "delivery.taken",
+    "delivery.before_send",
+    "delivery.sent",
+    "delivery.marked",
 )
 """Every point there is; a test compares it with the calls in the code."""
 

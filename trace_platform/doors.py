@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -41,7 +42,7 @@ from trace_platform.errors import (
 )
 from trace_platform.observe.doorway import Doorway
 from trace_platform.observe.metrics import Metrics
-from trace_platform.settings import TlsSettings
+from trace_platform.settings import IdentitySettings, TlsSettings
 from trace_platform.tls import TlsFiles, reload_if_changed, server_context
 
 log = structlog.get_logger()
@@ -168,6 +169,13 @@ def bearer(request: Request) -> str | None:
     """The token in `Authorization: Bearer`, if there is one."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def require_our_token(shown: str | None, identity: IdentitySettings, where: str) -> None:
+    """The worker token that this process has itself: it holds no list of others."""
+    ours = identity.worker_token
+    if shown is None or ours is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
+        raise Unauthenticated("this door asks for a worker token", where=where)
 
 
 async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -15,6 +15,7 @@
     |   +-- Conflict            it contradicts what is already so
     |   |   +-- ObjectExists    a name in the object store is taken
     |   +-- LeaseLost           the attempt is no longer the current one
+    |   +-- DestinationRefused  nothing may be sent to this address
     |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
     |   +-- LimitReached        a question asked for more than it may have
     |   |   +-- QueryTimeout    it took longer than it may, and was ended
@@ -185,6 +186,10 @@ class ObjectExists(Conflict):
 
 class LeaseLost(Refused):
     code = "lease_lost"
+
+
+class DestinationRefused(Refused):
+    code = "destination_refused"
 
 
 class SnapshotTooOld(Refused):

@@ -1,18 +1,17 @@
 """What people ask of Trace: every call of the user API with who may make it, what is sent and what is answered.
 
-One table, `CALLS`, read by three: the Dispatcher answers it at `/internal/v1`, the Gateway shows it to the world at
-`/v1`, and the command line calls it. A call is checked and decided by the Dispatcher alone.
+One table, `CALLS`, read by three: the Dispatcher, or the door that a call names, answers it at `/internal/v1`, the
+Gateway shows it to the world at `/v1`, and the command line calls it. It is decided where it is answered.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-from trace_platform.contracts import MAX_BODY_BYTES, Message
+from trace_platform.alert_calls import ALERT_CALLS
 from trace_platform.errors import NotFound
+from trace_platform.user_call import ROLES, Call, Role
 from trace_platform.user_contracts import (
     MAX_BUNDLE_BODY,
     ActivateAnswer,
@@ -54,37 +53,13 @@ from trace_platform.user_contracts import (
     WhyQuery,
 )
 
+__all__ = ["CALLS", "MAX_BATCH_BODY", "PARTS", "ROLES", "USER", "Call", "Role", "named"]
+
 USER = "x-trace-user"
 """The header in which the Gateway names the user, by the subject of the token it verified."""
 
 MAX_BATCH_BODY = 24 * 1024 * 1024
 """A repaired batch of 16 MiB, in base64."""
-
-Role = Literal["reader", "writer", "admin"]
-ROLES: tuple[Role, ...] = ("reader", "writer", "admin")
-"""Rising: each may what those before it may."""
-
-
-@dataclass(frozen=True)
-class Call:
-    name: str
-    method: Literal["GET", "POST", "PUT"]
-    path: str
-    """Below `/v1` at the Gateway, and below `/internal/v1` at the Dispatcher."""
-    role: Role
-    """The least role that may make it."""
-    summary: str
-    answer: type[Message]
-    query: type[Message] | None = None
-    body: type[Message] | None = None
-    optional_body: bool = False
-    takes_yaml: bool = False
-    """The body may also be the YAML itself, under any content type but JSON."""
-    takes_bytes: str | None = None
-    """The content type of a body that is no message but bytes: it is passed on as it comes, never held whole."""
-    most_bytes: int = MAX_BODY_BYTES
-    """How large a body may be."""
-
 
 CALLS: Mapping[str, Call] = {
     call.name: call
@@ -275,6 +250,7 @@ CALLS: Mapping[str, Call] = {
             Explanation,
             query=WhyQuery,
         ),
+        *ALERT_CALLS,
     )
 }
 
@@ -287,6 +263,9 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "dataset": (_NAME, _UUID),
     "publish": (_UUID,),
     "bundle": (_UUID,),
+    "alert": (_NAME,),
+    "channel": (_NAME,),
+    "delivery": (_UUID,),
 }
 """What can stand in a path. Anything else names nothing, and is never carried further."""
 

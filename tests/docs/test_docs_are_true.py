@@ -12,6 +12,7 @@ import pytest
 
 from tools.write_docs import cli_page, settings_page
 from trace_platform.client import DispatcherClient
+from trace_platform.delivery.routes import delivery_door
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
@@ -32,6 +33,7 @@ DOORS = {
     "Gateway": public_door(DispatcherClient(NOTHING), IdentitySettings()),
     "Dispatcher, task door": task_door(HOLLOW, NOTHING),
     "Dispatcher, internal door": internal_door(HOLLOW),
+    "Delivery, internal door": delivery_door(NOTHING, NOTHING, IdentitySettings(), NOTHING),
     "Query, task door": query_door(NOTHING, task_route(NOTHING, NOTHING)),
     "Query, internal door": query_door(
         NOTHING,

@@ -1,7 +1,7 @@
 """Starts Dispatchers and workers as processes of their own, without the second that Python takes to import them.
 
 A program: it imports once and forks for each line on standard input, a JSON object, answering with the child's pid. A
-child is what `trace dispatcher`, `trace worker` and `trace sink` are, on the same settings document; only that worker
+child is what `trace dispatcher`, `worker`, `sink` and `delivery` are, on the same settings document; only that worker
 and sink have no Spark session, and that pauses are shorter (they are beats, and no promise hangs on them).
 """
 
@@ -24,6 +24,7 @@ from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.contracts import Claimed, CompleteRequest, Invocation, TaskPayload
+from trace_platform.delivery import process as delivery_process
 from trace_platform.dispatcher import process as dispatcher_process
 from trace_platform.dispatcher.catalog import register
 from trace_platform.dispatcher.loops import clear_batches, loop, owe_batches, rotate_keys
@@ -72,7 +73,7 @@ def _live(asked: dict[str, Any]) -> None:
         hurried = settings.dispatcher.model_copy(update={"beat_seconds": 0.25})
         settings = settings.model_copy(update={"dispatcher": hurried})
         faults = Faults(**asked["faults"]) if asked["faults"] else None
-        make = {"dispatcher": _dispatcher, "worker": _worker, "sink": _sink}[asked["role"]]
+        make = {"dispatcher": _dispatcher, "worker": _worker, "sink": _sink, "delivery": _delivery}[asked["role"]]
         code = run_process(asked["role"], settings, make(faults, asked["hold"]))
     finally:
         os._exit(code)
@@ -165,6 +166,11 @@ def _sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaita
             await drain.Sink(disturbed(queue, faults), BUFFER_QUEUE, dispatcher, writer).drain(process.stop)
 
     return run
+
+
+def _delivery(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    del faults, hold
+    return delivery_process.main
 
 
 class _Here:

@@ -163,6 +163,17 @@ class System:
         }
         return self._start("sink", more, {"point": point, "nth": nth, "how": how}, None)
 
+    def delivery(
+        self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **told: Any
+    ) -> Child:
+        more = {
+            "data": {"delivery_dsn": data_dsn},
+            "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
+            "identity": {"worker_token": WORKER_TOKEN},
+            "delivery": told,
+        }
+        return self._start("delivery", more, {"point": point, "nth": nth, "how": how}, None)
+
     def _start(
         self, role: str, more: dict[str, Any], armed: dict[str, Any], faults: Faults | None, **files: Path | None
     ) -> Child:

@@ -36,13 +36,17 @@ BATCHES = [
     if one.startswith(("sink.", "merge_batches.", "settle_buffers.", "replay_batch.", "clear_batches.", "owe_batches."))
 ]
 """Of buffered datasets: `tests/sink/test_killed.py` dies at them."""
+ALERTS = [one for one in POINTS if one.startswith(("alert_route.", "delivery."))]
+"""`tests/delivery/test_killed.py` dies at them."""
 PEOPLE = [one for one in POINTS[: POINTS.index("claim_task.before_commit")] if one not in BATCHES]
 TASKS = [
     one
     for one in POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")]
     if one not in BATCHES
 ]
-LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *BATCHES, *OPERATORS}]
+LOOPS = [
+    one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *BATCHES, *OPERATORS, *ALERTS}
+]
 DISTURBED = Faults(seed=1, lost=0.3)
 """So that promises are put off, which is a commit too."""
 
@@ -53,7 +57,9 @@ async def test_every_call_in_the_code_is_a_point_and_every_point_a_call() -> Non
 
 
 async def test_every_point_is_in_one_of_the_chains() -> None:
-    assert sorted([*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS, *BATCHES, *OPERATORS]) == sorted(POINTS)
+    assert sorted([*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *LOOPS, *BATCHES, *OPERATORS, *ALERTS]) == sorted(
+        POINTS
+    )
 
 
 @pytest.mark.parametrize("points", [PEOPLE, TASKS, LOOPS], ids=["people", "tasks", "loops"])

@@ -136,11 +136,25 @@ async def test_an_admin_invalidates_a_range_and_its_readers_do_it_again(trace: S
 
 def path_of(call: Call) -> str:
     return "/v1" + call.path.format_map(
-        {"dag": "shop", "job": "fetch", "task": A_TASK, "dataset": "shop_orders", "publish": A_TASK, "bundle": A_TASK}
+        {
+            "dag": "shop",
+            "job": "fetch",
+            "task": A_TASK,
+            "dataset": "shop_orders",
+            "publish": A_TASK,
+            "bundle": A_TASK,
+            "alert": "whales",
+            "channel": "ops",
+            "delivery": A_TASK,
+        }
     )
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+HERE = {name: call for name, call in CALLS.items() if call.door == "dispatcher"}
+"""Those of the delivery process are asked in tests/delivery."""
+
+
+@pytest.mark.parametrize("call", HERE.values(), ids=HERE)
 async def test_each_call_is_for_its_role_and_higher_and_for_nobody_without_a_token(trace: System, call: Call) -> None:
     for role in ROLES:
         answer = await trace.ask(f"acme|{role}", call.method, path_of(call))

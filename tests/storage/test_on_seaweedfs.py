@@ -266,7 +266,7 @@ def test_the_query_service_reads_and_writes_only_what_it_exports(world: World, s
 
 
 def test_processes_without_business_there_are_told_no_key(seaweedfs: SeaweedFS) -> None:
-    for process in ("gateway", "scheduler"):
+    for process in ("gateway", "scheduler", "delivery"):
         told = seaweedfs.objects_for(process)
         assert (told.access_key_id, told.secret_access_key) == (None, None)
 

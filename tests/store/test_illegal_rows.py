@@ -175,6 +175,26 @@ LEGAL: dict[str, Row] = {
         "batch_uri": "s3://scratch/new.jsonl",
         "content_hash": HASH,
     },
+    "alert_channels": {
+        "org_id": uid("org a"),
+        "name": "new",
+        "kind": "webhook",
+        "url": "https://example.org/",
+        "secret": "s" * 16,
+        "created_by": uid("user a"),
+    },
+    "alert_definitions": {
+        "org_id": uid("org a"),
+        "name": "new",
+        "severity": "info",
+        "created_by": uid("user a"),
+        "max_age_seconds": 1,
+    },
+    "alert_definition_channels": {
+        "org_id": uid("org a"),
+        "alert_definition_id": uid("alert a"),
+        "channel_id": uid("channel a"),
+    },
     "buffered_datasets": {
         "org_id": uid("org a"),
         "dataset_uuid": uid("data a"),
@@ -224,6 +244,8 @@ def tenant(letter: str) -> list[tuple[str, Row]]:
         a("commits", **data, number=2, task_id=uid(f"task {letter}"), scope="2"),
         a("events", **data, id=uid(f"event {letter}"), scope="seed"),
         a("data_invalidations", **data, id=uid(f"invalidation {letter}")),
+        a("alert_channels", **org, id=uid(f"channel {letter}"), name="seed", created_by=None),
+        a("alert_definitions", **org, id=uid(f"alert {letter}"), name="seed", created_by=None),
     ]
 
 
@@ -902,6 +924,37 @@ CASES = [
         ("a declaration is whole", "declaration_is_whole", {"declaration": "{}"}),
     ),
     *of(
+        "alert_channels",
+        ("a channel belongs to an org", "org_id_fkey", {"org_id": uid("nobody"), "created_by": None}),
+        ("an org's channels have different names", "name_once", {"name": "seed"}),
+        ("a channel is of its org's user", "author_of_same_org", {"created_by": uid("user b")}),
+        ("a channel's name is lower snake case", "name_is_snake", {"name": "Ops"}),
+        ("a channel leads to the web", "url_is_of_the_web", {"url": "ftp://example.org/"}),
+        ("a channel's secret cannot be guessed", "secret_is_long", {"secret": "s" * 15}),
+    ),
+    *of(
+        "alert_definitions",
+        ("an alert belongs to an org", "org_id_fkey", {"org_id": uid("nobody"), "created_by": None}),
+        ("an org's alerts have different names", "name_once", {"name": "seed"}),
+        ("an alert is of its org's user", "author_of_same_org", {"created_by": uid("user b")}),
+        ("an alert's name is lower snake case", "name_is_snake", {"name": "Whales"}),
+        ("an alert's parameters are an object", "params_are_an_object", {"params": "[]"}),
+        ("an alert's greatest age is positive", "max_age_is_positive", {"max_age_seconds": 0}),
+    ),
+    *of(
+        "alert_definition_channels",
+        (
+            "an alert goes to channels of its own org",
+            "channel_of_same_org",
+            {"channel_id": uid("channel b")},
+        ),
+        (
+            "a channel is used by alerts of its own org",
+            "definition_of_same_org",
+            {"alert_definition_id": uid("alert b")},
+        ),
+    ),
+    *of(
         "outbox",
         ("a payload is an object", "payload_is_object", {"payload": "[]"}),
         ("attempts are not negative", "attempts_are_not_negative", {"attempts": -1}),
@@ -1174,6 +1227,41 @@ def test_the_register_of_hot_tables_refuses_what_makes_no_sense(data_db: str, co
         insert(connection, "dataset_tables", HOT_TABLE)
         act = {**HOT_TABLE, **broken}
         assert refusal(connection, lambda: insert(connection, "dataset_tables", act)) == constraint
+
+
+DELIVERY = {
+    "id": uid("delivery"),
+    "org_id": uid("org a"),
+    "alert_definition_id": uid("alert a"),
+    "alert_name": "whales",
+    "dedupe_key": "k",
+    "channel": "ops",
+    "severity": "info",
+    "event_time": T0,
+    "event": "{}",
+    "producer_task_id": uid("task a"),
+}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "broken"),
+    [
+        ("deliveries_pkey", {"dedupe_key": "other"}),
+        ("deliveries_once", {"id": uid("other")}),
+        ("deliveries_event_is_an_object", {"id": uid("other"), "event": "[]"}),
+        ("deliveries_attempts_are_counted", {"id": uid("other"), "attempts": -1}),
+        ("deliveries_settled_when_ended", {"id": uid("other"), "status": "Sent"}),
+        (
+            "deliveries_only_pending_is_leased",
+            {"id": uid("other"), "status": "Sent", "settled_at": T0, "lease_token": uid("lease")},
+        ),
+    ],
+)
+def test_work_items_of_deliveries_refuse_what_makes_no_sense(data_db: str, constraint: str, broken: Row) -> None:
+    with psycopg.connect(data_db, options="-c search_path=alerts") as connection:
+        insert(connection, "deliveries", DELIVERY)
+        act = {**DELIVERY, **broken}
+        assert refusal(connection, lambda: insert(connection, "deliveries", act)) == constraint
 
 
 def test_no_constraint_is_without_a_case(state: psycopg.Connection[Any]) -> None:

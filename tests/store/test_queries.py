@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -13,6 +13,7 @@ import pytest
 
 from tests.store.test_indexes import OVER_HISTORY
 from trace_platform.store.db import STEADY
+from trace_platform.store.migrate import Database
 from trace_platform.store.queries import FOLDER, queries
 
 ADMINISTRATIVE = {"describe", "first_start", "roles_data", "roles_queue", "roles_state"}
@@ -20,10 +21,16 @@ ADMINISTRATIVE = {"describe", "first_start", "roles_data", "roles_queue", "roles
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql") if path.stem not in ADMINISTRATIVE)
 
 
+IN_DATA = {"deliveries"}
+"""Statements about data Postgres."""
+
+
 @pytest.mark.parametrize("file", FILES)
-def test_every_statement_can_be_prepared(file: str, state_db: str) -> None:
+def test_every_statement_can_be_prepared(file: str, clone: Callable[[Database], str]) -> None:
+    dsn = clone("data" if file in IN_DATA else "state")
+
     async def prepare_all() -> dict[str, str]:
-        connection = await asyncpg.connect(state_db)
+        connection = await asyncpg.connect(dsn)
         wrong = {}
         try:
             for name, sql in queries(file).items():

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -13,13 +14,15 @@ import pytest
 
 from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
 from trace_platform.lite.postgres import RunningServer
+from trace_platform.spark.delivery_items import Item, store_items
 from trace_platform.store.migrate import check, migrate
+from trace_platform.store.queries import queries
 from trace_platform.store.roles import DATABASES, ROLES, Instance, ensure_databases, ensure_roles
 
 INSTANCES: tuple[Instance, ...] = ("state", "data")
 EVERY_ROLE = [role for instance in INSTANCES for role in ROLES[instance]]
 EVERY_DATABASE = [name for instance in INSTANCES for name in DATABASES[instance]]
-HOME = {"dispatcher": "state", "worker": "data", "query": "data", "queue": "queue"}
+HOME = {"dispatcher": "state", "worker": "data", "query": "data", "queue": "queue", "delivery": "data"}
 
 MADE_BY_WORKER = """
     CREATE TABLE hot.made_by_worker (x int);
@@ -28,6 +31,14 @@ MADE_BY_WORKER = """
 REGISTER = """
     INSERT INTO trace_meta.dataset_tables (dataset_uuid, dataset_version, org_id, table_name, columns, unique_key)
     VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 'blocks', '[{"name": "x"}]', '{x}')"""
+
+
+ADD_DELIVERY = """
+    INSERT INTO alerts.deliveries (id, org_id, alert_definition_id, alert_name, dedupe_key, channel, severity,
+                                   event_time, event, producer_task_id)
+    VALUES ('00000000-0000-0000-0000-000000000001', gen_random_uuid(), gen_random_uuid(), 'a', 'k', 'c', 'info',
+            now(), '{}', gen_random_uuid())
+    ON CONFLICT DO NOTHING"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,12 @@ ALLOWED = [
     ("query", "SELECT pg_export_snapshot()"),
     ("query", "SELECT * FROM hot.made_by_worker"),
     ("query", "SELECT * FROM trace_meta.dataset_tables"),
+    ("worker", ADD_DELIVERY),
+    ("worker", ADD_DELIVERY),  # once more: it is there, and that is fine
+    ("delivery", "SELECT * FROM alerts.deliveries"),
+    ("delivery", "SELECT id FROM alerts.deliveries FOR UPDATE SKIP LOCKED"),
+    ("delivery", "UPDATE alerts.deliveries SET attempts = attempts + 1, due_at = now()"),
+    ("delivery", "LISTEN alert_deliveries"),
     ("queue", "SELECT * FROM pgqueue.publish('q', ARRAY['{}'::bytea], ARRAY['0 s'::interval])"),
     ("queue", "LISTEN anything"),
 ]
@@ -131,6 +148,21 @@ REFUSED = [
     ("query", "CREATE TEMPORARY TABLE mine (x int)"),
     ("query", REGISTER),
     ("query", "SET ROLE worker"),
+    ("query", "SELECT * FROM alerts.deliveries"),
+    ("worker", "SELECT * FROM alerts.deliveries"),
+    ("worker", "UPDATE alerts.deliveries SET status = 'Pending'"),
+    ("worker", "DELETE FROM alerts.deliveries"),
+    ("worker", "CREATE TABLE alerts.mine (x int)"),
+    ("delivery", ADD_DELIVERY),
+    ("delivery", "UPDATE alerts.deliveries SET org_id = gen_random_uuid()"),
+    ("delivery", "UPDATE alerts.deliveries SET event = '{}'"),
+    ("delivery", "DELETE FROM alerts.deliveries"),
+    ("delivery", "TRUNCATE alerts.deliveries"),
+    ("delivery", "SELECT * FROM hot.made_by_worker"),
+    ("delivery", "SELECT * FROM trace_meta.dataset_tables"),
+    ("delivery", "CREATE TABLE alerts.mine (x int)"),
+    ("delivery", "CREATE TEMPORARY TABLE mine (x int)"),
+    ("delivery", "SET ROLE worker"),
     ("queue", "SELECT * FROM pgqueue.messages"),
     ("queue", "SELECT * FROM pgqueue.dead_letters"),
     ("queue", "DELETE FROM pgqueue.messages"),
@@ -154,6 +186,15 @@ def test_a_role_can_do_nothing_else(server: Server, role: str, statement: str) -
         connection.execute("SET default_transaction_read_only = off")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(statement.encode())
+
+
+def test_routing_and_delivering_need_no_more_than_their_roles_have(server: Server) -> None:
+    item = Item(uuid.uuid4(), uuid.uuid4(), "whales", "k", "ops", "info", datetime.now(UTC), "{}")
+    worker = server.postgres.cluster.dsn("data", "worker", server.passwords["worker"])
+    assert [store_items(worker, uuid.uuid4(), uuid.uuid4(), [item]) for _ in range(2)] == [1, 0]
+    with server.connect("delivery", "data") as connection:
+        for statement in queries("deliveries").values():
+            connection.execute(f"EXPLAIN (GENERIC_PLAN) {statement}".encode())
 
 
 @pytest.mark.parametrize("role", EVERY_ROLE)
@@ -209,7 +250,9 @@ def test_the_queue_role_may_call_what_a_later_migration_makes_but_not_read_it(se
             connection.execute("SELECT * FROM pgqueue.later")
 
 
-@pytest.mark.parametrize(("role", "database"), [("dispatcher", "state"), ("worker", "data"), ("query", "data")])
+@pytest.mark.parametrize(
+    ("role", "database"), [("dispatcher", "state"), ("worker", "data"), ("query", "data"), ("delivery", "data")]
+)
 def test_a_process_can_check_the_schema_with_its_own_role(server: Server, role: str, database: Any) -> None:
     check(server.postgres.cluster.dsn(database, role, server.passwords[role]), database)
 

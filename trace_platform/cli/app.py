@@ -7,6 +7,7 @@ import sys
 import typer
 
 from trace_platform.cli import (
+    alert,
     config,
     dag,
     dataset,
@@ -57,6 +58,7 @@ app.add_typer(dataset.app, name="datasets", rich_help_panel=RUNNING)
 app.add_typer(dataset.app, name="dataset", hidden=True)  # as it was called first
 app.add_typer(udf.app, name="udf", rich_help_panel=RUNNING)
 app.add_typer(outbox.app, name="outbox", rich_help_panel=RUNNING)
+app.add_typer(alert.app, name="alert", rich_help_panel=RUNNING)
 app.command("query", rich_help_panel=RUNNING)(query.query)
 app.command("trigger", rich_help_panel=RUNNING)(trigger.trigger)
 app.command("invalidate", rich_help_panel=RUNNING)(invalidate.invalidate)

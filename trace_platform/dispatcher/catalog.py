@@ -43,7 +43,8 @@ async def catalog(
         (row["dag_name"], row["name"]): from_json(msgspec.json.decode(row["declaration"]))
         for row in await pool.fetch(queries("buffered")["declarations"], org_id)
     }
-    return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared)
+    alerts = frozenset(row["name"] for row in await pool.fetch(queries("alerts")["definition_names"], org_id))
+    return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared, alerts)
 
 
 def operators() -> Mapping[str, OperatorSpec]:

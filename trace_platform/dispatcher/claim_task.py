@@ -24,6 +24,7 @@ from trace_platform.contracts import (
     TaskPayload,
 )
 from trace_platform.crash_points import crash_point
+from trace_platform.dispatcher.alerts_of_tasks import with_alerts
 from trace_platform.dispatcher.bundle_url import bundle_ref
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.control import Control
@@ -56,6 +57,7 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
     )
     control.metrics.moved("Queued", "Running", len(rows))
     claimed = {row["task_id"]: await _claimed(control, row) for row in rows}
+    claimed = await with_alerts(control, claimed, {row["task_id"]: row["org_id"] for row in rows})
     others = [request.task_id for request in asked if request.task_id not in claimed]
     answers: dict[UUID, Answer] = {**(await _not_claimed(control, others) if others else {}), **claimed}
     return [answers[request.task_id] for request in asked]

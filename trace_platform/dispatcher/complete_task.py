@@ -95,7 +95,7 @@ class Completer:
 
 
 def _is_plain(request: CompleteRequest) -> bool:
-    more = request.outputs or request.datasets_published or request.invalidations
+    more = request.outputs or request.datasets_published or request.invalidations or request.progress
     return request.status == "Completed" and not more
 
 

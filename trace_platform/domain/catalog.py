@@ -21,6 +21,8 @@ class ConfigProblem:
     reason: str
     suggestion: str | None = None
     code: str = "bad_config"
+    within: str = "config"
+    """The field of the job that it leads into, if it is another."""
 
 
 ConfigCheck = Callable[[Mapping[str, Any]], Sequence[ConfigProblem]]
@@ -32,6 +34,12 @@ class Wired:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    read: tuple[Declaration | None, ...] = ()
+    """By input: what the dataset is declared to be, if this DAG declares it."""
+    written: tuple[Declaration | None, ...] = ()
+    """By output: the same; None is a dataset of the output's own."""
+    alerts: frozenset[str] = frozenset()
+    """The alerts that are defined in the organisation."""
 
 
 WiringCheck = Callable[[Mapping[str, Any], Wired], Sequence[ConfigProblem]]
@@ -111,6 +119,8 @@ class Catalog:
     """Names published in the org now, the DAG's own earlier version included."""
     declared: Mapping[tuple[str, str], Declaration] = field(default_factory=dict)
     """By DAG and name: the declarations of buffered datasets in force, which a new one must follow."""
+    alerts: frozenset[str] = frozenset()
+    """The alerts that are defined in the organisation."""
 
 
 def checked_by(model: type[BaseModel]) -> ConfigCheck:

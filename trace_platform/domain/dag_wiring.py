@@ -49,20 +49,32 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     )
     wiring.check_cycles()
     for each, wired in zip(draft.jobs, jobs, strict=True):
-        _check_wiring(each, wired, catalog, problems)
+        _check_wiring(each, wired, buffered, catalog, problems)
     return jobs, tuple(publish), tuple(buffered)
 
 
-def _check_wiring(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:
+def _check_wiring(
+    draft: JobDraft, job: Job, buffered: Sequence[BufferedDataset], catalog: Catalog, problems: Problems
+) -> None:
     """The operator's own view of the names. An input that leads nowhere was reported: it would be missed here too."""
     operator = catalog.operators.get(job.operator)
     if operator is None or operator.check_wiring is None or operator.check_config(job.config):
         return
     if len(job.inputs) != len(draft.inputs or ()):
         return
-    wired = Wired(tuple(each.name for each in job.inputs), tuple(each.name for each in job.outputs))
+    declared = {one.name: one.declaration for one in buffered}
+    wired = Wired(
+        tuple(each.name for each in job.inputs),
+        tuple(each.name for each in job.outputs),
+        tuple(
+            declared.get(each.upstream.name) if isinstance(each.upstream, DeclaredDataset) else None
+            for each in job.inputs
+        ),
+        tuple(declared.get(each.dataset) if each.dataset else None for each in job.outputs),
+        catalog.alerts,
+    )
     for problem in operator.check_wiring(job.config, wired):
-        problems.add((*draft.path, "config", *problem.path), problem.code, problem.reason, problem.suggestion)
+        problems.add((*draft.path, problem.within, *problem.path), problem.code, problem.reason, problem.suggestion)
 
 
 def _check_names(jobs: Sequence[JobDraft], problems: Problems) -> None:

@@ -23,6 +23,8 @@ InvalidationId = NewType("InvalidationId", UUID)
 OutboxKey = NewType("OutboxKey", UUID)
 """What an outbox row promises; a second promise of the same thing has the same key."""
 LeaseToken = NewType("LeaseToken", UUID)
+DeliveryId = NewType("DeliveryId", UUID)
+"""An alert event on its way to one channel; receivers know it as `X-Trace-Delivery`."""
 
 Attempt = NewType("Attempt", int)
 """Counted from 1; a retry is the next one of the same task."""
@@ -78,6 +80,11 @@ def event_id(producer: TaskId, dataset: DatasetId, version: DatasetVersion, scop
 def invalidation_id(dataset: DatasetId, version: DatasetVersion, scope_key: str, cause: str) -> InvalidationId:
     """`cause` names what it follows from (a commit, a request): the same range may be invalidated many times."""
     return InvalidationId(_made_from("invalidation", str(dataset), str(version), scope_key, cause))
+
+
+def delivery_id(org: OrgId, alert: UUID, dedupe_key: str, channel: str) -> DeliveryId:
+    """One for each event and channel, however often the event is published and routed."""
+    return DeliveryId(_made_from("delivery", str(org), str(alert), dedupe_key, channel))
 
 
 def outbox_key(kind: str, *meaning: str | int) -> OutboxKey:

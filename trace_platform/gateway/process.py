@@ -9,6 +9,7 @@ from trace_platform.client import DispatcherClient, dispatcher_client
 from trace_platform.contracts import UserAnswer
 from trace_platform.doors import HANDLERS, Door, health_routes, json_response, open_doors
 from trace_platform.errors import NotFound, Unauthenticated
+from trace_platform.gateway.delivery import carried_over, delivery_client
 from trace_platform.gateway.forward import forwarded
 from trace_platform.gateway.openapi import DescribedDoor, query_operation
 from trace_platform.gateway.query import asked, query_client
@@ -21,9 +22,13 @@ from trace_platform.user_calls import CALLS
 
 async def main(process: Process) -> None:
     settings = process.settings
-    async with dispatcher_client(settings) as dispatcher, query_client(settings) as query:
+    async with (
+        dispatcher_client(settings) as dispatcher,
+        query_client(settings) as query,
+        delivery_client(settings) as delivery,
+    ):
         await until_answers(process, "the Dispatcher", dispatcher.ready)
-        app = public_door(dispatcher, settings.identity, settings.tls, query)
+        app = public_door(dispatcher, settings.identity, settings.tls, query, delivery)
         door = Door("gateway", settings.gateway.host, settings.gateway.port, app)
         async with open_doors([door], settings.tls, metrics=process.metrics) as addresses:
             process.ready(f"open at {addresses['gateway']}")
@@ -35,6 +40,7 @@ def public_door(
     identity: IdentitySettings,
     tls: TlsSettings = TlsSettings(),  # noqa: B008 - frozen
     query: httpx.AsyncClient | None = None,
+    delivery: httpx.AsyncClient | None = None,
 ) -> FastAPI:
     app = DescribedDoor(
         title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json", redirect_slashes=False
@@ -70,7 +76,7 @@ def public_door(
     for call in CALLS.values():
         app.add_api_route(
             f"/v1{call.path}",
-            forwarded(call, gate, dispatcher),
+            forwarded(call, gate, dispatcher) if call.door == "dispatcher" else carried_over(call, gate, delivery),
             methods=[call.method],
             summary=call.summary,
             response_class=Response,

@@ -30,7 +30,7 @@ from trace_platform.settings import (
 from trace_platform.spark.configuration import INHERITED_FOR_CLUSTERS
 from trace_platform.tls import TlsFiles
 
-PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler")
+PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler", "delivery")
 """In the order of their start; `--without` takes these names."""
 
 WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
@@ -39,6 +39,7 @@ DOORS_OF: Final[Mapping[str, Sequence[str]]] = {
     "dispatcher": ("dispatcher_task", "dispatcher_internal"),
     "query": ("query_task", "query_internal"),
     "gateway": ("gateway",),
+    "delivery": ("delivery_internal",),
 }
 
 PASSED_ON: Final = frozenset(
@@ -89,10 +90,12 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
                 update={"task_port": ports.query_task, "internal_port": ports.query_internal}
             ),
             "gateway": settings.gateway.model_copy(update={"port": ports.gateway}),
+            "delivery": settings.delivery.model_copy(update={"internal_port": ports.delivery_internal}),
             "endpoints": EndpointSettings(
                 dispatcher_task=ports.url("dispatcher_task"),
                 dispatcher_internal=ports.url("dispatcher_internal"),
                 query_internal=ports.url("query_internal"),
+                delivery_internal=ports.url("delivery_internal"),
             ),
             "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
         }
@@ -114,6 +117,7 @@ def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
         "sink": {"data": data, "queue": queue},
         "gateway": {"identity": public_key},
         "scheduler": {},
+        "delivery": {"data": DataSettings(delivery_dsn=SecretStr(dsns.delivery))},
     }
     return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
 

@@ -22,6 +22,7 @@ class Ports:
     dispatcher_internal: int
     query_task: int
     query_internal: int
+    delivery_internal: int
     postgres_state: int
     postgres_data: int
 
@@ -43,7 +44,7 @@ class StorePorts:
     filer_grpc: int
 
 
-DOORS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal")
+DOORS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal", "delivery_internal")
 
 
 def choose_ports(base: int) -> Ports:

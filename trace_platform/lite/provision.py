@@ -20,6 +20,7 @@ class Dsns:
     data: str
     query: str
     queue: str
+    delivery: str
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Given:
     data: str | None
     query: str | None
     queue: str | None
+    delivery: str | None = None
 
     @property
     def embeds_state(self) -> bool:
@@ -53,7 +55,7 @@ class Embedded:
 
 def provision(given: Given, state: Embedded | None, data: Embedded | None, worker_token: str) -> Dsns:
     """Idempotent: a database that is as it should be is left alone; role passwords are new each time."""
-    words = {role: secrets.token_urlsafe(32) for role in ("dispatcher", "worker", "query", "queue")}
+    words = {role: secrets.token_urlsafe(32) for role in ("dispatcher", "worker", "query", "queue", "delivery")}
     if state is not None:
         ensure_databases(state.admin(), "state")
         migrate(state.admin("state"), "state")
@@ -62,7 +64,7 @@ def provision(given: Given, state: Embedded | None, data: Embedded | None, worke
         ensure_databases(data.admin(), "data")
         migrate(data.admin("data"), "data")
         migrate(data.admin("queue"), "queue")
-        ensure_roles(data.admin(), "data", {role: words[role] for role in ("worker", "query", "queue")})
+        ensure_roles(data.admin(), "data", {role: words[role] for role in ("worker", "query", "queue", "delivery")})
     outside: Mapping[Database, str | None] = {"state": given.state, "data": given.data, "queue": given.queue}
     for database, dsn in outside.items():
         if dsn is not None:
@@ -82,4 +84,5 @@ def _dsns(given: Given, state: Embedded | None, data: Embedded | None, words: Ma
         # Without a reading role of its own, an outside database is read through the DSN it was given with.
         query=given.query or given.data or embedded(data, "data", "query"),
         queue=given.queue or embedded(data, "queue", "queue"),
+        delivery=given.delivery or given.data or embedded(data, "data", "delivery"),
     )

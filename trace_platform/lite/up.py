@@ -264,6 +264,7 @@ def _given(settings: Settings) -> Given:
     return Given(
         state=plain(settings.state.dsn),
         data=plain(settings.data.dsn),
+        delivery=plain(settings.data.delivery_dsn),
         query=plain(settings.data.query_dsn),
         queue=plain(settings.queue.dsn),
     )

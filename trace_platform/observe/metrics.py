@@ -88,6 +88,18 @@ class Metrics:
             buckets=LONG_SECONDS,
             registry=registry,
         )
+        self.deliveries = Counter(
+            "trace_deliveries", "What has become of alerts that were to be sent.", ("outcome",), registry=registry
+        )
+        self.delivery_seconds = Histogram(
+            "trace_delivery_seconds", "Time that a receiver took to answer.", buckets=SECONDS, registry=registry
+        )
+        self.delivery_lag = Histogram(
+            "trace_delivery_lag_seconds",
+            "From a work item's making to its receiver's yes.",
+            buckets=LONG_SECONDS,
+            registry=registry,
+        )
         self.told = Told()
         registry.register(self.told)
 

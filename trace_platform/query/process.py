@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import DispatcherClient, dispatcher_client
-from trace_platform.doors import Door, bearer, door_app, open_doors
+from trace_platform.doors import Door, bearer, door_app, open_doors, require_our_token
 from trace_platform.observe.metrics import OPENMETRICS_TEXT, Metrics
 from trace_platform.ports import ObjectStore
 from trace_platform.process import Process, until_answers
@@ -26,7 +26,7 @@ from trace_platform.query.audit import Audit
 from trace_platform.query.desk import Desk
 from trace_platform.query.engine import Engine
 from trace_platform.query.resolve import Resolver
-from trace_platform.query.routes import openapi_route, require_our_token, task_route, user_route
+from trace_platform.query.routes import openapi_route, task_route, user_route
 from trace_platform.query.spark import OwnSpark, Warm, starter
 from trace_platform.settings import IdentitySettings, Settings
 from trace_platform.store.db import answers, open_pool, required

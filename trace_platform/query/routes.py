@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -17,7 +16,7 @@ from trace_platform.capability.verifier import Verifier
 from trace_platform.client import WORKER_TOKEN
 from trace_platform.contracts import MAX_BODY_BYTES, decode
 from trace_platform.domain.grants import QUERY
-from trace_platform.doors import json_response, while_wanted
+from trace_platform.doors import json_response, require_our_token, while_wanted
 from trace_platform.errors import Forbidden, InvalidRequest, Unauthenticated
 from trace_platform.query.desk import Desk
 from trace_platform.query.encode import as_arrow, as_json
@@ -62,13 +61,6 @@ def openapi_route(identity: IdentitySettings) -> Route:
         return json_response(document())
 
     return Route("/internal/openapi.json", openapi, methods=["GET"])
-
-
-def require_our_token(shown: str | None, identity: IdentitySettings, where: str) -> None:
-    """The worker token that this process has itself: it holds no list of others."""
-    ours = identity.worker_token
-    if shown is None or ours is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
-        raise Unauthenticated("this door asks for a worker token", where=where)
 
 
 async def _body(request: Request) -> bytes:

@@ -10,6 +10,7 @@ to find the state database's address.
 
 from __future__ import annotations
 
+from trace_platform.settings.delivery import DeliverySettings
 from trace_platform.settings.groups import (
     RUNTIMES,
     ClientSettings,
@@ -61,6 +62,7 @@ __all__ = [
     "ClientSettings",
     "CredentialSettings",
     "DataSettings",
+    "DeliverySettings",
     "DispatcherSettings",
     "EndpointSettings",
     "GatewaySettings",

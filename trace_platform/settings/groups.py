@@ -38,6 +38,7 @@ class DataSettings(Group):
 
     dsn: SecretStr | None = _dsn("A server of yours in place of the embedded one, with the right to write.")
     query_dsn: SecretStr | None = _dsn("The same database through a role that can only read, for the Query service.")
+    delivery_dsn: SecretStr | None = _dsn("The same database through a role that sees deliveries alone, to send them.")
 
 
 class QueueSettings(Group):
@@ -163,6 +164,7 @@ class EndpointSettings(Group):
     dispatcher_task: str | None = setting(None, "The Dispatcher's task door.", unit="https:// URL")
     dispatcher_internal: str | None = setting(None, "The Dispatcher's internal door.", unit="https:// URL")
     query_internal: str | None = setting(None, "The Query service's internal door.", unit="https:// URL")
+    delivery_internal: str | None = setting(None, "The delivery process's internal door.", unit="https:// URL")
 
 
 class IdentitySettings(Group):

@@ -16,6 +16,7 @@ from pydantic import StringConstraints, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from trace_platform.settings.delivery import DeliverySettings
 from trace_platform.settings.groups import (
     RUNTIMES,
     ClientSettings,
@@ -85,6 +86,7 @@ class Settings(BaseSettings):
     rpc_pools: Mapping[Name, RpcPoolSettings] = {}
     worker: WorkerSettings = WorkerSettings()
     sink: SinkSettings = SinkSettings()
+    delivery: DeliverySettings = DeliverySettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()

@@ -4,6 +4,7 @@
     state      state      dispatcher   read and write rows
     data       data       worker       read and write rows; make tables in schema hot
     data       data       query        read
+    data       data       delivery     read and end work items of deliveries
     data       queue      queue        call the functions of schema pgqueue
 
 The order is: `ensure_databases`, then `migrate` for each database, then `ensure_roles`. All of it can be repeated, and
@@ -28,7 +29,10 @@ from trace_platform.store.migrate import CONNECT_TIMEOUT_SECONDS, LOCK, LOCK_WAI
 Instance = Literal["state", "data"]
 
 DATABASES: Final[Mapping[Instance, tuple[str, ...]]] = {"state": ("state",), "data": ("data", "queue")}
-ROLES: Final[Mapping[Instance, tuple[str, ...]]] = {"state": ("dispatcher",), "data": ("worker", "query", "queue")}
+ROLES: Final[Mapping[Instance, tuple[str, ...]]] = {
+    "state": ("dispatcher",),
+    "data": ("worker", "query", "queue", "delivery"),
+}
 POWERS: Final = {
     "rolsuper": "NOSUPERUSER",
     "rolcreaterole": "NOCREATEROLE",

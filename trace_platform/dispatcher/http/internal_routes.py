@@ -27,6 +27,7 @@ from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
 from trace_platform.dispatcher.fetch_task import fetch_task
+from trace_platform.dispatcher.http.alert_routes import alert_route
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.openapi import document
@@ -97,6 +98,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, gate),
+        alert_route(control, gate),
         *user_routes(control),
     ]
     return door_app(routes, lambda: answers(control.pool), OUTAGES)

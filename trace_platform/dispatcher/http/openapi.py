@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+from trace_platform.alert_contracts import TargetsAnswer, TargetsRequest
 from trace_platform.contracts import (
     BufferAnswer,
     BufferPublishAnswer,
@@ -105,6 +106,7 @@ ROUTES = (
     Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
     Asked("post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferQuestion),
     Asked("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
+    Asked("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "worker", TargetsRequest),
     Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
     Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
     Asked("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
@@ -115,7 +117,7 @@ ROUTES = (
 def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
     """One door's, or both doors'."""
     routes = [one for one in ROUTES if door is None or (door == "task") == one.path.startswith("/v1/")]
-    calls = CALLS.values() if door != "task" else ()
+    calls = [call for call in CALLS.values() if call.door == "dispatcher"] if door != "task" else []
     paths: dict[str, Any] = {}
     for one in routes:
         paths.setdefault(one.path, {})[one.method] = _route(one)

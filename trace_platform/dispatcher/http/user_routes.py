@@ -12,21 +12,21 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.contracts import Message, decode, pointer
+from trace_platform.contracts import Message
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.announce_bundle import announce_bundle
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_named import deploy_named
+from trace_platform.dispatcher.edit_alerts import create_alert, delete_alert, update_alert
+from trace_platform.dispatcher.edit_channels import create_channel, delete_channel, update_channel
 from trace_platform.dispatcher.explain import explain
 from trace_platform.dispatcher.finalize_bundle import finalize_bundle
 from trace_platform.dispatcher.http.auth import WorkerGate
-from trace_platform.dispatcher.http.body import read_bytes
 from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.list_bundles import list_bundles, show_bundle
 from trace_platform.dispatcher.list_dataset_files import list_dataset_files
@@ -40,25 +40,26 @@ from trace_platform.dispatcher.read_logs import read_logs
 from trace_platform.dispatcher.replay_batch import replay_batch
 from trace_platform.dispatcher.retry_outbox import retry_outbox
 from trace_platform.dispatcher.retry_task import retry_task
+from trace_platform.dispatcher.show_alerts import list_alerts, list_channels, show_alert, show_channel
 from trace_platform.dispatcher.show_dags import dag_for, dags_for
 from trace_platform.dispatcher.show_dataset import show_dataset
 from trace_platform.dispatcher.show_task import show_task
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.dispatcher.upload_bundle import upload_bundle
 from trace_platform.doors import json_response
-from trace_platform.errors import DatabaseUnavailable, Forbidden, InvalidRequest, Unauthenticated
+from trace_platform.errors import DatabaseUnavailable, InvalidRequest, Unauthenticated
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.identity import User, find_user
-from trace_platform.user_calls import CALLS, ROLES, USER, Call, named
+from trace_platform.user_calls import CALLS, USER, Call, named
 from trace_platform.user_contracts import (
     ActivateAnswer,
     DeployAnswer,
-    DeployRequest,
     InvalidateAnswer,
     InvalidateRequest,
     TriggerAnswer,
     TriggerRequest,
 )
+from trace_platform.user_requests import read_body, read_bytes, read_query, require_role
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def user_routes(control: Control) -> list[Route]:
     return [
         Route(f"/internal/v1{call.path}", _endpoint(control, gate, call, VERBS[name]), methods=[call.method])
         for name, call in CALLS.items()
+        if call.door == "dispatcher"
     ]
 
 
@@ -92,8 +94,8 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
         try:
             await gate.require(request)
             user = await asking_user(control, request)
-            _require_role(user, call)
-            path, query = named(request.path_params), _query(request, call)
+            require_role(user.role, call)
+            path, query = named(request.path_params), read_query(request, call)
             return json_response(await verb(Asked(control, user, path, query, await _body(control, request, call))))
         except OUTAGES as away:
             raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None
@@ -110,52 +112,10 @@ async def asking_user(control: Control, request: Request) -> User:
     return found
 
 
-def _require_role(user: User, call: Call) -> None:
-    if ROLES.index(user.role) < ROLES.index(call.role):
-        raise Forbidden(
-            f"a {user.role} may not do this; it takes a {call.role}",
-            where=f"{call.method} /v1{call.path}",
-            hint="ask an admin of your organisation for the role",
-        )
-
-
-def _query(request: Request, call: Call) -> Message | None:
-    given = request.query_params.multi_items()
-    for name, _ in given:
-        if call.query is None or name not in call.query.__struct_fields__:
-            raise InvalidRequest(f"there is no parameter `{name[:80]}` here", where=f"query {name[:80]}")
-    values = dict(given)
-    if len(values) < len(given):
-        raise InvalidRequest("a parameter is given once", where="query")
-    if call.query is None:
-        return None
-    try:
-        return msgspec.convert(values, call.query, strict=False)
-    except msgspec.ValidationError as wrong:
-        said, _, path = str(wrong).partition(" - at `")
-        raise InvalidRequest(said, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
-
-
 async def _body(control: Control, request: Request, call: Call) -> Message | bytes | None:
     if call.takes_bytes is not None:
         return await read_bytes(request, min(call.most_bytes, control.bundles.max_bytes))
-    body = await read_bytes(request, call.most_bytes)
-    if call.body is None:
-        if body.strip() not in (b"", b"{}"):
-            raise InvalidRequest("this call takes no body", where="")
-        return None
-    if call.takes_yaml and "json" not in request.headers.get("content-type", ""):
-        return _yaml(body)
-    if call.optional_body and not body.strip():
-        return call.body()
-    return decode(body, call.body, call.most_bytes)
-
-
-def _yaml(body: bytes) -> DeployRequest:
-    try:
-        return DeployRequest(yaml=body.decode())
-    except UnicodeDecodeError as wrong:
-        raise InvalidRequest(f"the YAML is not UTF-8: {wrong.reason} at byte {wrong.start}", where="") from None
+    return await read_body(request, call)
 
 
 async def _deploy(asked: Asked) -> DeployAnswer:
@@ -244,4 +204,14 @@ VERBS: Mapping[str, Verb] = {
     "show_bundle": lambda asked: show_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
     "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
     "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
+    "list_alerts": lambda asked: list_alerts(asked.control.pool, asked.org),
+    "create_alert": lambda asked: create_alert(asked.control, asked.user, asked.body),
+    "show_alert": lambda asked: show_alert(asked.control.pool, asked.org, asked.path["alert"]),
+    "update_alert": lambda asked: update_alert(asked.control, asked.user, asked.path["alert"], asked.body),
+    "delete_alert": lambda asked: delete_alert(asked.control, asked.user, asked.path["alert"]),
+    "list_channels": lambda asked: list_channels(asked.control.pool, asked.org),
+    "create_channel": lambda asked: create_channel(asked.control, asked.user, asked.body),
+    "show_channel": lambda asked: show_channel(asked.control.pool, asked.org, asked.path["channel"]),
+    "update_channel": lambda asked: update_channel(asked.control, asked.user, asked.path["channel"], asked.body),
+    "delete_channel": lambda asked: delete_channel(asked.control, asked.user, asked.path["channel"]),
 }

@@ -1,4 +1,5 @@
--- Run in database data by ensure_roles, each time: workers read, write and make tables; the query service reads.
+-- Run in database data by ensure_roles, each time: workers read, write and make tables; the query service
+-- reads; the delivery process sees its work items and nothing else.
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA hot, buffered, trace_meta FROM query;
 REVOKE ALL ON ALL TABLES IN SCHEMA trace_meta FROM worker;
@@ -21,9 +22,17 @@ ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT ON TABLES TO query;
 -- Tables that workers will make are to be read too.
 ALTER DEFAULT PRIVILEGES FOR ROLE worker IN SCHEMA hot, buffered GRANT SELECT ON TABLES TO query;
 
+-- Work items: workers add them and cannot read or change them; who delivers ends them and cannot make any.
+REVOKE ALL ON ALL TABLES IN SCHEMA alerts FROM worker, query, delivery;
+GRANT USAGE ON SCHEMA alerts TO worker, delivery;
+GRANT INSERT ON alerts.deliveries TO worker;
+GRANT CONNECT ON DATABASE data TO delivery;
+GRANT SELECT ON alerts.deliveries TO delivery;
+GRANT UPDATE (status, attempts, due_at, lease_token, at_any_age, last_error, settled_at) ON alerts.deliveries TO delivery;
+
 -- So that they can check the schema before they serve.
-GRANT USAGE ON SCHEMA trace_migrations TO worker, query;
-GRANT SELECT ON trace_migrations.applied TO worker, query;
+GRANT USAGE ON SCHEMA trace_migrations TO worker, query, delivery;
+GRANT SELECT ON trace_migrations.applied TO worker, query, delivery;
 
 -- Large objects belong to no schema: anyone who may connect may write them. Only a superuser can take that away; where
 -- we are none, the read-only transactions of role query stand in the way.

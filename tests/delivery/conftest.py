@@ -1,0 +1,27 @@
+"""A house for each test: Gateway, Dispatcher and the delivery process's door over real databases, and a receiver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.delivery.rig import House, Receiver, housed
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+async def house(state_db: str, queue_db: str, data_db: str, tmp_path: Path, receiver: Receiver) -> AsyncIterator[House]:
+    async with housed(state_db, queue_db, data_db, tmp_path, receiver) as made:
+        yield made

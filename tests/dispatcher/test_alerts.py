@@ -1,0 +1,143 @@
+"""A task about alerts is told of them when it is claimed: its own organisation's, the enabled ones, by what it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.dispatcher.chain import claimed
+from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest, TargetAsked, TargetsRequest
+from trace_platform.contracts import TaskPayload
+from trace_platform.dispatcher.alert_targets import alert_targets
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.edit_alerts import create_alert, delete_alert, update_alert
+from trace_platform.dispatcher.edit_channels import create_channel
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.errors import InvalidDag
+from trace_platform.store.identity import User, find_user
+
+pytestmark = pytest.mark.anyio
+
+HASH = "ab" * 32
+DAG = f"""
+name: watch
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - name: look
+    operator: alert_evaluate
+    runtime: ecs_udf
+    udf: {{bundle: looker, sha256: "{HASH}"}}
+    config: {{definitions: [whales, minnows]}}
+    inputs: [{{from: {{job: ask}}}}]
+    outputs: [{{dataset: alert_events}}]
+  - {{name: plain, operator: pull, runtime: ecs_platform, inputs: [{{from: {{job: ask}}}}]}}
+  - {{name: route, operator: alert_route, runtime: ecs_platform, inputs: [{{from: {{job: plain}}}}]}}
+publish:
+  alert_events:
+    storage: postgres
+    write_mode: buffered
+    columns:
+      alert_definition_id: text
+      dedupe_key: text
+      event_time: {{type: timestamp, nullable: false}}
+      chain_id: bigint
+      block_number: bigint
+      block_hash: bytes
+      tx_hash: bytes
+      severity: {{type: text, nullable: false}}
+      payload: json
+    unique_key: [alert_definition_id, dedupe_key]
+"""
+
+
+async def a_watch(control: Control, slug: str) -> tuple[Org, User]:
+    """An organisation with channels and three alerts, `whales`, `minnows` and `others`."""
+    org = await an_org(control.pool, slug)
+    user = await find_user(control.pool, f"test|{slug}")
+    assert user is not None
+    for name in ("ops", "page"):
+        await create_channel(
+            control, user, ChannelRequest(name=name, url=f"https://{slug}.example.org/", secret="s" * 20)
+        )
+    for name in ("whales", "minnows", "others"):
+        asked = AlertRequest(name=name, severity="info", params={"of": slug}, channels=["ops", "page"])
+        await create_alert(control, user, asked)
+    await control.pool.execute(
+        "INSERT INTO udf_bundles (org_id, name, kind, sha256, size_bytes, location, status, finalized_at)"
+        " VALUES ($1, 'looker', 'python', $2, 1, 's3://trace/looker.zip', 'Ready', now())",
+        org.id,
+        HASH,
+    )
+    return org, user
+
+
+async def a_task(control: Control, org: Org, job: str) -> TaskPayload:
+    await trigger(control, org.id, "watch", "ask", cursor=uuid4().int >> 70, request_id=uuid4())
+    await run_here(control)
+    find = (
+        "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
+        " WHERE j.name = $1 AND t.org_id = $2 AND t.status = 'Queued' ORDER BY t.id LIMIT 1"
+    )
+    task: UUID = await control.pool.fetchval(find, job, org.id)
+    answer: Any = (await claimed(control, task))[0]
+    return TaskPayload(**{name: getattr(answer.task, name) for name in TaskPayload.__struct_fields__})
+
+
+async def test_who_evaluates_is_told_the_enabled_ones_it_names_and_nothing_of_channels(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with control_for(state_db, queue_db, tmp_path) as control:
+        with registered(pull=PULL):
+            mine, user = await a_watch(control, "acme")
+            await a_watch(control, "rival")
+            await deployed_and_active(control, mine, DAG)
+            task = await a_task(control, mine, "look")
+            assert [one.name for one in task.alerts] == ["minnows", "whales"]
+            assert {(one.params["of"], one.severity, tuple(one.channels)) for one in task.alerts} == {
+                ("acme", "info", ())
+            }
+            await update_alert(control, user, "minnows", AlertChange(enabled=False))
+            assert [one.name for one in (await a_task(control, mine, "look")).alerts] == ["whales"]
+            await delete_alert(control, user, "whales")
+            assert (await a_task(control, mine, "look")).alerts == []
+            with pytest.raises(InvalidDag, match="there is no alert 'whales'"):
+                await deploy_dag(control, mine.id, mine.user, DAG + "\n# again\n")
+
+
+async def test_a_task_that_is_not_about_alerts_pays_nothing_for_them(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with control_for(state_db, queue_db, tmp_path) as control:
+        with registered(pull=PULL):
+            org, _ = await a_watch(control, "acme")
+            await deployed_and_active(control, org, DAG)
+            # Whoever looked would fall over it.
+            await control.pool.execute("ALTER TABLE alert_definitions RENAME TO gone")
+            assert (await a_task(control, org, "plain")).alerts == []
+            with pytest.raises(Exception, match="alert_definitions"):
+                await a_task(control, org, "look")
+
+
+async def test_where_an_alert_goes_is_told_for_the_pair_of_organisation_and_alert_alone(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with control_for(state_db, queue_db, tmp_path) as control:
+        mine, _ = await a_watch(control, "acme")
+        theirs, _ = await a_watch(control, "rival")
+        alert = await control.pool.fetchval(
+            "SELECT id FROM alert_definitions WHERE org_id = $1 AND name = 'whales'", mine.id
+        )
+
+        async def told(org: UUID, channel: str) -> list[str]:
+            asked = TargetAsked(org_id=org, alert_definition_id=alert, channel=channel)
+            return [one.url for one in (await alert_targets(control, TargetsRequest(targets=[asked]))).targets]
+
+        assert await told(mine.id, "ops") == ["https://acme.example.org/"]
+        assert await told(theirs.id, "ops") == []
+        assert await told(mine.id, "none") == []

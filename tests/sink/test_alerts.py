@@ -1,0 +1,213 @@
+"""Alert events become work items: once each, whatever is published again, and never across organisations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.delivery.rig import TOLD, Receiver, until
+from tests.dispatcher.support import Org, an_org
+from tests.sink.rig import Rig
+from tests.walk.walking import working
+from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest
+from trace_platform.delivery.courier import Courier
+from trace_platform.delivery.listen import listening
+from trace_platform.delivery.send import Sender
+from trace_platform.delivery.targets import Targets
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.edit_alerts import create_alert, update_alert
+from trace_platform.dispatcher.edit_channels import create_channel
+from trace_platform.domain.catalog import OperatorSpec
+from trace_platform.domain.dag_model import Storage
+from trace_platform.operators.alert_route import NOWHERE, STRANGERS
+from trace_platform.operators.context import Resources
+from trace_platform.store.db import open_pool
+from trace_platform.store.identity import find_user
+
+pytestmark = pytest.mark.anyio
+
+PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+STANDARD = "publish:\n" + re.findall(r"\npublish:\n(.*?)```", PAGE, re.DOTALL)[0]
+WATCH = f"""
+name: watch
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - name: detect
+    operator: outside
+    runtime: ecs_udf
+    inputs: [{{from: {{job: ask}}}}]
+    outputs: [{{dataset: alert_events}}]
+  - name: route
+    operator: alert_route
+    runtime: ecs_platform
+    inputs: [{{from: {{dataset: alert_events}}, where: {{severity: critical}}}}]
+{STANDARD}"""
+ITEMS = (
+    "SELECT org_id, alert_definition_id, alert_name, dedupe_key, channel, severity, event, event_time"
+    " FROM alerts.deliveries ORDER BY org_id, dedupe_key, channel"
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def outside() -> Iterator[None]:
+    """A job whose tasks no worker of ours takes: the test is their code."""
+    with registered(outside=OperatorSpec(lambda config: [], frozenset({"ecs_udf"}), storages=(Storage.BUFFERED,))):  # noqa: ARG005
+        yield
+
+
+async def alerts_of(rig: Rig, slug: str, url: str = "https://example.org/") -> dict[str, UUID]:
+    """Alert `whales` to two channels, `quiet` to none, `off` disabled."""
+    control = rig.walk.control
+    user = await find_user(control.pool, f"test|{slug}")
+    assert user is not None
+    for name in ("ops", "page"):
+        await create_channel(control, user, ChannelRequest(name=name, url=url, secret="s" * 20))
+    made = {}
+    for name, channels in (("whales", ["ops", "page"]), ("quiet", []), ("off", ["ops"])):
+        done = await create_alert(control, user, AlertRequest(name=name, severity="critical", channels=channels))
+        made[name] = done.alert_definition_id
+    await update_alert(control, user, "off", AlertChange(enabled=False))
+    return made
+
+
+def event(alert: UUID | str, key: str, **more: Any) -> dict[str, Any]:
+    return {
+        "alert_definition_id": str(alert),
+        "dedupe_key": key,
+        "event_time": "2026-01-31T12:00:00.25+02:00",
+        "severity": "critical",
+        **more,
+    }
+
+
+async def publish(rig: Rig, rows: list[dict[str, Any]], org: Org | None = None) -> None:
+    producer = await rig.producer(org)
+    await producer.publish(rows)
+    await producer.complete()
+
+
+async def routed(rig: Rig, count: int) -> None:
+    """When so many tasks have routed."""
+    await rig.until(
+        "SELECT count(*) = $1 FROM tasks t JOIN jobs j ON j.id = t.job_id"
+        " WHERE j.name = 'route' AND t.status = 'Completed'",
+        count,
+    )
+
+
+@asynccontextmanager
+async def delivering(rig: Rig) -> AsyncIterator[None]:
+    """What is routed is sent, by the Dispatcher's word about where."""
+    stop, sender = asyncio.Event(), Sender(0)
+    async with open_pool(rig.data_dsn, name="test", max_size=4) as pool:
+        courier = Courier(pool, Targets(rig.walk.dispatcher, 0), sender, TOLD)
+        async with listening(pool, courier.wake):
+            task = asyncio.create_task(courier.deliver(stop))
+            try:
+                yield
+            finally:
+                stop.set()
+                await task
+                await sender.close()
+
+
+async def test_an_event_is_told_once_to_each_channel_however_often_it_is_published(
+    rig: Rig, receiver: Receiver
+) -> None:
+    mine = await alerts_of(rig, "acme", receiver.url())
+    await rig.deploy(WATCH)
+    whale = event(
+        mine["whales"],
+        "1:0xaa:7",
+        chain_id=1,
+        block_number=19,
+        block_hash="0x" + "ab" * 32,
+        tx_hash="0x" + "cd" * 32,
+        payload={"amount": "5"},
+    )
+    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    async with rig.sinking(), working(worker), delivering(rig):
+        await publish(rig, [whale, event(mine["whales"], "small", severity="info")])
+        await routed(rig, 1)
+        await until(lambda: len(receiver.got) == 2)
+        first = rig.data(ITEMS)
+        assert [(one["dedupe_key"], one["channel"]) for one in first] == [("1:0xaa:7", "ops"), ("1:0xaa:7", "page")]
+        await publish(rig, [whale])  # a retry
+        await publish(rig, [whale | {"block_number": 20, "payload": {"amount": "6"}}])  # a block that came back
+        await publish(rig, [whale, event(mine["whales"], "other")])
+        await routed(rig, 4)
+        await until(lambda: len(receiver.got) == 4)
+    items = rig.data(ITEMS)
+    assert {one["status"] for one in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
+    told = [(one.key, json.loads(one.body)["channel"]) for one in receiver.got]
+    assert sorted(told) == [(one["dedupe_key"], one["channel"]) for one in items], "each once"
+    assert [(one["dedupe_key"], one["channel"]) for one in items] == [
+        ("1:0xaa:7", "ops"),
+        ("1:0xaa:7", "page"),
+        ("other", "ops"),
+        ("other", "page"),
+    ]
+    assert items[:2] == first, "what was routed first is what is sent"
+    assert {one["org_id"] for one in items} == {rig.walk.org.id}
+    assert items[0]["event"] == {
+        "alert_definition_id": str(mine["whales"]),
+        "dedupe_key": "1:0xaa:7",
+        "event_time": "2026-01-31T10:00:00.250000+00:00",
+        "chain_id": 1,
+        "block_number": 19,
+        "block_hash": "0x" + "ab" * 32,
+        "tx_hash": "0x" + "cd" * 32,
+        "severity": "critical",
+        "payload": {"amount": "5"},
+    }
+    assert items[0]["event_time"].isoformat() == "2026-01-31T10:00:00.250000+00:00"
+
+
+async def test_nothing_comes_of_alerts_of_others_and_nobody_elses_key_suppresses_mine(rig: Rig) -> None:
+    rival = await an_org(rig.walk.control.pool, "rival")
+    mine, theirs = await alerts_of(rig, "acme"), await alerts_of(rig, "rival")
+    await rig.deploy(WATCH)
+    await rig.deploy(WATCH, rival)
+    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    async with rig.sinking(), working(worker):
+        # The rival is first, with my key, about my alert and about theirs.
+        await publish(rig, [event(mine["whales"], "k"), event(theirs["whales"], "k")], rival)
+        await routed(rig, 1)
+        await publish(
+            rig,
+            [
+                event(mine["whales"], "k"),
+                event(theirs["whales"], "k"),
+                event(mine["quiet"], "k"),
+                event(mine["off"], "k"),
+                event(uuid4(), "k"),
+                event("no id at all", "k"),
+            ],
+        )
+        await routed(rig, 2)
+    items = {(one["org_id"], one["alert_definition_id"], one["dedupe_key"], one["channel"]) for one in rig.data(ITEMS)}
+    assert items == {
+        (org, alert, "k", channel)
+        for org, alert in ((rig.walk.org.id, mine["whales"]), (rival.id, theirs["whales"]))
+        for channel in ("ops", "page")
+    }
+    said = await rig.walk.control.pool.fetch(
+        "SELECT t.progress ->> 'message' AS said FROM tasks t JOIN jobs j ON j.id = t.job_id"
+        " WHERE j.name = 'route' ORDER BY t.org_id = $1",
+        rig.walk.org.id,
+    )
+    assert [row["said"] for row in said] == [f"left out: 1 {STRANGERS}", f"left out: 4 {STRANGERS}, 1 {NOWHERE}"]

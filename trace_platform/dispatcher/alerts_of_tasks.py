@@ -1,0 +1,57 @@
+"""Which alerts a task is about, as they are when it is claimed. Only jobs that evaluate or route alerts are looked up.
+
+A job that evaluates names its definitions and is told those that are enabled. One that routes is told all that are,
+with the names of their channels; addresses and secrets reach neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from trace_platform.contracts import AlertRef, Claimed
+from trace_platform.dispatcher.control import Control
+from trace_platform.store.queries import queries
+
+EVALUATES: Final = "alert_evaluate"
+ROUTES: Final = "alert_route"
+ABOUT_ALERTS: Final = frozenset({EVALUATES, ROUTES})
+
+
+async def with_alerts(
+    control: Control, claimed: Mapping[UUID, Claimed], orgs: Mapping[UUID, UUID]
+) -> dict[UUID, Claimed]:
+    """The same claims, with their alerts: one statement for those that have any, none if nobody has."""
+    asked = [
+        {"task_id": task, "org_id": orgs[task], "names": _names(one)}
+        for task, one in claimed.items()
+        if one.task.operator in ABOUT_ALERTS
+    ]
+    if not asked:
+        return dict(claimed)
+    found: dict[UUID, list[AlertRef]] = {one["task_id"]: [] for one in asked}
+    for row in await control.pool.fetch(queries("alerts")["alerts_of_tasks"], asked):
+        found[row["task_id"]].append(
+            AlertRef(
+                alert_definition_id=row["id"],
+                name=row["name"],
+                severity=row["severity"],
+                params=msgspec.json.decode(row["params"]),
+                channels=list(row["channels"]),
+            )
+        )
+    return {task: _with(one, found.get(task)) for task, one in claimed.items()}
+
+
+def _names(one: Claimed) -> Any:
+    """Those that its job names; None: all of the organisation's."""
+    return list(one.task.config.get("definitions", ())) if one.task.operator == EVALUATES else None
+
+
+def _with(one: Claimed, alerts: list[AlertRef] | None) -> Claimed:
+    if alerts is None:
+        return one
+    return msgspec.structs.replace(one, task=msgspec.structs.replace(one.task, alerts=alerts))

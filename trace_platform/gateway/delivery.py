@@ -1,0 +1,56 @@
+"""A user's call about deliveries, carried to the delivery process: with his subject from the verified token."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import httpx
+from fastapi import Request, Response
+
+from trace_platform.client import WORKER_TOKEN
+from trace_platform.errors import DoorUnavailable, SettingsError
+from trace_platform.gateway.forward import body_of, relayed
+from trace_platform.gateway.users import UserGate
+from trace_platform.observe.tracing import carried
+from trace_platform.settings import Settings
+from trace_platform.tls import client_context
+from trace_platform.user_calls import USER, Call, named
+
+WHO = "the delivery process"
+
+
+def carried_over(
+    call: Call, gate: UserGate, http: httpx.AsyncClient | None
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        user = await gate.subject(request.headers.get("authorization"))
+        path = f"/internal/v1{call.path.format(**named(request.path_params))}"
+        body = await body_of(request, call.most_bytes)
+        if http is None:
+            raise DoorUnavailable("this system runs without a delivery process")
+        url = f"{path}?{request.url.query}" if request.url.query else path
+        headers = {USER: quote(user, safe=""), **carried()}
+        try:
+            answer = await http.request(call.method, url, content=body, headers=headers)
+        except httpx.HTTPError as away:
+            raise DoorUnavailable(f"{WHO} does not answer: {away or type(away).__name__}") from None
+        return relayed(answer, WHO)
+
+    endpoint.__name__ = call.name
+    return endpoint
+
+
+@asynccontextmanager
+async def delivery_client(settings: Settings) -> AsyncIterator[httpx.AsyncClient | None]:
+    url, token = settings.endpoints.delivery_internal, settings.identity.worker_token
+    if url is None:
+        yield None
+        return
+    if token is None:
+        raise SettingsError("identity.worker_token is not set", where="identity.worker_token")
+    headers = {WORKER_TOKEN: token.get_secret_value()}
+    verify = client_context(settings.tls.ca)
+    async with httpx.AsyncClient(base_url=url, headers=headers, verify=verify, timeout=10) as http:
+        yield http

@@ -1,0 +1,12 @@
+-- Work items of the delivery process, as workers add them.
+
+-- name: add_items
+-- Each once, however often it is routed: one that is there stays as it is. How many were new.
+INSERT INTO alerts.deliveries
+    (id, org_id, producer_task_id, alert_definition_id, alert_name, dedupe_key, channel, severity, event_time, event)
+SELECT i.id, %(org)s, %(task)s, i.alert, i.alert_name, i.dedupe_key, i.channel, i.severity, i.event_time, i.event
+  FROM unnest(%(ids)s::uuid[], %(alerts)s::uuid[], %(names)s::text[], %(keys)s::text[], %(channels)s::text[],
+              %(severities)s::text[], %(times)s::timestamptz[], %(events)s::jsonb[])
+    AS i (id, alert, alert_name, dedupe_key, channel, severity, event_time, event)
+ ORDER BY i.id
+ON CONFLICT DO NOTHING;
