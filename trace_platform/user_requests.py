@@ -37,10 +37,7 @@ def read_query(request: Request, call: Call) -> Message | None:
         raise InvalidRequest(said, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
 
 
-async def read_body(request: Request, call: Call, most: int = MAX_BODY_BYTES) -> Message | bytes | None:
-    """`most`: of a body that is bytes."""
-    if call.takes_bytes is not None:
-        return await read_bytes(request, min(call.most_bytes, most))
+async def read_body(request: Request, call: Call) -> Message | None:
     body = await read_bytes(request, call.most_bytes)
     if call.body is None:
         if body.strip() not in (b"", b"{}"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
@@ -132,6 +132,8 @@ async def test_what_is_no_address_is_refused_before_anything_is_looked_up(url: s
         await find_destination(url, ANY_PORT, resolve)
 
 
+LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 closed = st.one_of(
     *(
         st.integers(int(one.network_address), int(one.broadcast_address)).map(
@@ -143,6 +145,7 @@ closed = st.one_of(
 
 
 @given(bad=closed, good=st.lists(st.just(PUBLIC), max_size=3), place=st.integers(0, 3))
+@LAW
 async def test_one_address_that_is_not_public_closes_the_name(bad: Any, good: list[str], place: int) -> None:
     answer = [*good[:place], str(bad), *good[place:]]
     with pytest.raises(DestinationRefused):
@@ -150,6 +153,7 @@ async def test_one_address_that_is_not_public_closes_the_name(bad: Any, good: li
 
 
 @given(number=st.integers(0, 2**32 - 1))
+@LAW
 async def test_an_ipv4_address_in_ipv6_dress_is_judged_as_what_it_is(number: int) -> None:
     async def verdict(address: str) -> bool:
         try:
@@ -243,6 +247,7 @@ async def test_a_certificate_is_held_against_the_name_though_the_address_is_call
 
 
 @given(attempt=st.integers(1, 10_000), asked=st.one_of(st.none(), st.floats(0, 1e12)))
+@LAW
 def test_a_pause_is_never_longer_than_it_may_be_nor_shorter_than_asked_within_that(
     attempt: int, asked: float | None
 ) -> None:

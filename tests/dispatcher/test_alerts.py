@@ -69,8 +69,9 @@ async def a_watch(control: Control, slug: str) -> tuple[Org, User]:
         asked = AlertRequest(name=name, severity="info", params={"of": slug}, channels=["ops", "page"])
         await create_alert(control, user, asked)
     await control.pool.execute(
-        "INSERT INTO udf_bundles (org_id, name, kind, sha256, size_bytes, location, status, finalized_at)"
-        " VALUES ($1, 'looker', 'python', $2, 1, 's3://trace/looker.zip', 'Ready', now())",
+        "INSERT INTO udf_bundles (org_id, name, kind, sha256, size_bytes, location, status, finalized_at,"
+        " entry_points)"
+        " VALUES ($1, 'looker', 'python', $2, 1, 's3://trace/looker.zip', 'Ready', now(), '{main}')",
         org.id,
         HASH,
     )

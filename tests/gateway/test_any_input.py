@@ -27,16 +27,8 @@ from trace_platform.settings import TlsSettings
 from trace_platform.user_calls import CALLS
 
 T = TypeVar("T")
-KNOWN = {
-    "dag": "shop",
-    "job": "fetch",
-    "dataset": "shop_orders",
-    "task": str(uuid4()),
-    "publish": str(uuid4()),
-    "bundle": str(uuid4()),
-    "alert": "whales",
-    "channel": "ops",
-    "delivery": str(uuid4()),
+KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "alert": "whales", "channel": "ops"} | {
+    name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery")
 }
 """So that half of the calls are about something that is there."""
 NOT_POSSIBLE = (Unsatisfiable,)

@@ -103,7 +103,7 @@ def test_routing_takes_one_input_and_has_no_output() -> None:
 
 
 def test_the_severities_are_those_of_the_database() -> None:
-    (state,) = (Path(__file__).parents[2] / "trace_platform" / "store" / "migrations" / "state").glob("*_alerts.sql")
+    state = Path(__file__).parents[2] / "trace_platform" / "store" / "migrations" / "state" / "0017_alerts.sql"
     found = re.search(r"CREATE TYPE alert_severity AS ENUM \((.*)\);", state.read_text())
     assert found is not None
     assert tuple(re.findall(r"'(\w+)'", found[1])) == SEVERITIES

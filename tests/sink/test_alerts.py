@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from tests.delivery.rig import TOLD, Receiver, until
 from tests.dispatcher.support import Org, an_org
 from tests.sink.rig import Rig
 from tests.walk.walking import working
 from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest
+from trace_platform.delivery.courier import Courier
+from trace_platform.delivery.listen import listening
+from trace_platform.delivery.send import Sender
+from trace_platform.delivery.targets import Targets
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.edit_alerts import create_alert, update_alert
 from trace_platform.dispatcher.edit_channels import create_channel
@@ -21,6 +29,7 @@ from trace_platform.domain.catalog import OperatorSpec
 from trace_platform.domain.dag_model import Storage
 from trace_platform.operators.alert_route import NOWHERE, STRANGERS
 from trace_platform.operators.context import Resources
+from trace_platform.store.db import open_pool
 from trace_platform.store.identity import find_user
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +56,12 @@ ITEMS = (
 )
 
 
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
 @pytest.fixture(autouse=True)
 def outside() -> Iterator[None]:
     """A job whose tasks no worker of ours takes: the test is their code."""
@@ -54,13 +69,13 @@ def outside() -> Iterator[None]:
         yield
 
 
-async def alerts_of(rig: Rig, slug: str) -> dict[str, UUID]:
+async def alerts_of(rig: Rig, slug: str, url: str = "https://example.org/") -> dict[str, UUID]:
     """Alert `whales` to two channels, `quiet` to none, `off` disabled."""
     control = rig.walk.control
     user = await find_user(control.pool, f"test|{slug}")
     assert user is not None
     for name in ("ops", "page"):
-        await create_channel(control, user, ChannelRequest(name=name, url="https://example.org/", secret="s" * 20))
+        await create_channel(control, user, ChannelRequest(name=name, url=url, secret="s" * 20))
     made = {}
     for name, channels in (("whales", ["ops", "page"]), ("quiet", []), ("off", ["ops"])):
         done = await create_alert(control, user, AlertRequest(name=name, severity="critical", channels=channels))
@@ -94,8 +109,26 @@ async def routed(rig: Rig, count: int) -> None:
     )
 
 
-async def test_an_event_is_one_item_for_each_channel_however_often_it_is_published(rig: Rig) -> None:
-    mine = await alerts_of(rig, "acme")
+@asynccontextmanager
+async def delivering(rig: Rig) -> AsyncIterator[None]:
+    """What is routed is sent, by the Dispatcher's word about where."""
+    stop, sender = asyncio.Event(), Sender(0)
+    async with open_pool(rig.data_dsn, name="test", max_size=4) as pool:
+        courier = Courier(pool, Targets(rig.walk.dispatcher, 0), sender, TOLD)
+        async with listening(pool, courier.wake):
+            task = asyncio.create_task(courier.deliver(stop))
+            try:
+                yield
+            finally:
+                stop.set()
+                await task
+                await sender.close()
+
+
+async def test_an_event_is_told_once_to_each_channel_however_often_it_is_published(
+    rig: Rig, receiver: Receiver
+) -> None:
+    mine = await alerts_of(rig, "acme", receiver.url())
     await rig.deploy(WATCH)
     whale = event(
         mine["whales"],
@@ -107,16 +140,21 @@ async def test_an_event_is_one_item_for_each_channel_however_often_it_is_publish
         payload={"amount": "5"},
     )
     worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
-    async with rig.sinking(), working(worker):
+    async with rig.sinking(), working(worker), delivering(rig):
         await publish(rig, [whale, event(mine["whales"], "small", severity="info")])
         await routed(rig, 1)
+        await until(lambda: len(receiver.got) == 2)
         first = rig.data(ITEMS)
         assert [(one["dedupe_key"], one["channel"]) for one in first] == [("1:0xaa:7", "ops"), ("1:0xaa:7", "page")]
         await publish(rig, [whale])  # a retry
         await publish(rig, [whale | {"block_number": 20, "payload": {"amount": "6"}}])  # a block that came back
         await publish(rig, [whale, event(mine["whales"], "other")])
         await routed(rig, 4)
+        await until(lambda: len(receiver.got) == 4)
     items = rig.data(ITEMS)
+    assert {one["status"] for one in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
+    told = [(one.key, json.loads(one.body)["channel"]) for one in receiver.got]
+    assert sorted(told) == [(one["dedupe_key"], one["channel"]) for one in items], "each once"
     assert [(one["dedupe_key"], one["channel"]) for one in items] == [
         ("1:0xaa:7", "ops"),
         ("1:0xaa:7", "page"),

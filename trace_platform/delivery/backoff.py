@@ -6,15 +6,15 @@ import random
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from trace_platform.domain.task import Backoff, retry_delay
 from trace_platform.settings import DeliverySettings
 
-_jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+_chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
 
 def pause_before_next(attempt: int, asked_for: float | None, told: DeliverySettings) -> float:
     """Seconds; doubles with each attempt, with jitter. What the receiver asks for counts, up to our longest wait."""
-    most = min(told.backoff_seconds * 2.0 ** min(attempt - 1, 60), told.backoff_max_seconds)
-    own = _jitter.uniform(most / 2, most)
+    own = retry_delay(attempt, Backoff(told.backoff_seconds, told.backoff_max_seconds), _chance.random())
     return max(own, min(asked_for or 0.0, told.backoff_max_seconds))
 
 

@@ -7,7 +7,7 @@ sandbox; what comes of it are rows of a buffered dataset, which the sink keeps a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from pydantic import Field, StringConstraints
 
@@ -15,9 +15,9 @@ from trace_platform.domain.alerts import missing_parts
 from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.suggest import closest
-from trace_platform.errors import InvalidRequest
+from trace_platform.errors import WorkFailed
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.outcome import Settings
 from trace_platform.operators.runtimes import IN_SANDBOXES
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
@@ -52,9 +52,14 @@ def _output(wired: Wired) -> Iterator[ConfigProblem]:
 
 
 SPEC = OperatorSpec(
-    checked_by(Config), IN_SANDBOXES, storages=(Storage.BUFFERED,), runs_bundle=True, check_wiring=check_wiring
+    checked_by(Config),
+    IN_SANDBOXES,
+    storages=(Storage.BUFFERED,),
+    runs_bundle=True,
+    check_wiring=check_wiring,
 )
 
 
-def run(ctx: TaskContext[Config]) -> Outcome | None:
-    raise InvalidRequest(f"{ctx.task.operator} runs code that is not ours, and this is no sandbox", where="/operator")
+def run(ctx: TaskContext[Config]) -> NoReturn:
+    """Never among our own code: a runner takes such tasks."""
+    raise WorkFailed(f"task {ctx.task.task_id} runs user code, which a worker never does", hint="start `trace runner`")

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trace_platform.contracts import Message
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.announce_bundle import announce_bundle
 from trace_platform.dispatcher.cancel_task import cancel_task
@@ -58,7 +59,7 @@ from trace_platform.user_contracts import (
     TriggerAnswer,
     TriggerRequest,
 )
-from trace_platform.user_requests import read_body, read_query, require_role
+from trace_platform.user_requests import read_body, read_bytes, read_query, require_role
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             user = await asking_user(control, request)
             require_role(user.role, call)
             path, query = named(request.path_params), read_query(request, call)
-            body = await read_body(request, call, control.bundles.max_bytes)
-            return json_response(await verb(Asked(control, user, path, query, body)))
+            return json_response(await verb(Asked(control, user, path, query, await _body(control, request, call))))
         except OUTAGES as away:
             raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None
 
@@ -110,6 +110,12 @@ async def asking_user(control: Control, request: Request) -> User:
     if found is None:
         raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
     return found
+
+
+async def _body(control: Control, request: Request, call: Call) -> Message | bytes | None:
+    if call.takes_bytes is not None:
+        return await read_bytes(request, min(call.most_bytes, control.bundles.max_bytes))
+    return await read_body(request, call)
 
 
 async def _deploy(asked: Asked) -> DeployAnswer:

@@ -6,9 +6,10 @@ The alert's parameters say what is large: `least`, and `critical` from where on 
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from typing import Any
 
-from trace_udf import udf
+from trace_udf import Alert, Task, udf
 
 LARGE = {"least": 10**19, "critical": 10**20}
 """Where the alert's parameters do not say."""
@@ -25,7 +26,7 @@ TRANSFERS = """
 
 
 @udf
-def handler(task):
+def handler(task: Task) -> None:
     found = 0
     for alert in task.alerts:
         least, critical = (int(alert.params.get(name, usual)) for name, usual in LARGE.items())
@@ -37,11 +38,11 @@ def handler(task):
     task.log.info("%d large transfers in blocks %d to %d", found, task.scope["start"], task.scope["end"])
 
 
-def say(task, alert, row, amount, severity):
+def say(task: Task, alert: Alert, row: dict[str, Any], amount: int, severity: str) -> None:
     task.alert(
         alert,
         dedupe_key=f"{row['chain_id']}:{row['transaction_hash']}:{row['nth']}",
-        event_time=datetime.fromtimestamp(row["timestamp"], timezone.utc),
+        event_time=datetime.fromtimestamp(row["timestamp"], UTC),
         chain_id=row["chain_id"],
         block_number=row["block_number"],
         block_hash=row["block_hash"],
