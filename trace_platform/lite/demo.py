@@ -22,7 +22,9 @@ from rich.table import Table
 
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.errors import SetupError
+from trace_platform.lite.demo_alerts import raised
 from trace_platform.lite.demo_check import check_datasets
+from trace_platform.lite.demo_hook import Hook, listening
 from trace_platform.lite.demo_system import Running, up
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.home import Home
@@ -42,30 +44,33 @@ def quickstart() -> str:
 def demo(console: Console) -> None:
     folder = Path(tempfile.mkdtemp(prefix="trace-demo-"))
     try:
-        with running(blocks=PAST + 60, finality=FINALITY) as devchain:
-            _Show(console, Home(folder / "home"), devchain).everything()
+        with running(blocks=PAST + 60, finality=FINALITY) as devchain, listening() as hook:
+            _Show(console, Home(folder / "home"), devchain, hook).everything()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Show:
-    def __init__(self, console: Console, home: Home, devchain: Devchain) -> None:
+    def __init__(self, console: Console, home: Home, devchain: Devchain, hook: Hook) -> None:
         self._console = console
         self._home = home
         self._devchain = devchain
+        self._hook = hook
 
     def everything(self) -> None:
-        self._heading("Starting from nothing: a chain, two Postgres servers, six processes, certificates and keys")
+        self._heading("Starting from nothing: a chain, two Postgres servers, eight processes, certificates and keys")
         self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
-        pool = {
+        settings = {
             "TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={self._devchain.url}",
             "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(self._devchain.chain_id),
+            "TRACE_DELIVERY__ALLOW": "127.0.0.0/8",  # who is told here is on this machine
         }
-        with up(self._home, self._line, pool) as system:
+        with up(self._home, self._line, settings) as system:
             self._knock(system)
             self._deploy(system)
             self._backfill(system)
             self._follow(system)
+            self._alerts(system)
             self._datasets(system)
             self._explain(system)
             families = {int(one["pid"]) for one in system.processes()}
@@ -84,11 +89,17 @@ class _Show:
         self._line(f"/v1/me, dev token    200 {me['email']}, {me['role']} of organisation {me['org_slug']!r}")
 
     def _deploy(self, system: Running) -> None:
-        self._heading("A DAG: backfill the past, follow the tip, compact, decode transfers, sum them up, check")
-        file = self._home.root.parent / f"{DAG}.yaml"
-        file.write_text(quickstart())
-        deployed = system.trace("dag", "deploy", str(file), "--activate")
-        self._line(f"deployed and activated: {', '.join(deployed['deployed']['jobs'])}")
+        self._heading("Two DAGs: the chain, past and live, with code of users that watches it; and who is told of what")
+        channel = system.trace("alert", "channel", "create", "demo", "--url", self._hook.url)
+        self._hook.secret = channel["secret"]
+        system.trace("alert", "create", "large_transfers", "--channel", "demo")
+        self._line("an alert, large_transfers, and a channel for it: a webhook on this machine")
+        for name in (DAG, "alerts"):
+            deployed = system.trace("dag", "deploy", str(files("trace_platform.lite") / f"{name}.yaml"), "--activate")
+            self._line(f"{name}: {', '.join(deployed['deployed']['jobs'])}")
+        (bundle,) = system.trace("udf", "list")["bundles"]
+        size, sha256 = bundle["size_bytes"], bundle["sha256"]
+        self._line(f"its code, {bundle['name']}, is a bundle of {size:,} bytes, {sha256[:12]}..., pushed with it")
 
     def _backfill(self, system: Running) -> None:
         self._heading(f"Blocks 0 to {PAST - 1:,}, fetched, proved by their hashes, and written as Parquet on Spark")
@@ -119,22 +130,68 @@ class _Show:
                 time.sleep(0.3)
 
     def _follow(self, system: Running) -> None:
-        self._heading("The tip, followed through two reorgs; what is final is compacted")
+        self._heading("The tip, followed through reorgs; what is final is compacted, what is large is told")
         head = self._mined(system, 20)
-        for depth in (3, 11):
-            self._devchain.reorg(depth)
-            self._line(f"reorg: the last {depth} blocks below {head:,} are replaced by others")
-            head = self._mined(system, 30)
-            self._line(f"the hot tables stand at block {head:,} of the new branch")
-        head = self._mined(system, 60)
+        self._line(self._kill_runner(system))
+        self._devchain.reorg(3)
+        self._line(f"reorg: the last 3 blocks below {head:,} are replaced by others")
+        head = self._mined(system, 30)
+        self._wait(lambda: self._quiet(system), "what was found is told")
+        left = self._devchain.describe()["branch"]
+        self._devchain.reorg(11)
+        self._followed_to_head(system)
+        self._wait(lambda: self._quiet(system), "what was found is told")
+        self._devchain.switch(left, head + 5)
+        self._line(f"reorg: the last 11 blocks below {head:,} are replaced by others, and come back as they were")
+        head = self._mined(system, 90)
         ranges = (head - FINALITY + 1 - PAST) // RANGE
         self._wait(lambda: self._completed(system)["compact"] >= ranges, "what is final is compacted")
         self._wait(lambda: self._quiet(system), "everything that follows from it is done")
-        self._line(f"{ranges} ranges of {RANGE} final blocks are Parquet now")
+        self._line(f"the hot tables stand at block {head:,}; {ranges} ranges of {RANGE} final blocks are Parquet now")
+
+    def _kill_runner(self, system: Running) -> str:
+        """In the midst of a function: it is tried again, and finds what it had found."""
+        for _ in range(5):
+            self._devchain.mine(10)
+            self._wait(lambda: bool(system.tasks(DAG, job="large_transfers", status="Running")), "a function runs")
+            self._killed(system, "runner")
+            self._wait(lambda: self._quiet(system), "what was interrupted is done")
+            again = [one for one in system.tasks(DAG, job="large_transfers") if one["attempt"] > 1]
+            if again:
+                self._followed_to_head(system)
+                return f"kill -9 of the runner while code of users ran: {len(again)} task was tried again"
+        raise SetupError("the demo expected that a function was interrupted, and none was")
+
+    def _alerts(self, system: Running) -> None:
+        self._heading("Alerts: rows that code of users found in a sandbox, told once")
+        head = self._devchain.describe()["head"]
+
+        def all_told() -> bool:
+            return not system.trace("alert", "deliveries", "--status", "Pending")["deliveries"]
+
+        self._wait(all_told, "every alert is sent")
+        found = raised(system, self._devchain.chain(), self._hook, PAST, head)
+        self._expect(not found.missing, f"every large transfer of the chain is told of; {found.missing} are not")
+        self._expect(found.keys > 0 and found.critical > 0, "there are alerts, and critical ones among them")
+        same = f"{found.keys} different ones" if found.keys >= 0 else "some of them twice"
+        self._line(f"alert_events         {found.keys} rows, {same}; {found.orphaned} of blocks that a reorg took away")
+        self._expect(found.delivered == found.critical, f"{found.critical} are delivered, not {found.delivered}")
+        self._expect(not found.doubled and not self._hook.refused, "no alert is told under two ids, or unsigned")
+        self._line(f"where severity =     'critical': {found.critical}, each told once to the webhook, signed")
+        example = self._hook.told[0]["event"]
+        paid = example["payload"]
+        self._line(f"such as              block {example['block_number']:,}: {paid['amount']} of {paid['token']}")
+        task = next(one for one in system.tasks(DAG, job="large_transfers", status="Completed"))
+        for line in system.trace("task", "logs", task["id"])["lines"][-1:]:
+            self._line(f"trace task logs      {line['text']}")
 
     def _mined(self, system: Running, blocks: int) -> int:
         """Mine, and wait until the follower has written the new head; its number."""
-        head = int(self._devchain.mine(blocks)["head"])
+        self._devchain.mine(blocks)
+        return self._followed_to_head(system)
+
+    def _followed_to_head(self, system: Running) -> int:
+        head = int(self._devchain.describe()["head"])
         self._wait(lambda: self._followed(system) == head, f"block {head} is followed")
         return head
 
@@ -154,21 +211,30 @@ class _Show:
             self._line(f"{step['kind']:<8} {step['sentence']}")
 
     def _kill_dispatcher(self, system: Running) -> str:
-        old = int(system.process("dispatcher")["pid"])
-        os.kill(old, signal.SIGKILL)
         began = time.monotonic()
-        while (now := system.process("dispatcher"))["state"] != "ready" or now["pid"] == old:
-            self._expect(time.monotonic() - began < PATIENCE_SECONDS, "the Dispatcher comes back")
-            time.sleep(0.05)
-        return f"kill -9 of the Dispatcher: {old} is gone, {now['pid']} took over in {time.monotonic() - began:.1f} s"
+        old, now = self._killed(system, "dispatcher")
+        return f"kill -9 of the Dispatcher: {old} is gone, {now} took over in {time.monotonic() - began:.1f} s"
+
+    def _killed(self, system: Running, name: str) -> tuple[int, int]:
+        """By -9, and back again: the old process and the new one."""
+        old = int(system.process(name)["pid"])
+        os.kill(old, signal.SIGKILL)
+
+        def is_back() -> bool:
+            now = system.process(name)
+            return bool(now["state"] == "ready" and now["pid"] != old)
+
+        self._wait(is_back, f"the {name} comes back")
+        return old, int(system.process(name)["pid"])
 
     def _completed(self, system: Running) -> Counter[str]:
         return Counter(task["job"] for task in system.tasks(DAG, status="Completed"))
 
     def _quiet(self, system: Running) -> bool:
-        failed = system.tasks(DAG, status="Failed")
+        failed = [task for dag in (DAG, "alerts") for task in system.tasks(dag, status="Failed")]
         self._expect(not any(task["next_retry_at"] is None for task in failed), f"no task fails for good: {failed}")
-        busy = [task for status in ("Queued", "Running") for task in system.tasks(DAG, status=status)]
+        statuses = [(dag, status) for dag in (DAG, "alerts") for status in ("Queued", "Running")]
+        busy = [task for dag, status in statuses for task in system.tasks(dag, status=status)]
         return not failed and not [task for task in busy if task["job"] != "follow"]
 
     def _followed(self, system: Running) -> int | None:

@@ -1,0 +1,58 @@
+"""What the demo's code raised, held against the chain: each large transfer once, whatever happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trace_platform.chain.abi import ERC20_TRANSFER
+from trace_platform.chain.decode_logs import decode_logs
+from trace_platform.chain.devchain.chain import Chain
+from trace_platform.chain.devchain.truth import truth_table
+from trace_platform.lite.demo_hook import Hook
+from trace_platform.lite.demo_system import Running
+
+LEAST, CRITICAL = 10**19, 10**20
+"""As `large_transfers/main.py` has them."""
+ALERTS = "SELECT dedupe_key, severity, block_number, tx_hash, payload FROM alert_events"
+
+
+@dataclass(frozen=True)
+class Raised:
+    keys: int
+    """Different events in the dataset, which are all of its rows."""
+    critical: int
+    missing: int
+    """Large transfers of the chain, as it is now, of which nobody was told."""
+    orphaned: int
+    """Of blocks that a reorg took away: they were there when they were told of."""
+    delivered: int
+    doubled: int
+    """Work items that the receiver was told of under more than one id; must be none."""
+
+
+def raised(system: Running, chain: Chain, hook: Hook, start: int, end: int) -> Raised:
+    rows = system.query(ALERTS)
+    keys = {row["dedupe_key"] for row in rows}
+    expected = large_transfers(chain, start, end)
+    told = {(one["delivery_id"], one["event"]["dedupe_key"]) for one in hook.told}
+    critical = {row["dedupe_key"] for row in rows if row["severity"] == "critical"}
+    return Raised(
+        keys=len(keys) if len(keys) == len(rows) else -1,
+        critical=len(critical),
+        missing=len(expected - keys),
+        orphaned=len(keys - expected),
+        delivered=len({key for _, key in told} & critical),
+        doubled=len(told) - len({key for _, key in told}),
+    )
+
+
+def large_transfers(chain: Chain, start: int, end: int) -> set[str]:
+    """By their keys, counted on the chain itself."""
+    table = decode_logs(truth_table(chain, "logs", start, end), ERC20_TRANSFER).table
+    found, nth = set(), dict[bytes, int]()
+    for row in table.sort_by([("block_number", "ascending"), ("log_index", "ascending")]).to_pylist():
+        tx = row["transaction_hash"]
+        nth[tx] = nth.get(tx, 0) + 1
+        if int(row["value_decimal"]) >= LEAST:
+            found.add(f"{row['chain_id']}:0x{tx.hex()}:{nth[tx]}")
+    return found
