@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 import time
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Tuple
 from urllib.parse import urlsplit
 
-from trace_udf.errors import refusal
+from trace_udf.errors import Refused
 
 TRIES = 6
 FIRST_WAIT_SECONDS = 0.1
@@ -22,22 +23,35 @@ _kept = threading.local()
 """By thread: a connection serves one call at a time."""
 
 
-def call(
-    base: str, method: str, path: str, body: bytes = b"", headers: Optional[Mapping[str, str]] = None
-) -> Tuple[int, bytes]:
+class Asked(NamedTuple):
+    method: str
+    path: str
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    seconds: float = TIMEOUT_SECONDS
+    """How long the answer may take."""
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def call(base: str, asked: Asked) -> Tuple[int, bytes]:
     """Status and body of the answer. Tried again while nobody answers, or the door says that it may help.
 
-    Every call of a task may be repeated: the doors know it by its fence and content.
+    Every call of a task may be repeated: the doors know it by its fence and content. One that takes too long is not: it
+    would take as long again.
     """
     wait = FIRST_WAIT_SECONDS
     for last in [False] * (TRIES - 1) + [True]:
         try:
-            status, answer = _once(base, method, path, body, headers or {})
+            status, answer = _once(base, asked)
             if last or (status != BUSY and status < FAULT):
                 return status, answer
+        except socket.timeout as slow:
+            raise _away(base, asked, f"no answer within {asked.seconds:g} s") from slow
         except (OSError, http.client.HTTPException) as away:
             if last:
-                raise refusal(f"{method} {path}", 503, _away(base, away)) from away
+                raise _away(base, asked, str(away) or type(away).__name__) from away
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
     raise AssertionError("unreachable")
@@ -50,33 +64,33 @@ def close() -> None:
     _connections().clear()
 
 
-def _once(base: str, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Tuple[int, bytes]:
+def _once(base: str, asked: Asked) -> Tuple[int, bytes]:
+    if base in _connections():
+        try:
+            return _over(base, asked)
+        except socket.timeout:
+            raise
+        except (OSError, http.client.HTTPException):
+            pass  # it was kept, and the other side has closed it meanwhile: that is no outage yet
+    return _over(base, asked)
+
+
+def _over(base: str, asked: Asked) -> Tuple[int, bytes]:
     kept = _connections()
-    prefix = urlsplit(base).path.rstrip("/")
-    fresh = base not in kept
-    connection = kept.setdefault(base, _opened(base)) if fresh else kept[base]
+    connection = kept[base] = kept.get(base) or _opened(base)
+    connection.timeout = asked.seconds
+    if connection.sock is not None:
+        connection.sock.settimeout(asked.seconds)
     try:
-        return _asked(connection, method, prefix + path, body, headers)
-    except (OSError, http.client.HTTPException):
+        path = urlsplit(base).path.rstrip("/") + asked.path
+        connection.request(asked.method, path, body=asked.body or None, headers=dict(asked.headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except BaseException:
+        # Whatever was about to come must not be taken for the answer to the next call.
         connection.close()
         kept.pop(base, None)
-        if fresh:
-            raise
-    # It was kept, and the other side had closed it meanwhile: that is no outage yet.
-    again = kept[base] = _opened(base)
-    try:
-        return _asked(again, method, prefix + path, body, headers)
-    except (OSError, http.client.HTTPException):
-        kept.pop(base, None)
         raise
-
-
-def _asked(
-    connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: Mapping[str, str]
-) -> Tuple[int, bytes]:
-    connection.request(method, path, body=body or None, headers=dict(headers))
-    answer = connection.getresponse()
-    return answer.status, answer.read()
 
 
 def _opened(base: str) -> http.client.HTTPConnection:
@@ -103,8 +117,6 @@ def _connections() -> Dict[str, http.client.HTTPConnection]:
     return connections
 
 
-def _away(base: str, away: BaseException) -> bytes:
-    import json
-
-    told = f"{base} does not answer: {away or type(away).__name__}"
-    return json.dumps({"error": {"code": "door_unavailable", "message": told, "retryable": True}}).encode()
+def _away(base: str, asked: Asked, why: str) -> Refused:
+    told = f"{base} does not answer: {why}"
+    return Refused(str(asked), 503, {"code": "door_unavailable", "message": told, "retryable": True})

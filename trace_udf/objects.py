@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import hmac
-from typing import Any, Dict, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, Mapping, Tuple
 from urllib.parse import quote, urlsplit
 
-from trace_udf.connections import call
+from trace_udf.connections import Asked, call
 from trace_udf.errors import Refused, refusal
 
 EXISTS = 412
@@ -18,7 +18,7 @@ EXISTS = 412
 def put_at_door(url: str, token: str, name: str, body: bytes) -> None:
     """`name` is `s3://bucket/key`. The same bytes again are fine; other bytes under one name are refused."""
     path = "/" + quote(name[len("s3://") :], safe="/=+")
-    status, answer = call(url, "PUT", path, body, {"X-Trace-Task-Capability": token})
+    status, answer = call(url, Asked("PUT", path, body, {"X-Trace-Task-Capability": token}))
     if status != 200:
         raise refusal(f"PUT {name}", status, answer)
 
@@ -28,30 +28,23 @@ def put_at_s3(keys: Mapping[str, Any], name: str, body: bytes) -> None:
     bucket, _, key = name[len("s3://") :].partition("/")
     base, path = _place(keys, bucket, key)
     more = {"if-none-match": "*", "content-type": "application/octet-stream"}
-    headers = signed(keys, Asked("PUT", base, path, body), more)
-    status, answer = call(base, "PUT", path, body, headers)
+    headers = signed(keys, base, Asked("PUT", path, body, more))
+    status, answer = call(base, Asked("PUT", path, body, headers))
     if status not in (200, EXISTS):
         told = answer[:500].decode("utf-8", "replace")
         error = {"code": "objects", "message": told or "the object store refused", "retryable": status >= 500}
         raise Refused(f"PUT {name}", status, error)
 
 
-class Asked(NamedTuple):
-    method: str
-    base: str
-    path: str
-    body: bytes
-
-
-def signed(keys: Mapping[str, Any], request: Asked, more: Mapping[str, str]) -> Dict[str, str]:
+def signed(keys: Mapping[str, Any], base: str, request: Asked) -> Dict[str, str]:
     """The headers of a request, with AWS' signature version 4."""
     now = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     told = {
-        "host": urlsplit(request.base).netloc,
+        "host": urlsplit(base).netloc,
         "x-amz-date": now,
         "x-amz-content-sha256": hashlib.sha256(request.body).hexdigest(),
         "x-amz-security-token": str(keys["session_token"]),
-        **more,
+        **request.headers,
     }
     names = ";".join(sorted(told))
     lines = "".join(f"{name}:{told[name].strip()}\n" for name in sorted(told))

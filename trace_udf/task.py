@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Type, Union
 
-from trace_udf.connections import call
+from trace_udf.connections import TIMEOUT_SECONDS, Asked, call
 from trace_udf.errors import Ended, LeaseLost, Refused, refusal
 from trace_udf.objects import put_at_door, put_at_s3
 from trace_udf.rows import Key, batches
@@ -22,6 +22,8 @@ ALERT_EVENTS = "alert_events"
 ALERT_KEY = ("alert_definition_id", "dedupe_key")
 ALERTS_AT_ONCE = 1_000
 KEYS_KEPT_SECONDS = 300.0
+QUERY_SECONDS = 600.0
+"""How long an answer is waited for; the service ends a question long before."""
 SAID_EVERY_SECONDS = 1.0
 """Progress is said no more often; the last word goes with the completion."""
 
@@ -83,7 +85,8 @@ class Task:
         """
         asked: Json = {"sql": sql, "as_of": as_of, "limit": limit, "timeout_seconds": timeout_seconds}
         asked = {name: value for name, value in asked.items() if value is not None}
-        answer = self._post(_url("TRACE_QUERY_URL"), "/v1/task/query", asked)
+        patience = (timeout_seconds or QUERY_SECONDS) + 30
+        answer = self._post(_url("TRACE_QUERY_URL"), "/v1/task/query", asked, patience)
         if answer["truncated"] and limit is None:
             told = {"code": "result_too_large", "message": f"there are more rows than the {len(answer['rows'])} given"}
             raise Refused("POST /v1/task/query", 422, {**told, "hint": "narrow the query, or give a limit"})
@@ -264,13 +267,13 @@ class Task:
         known = ", ".join(one.name for one in self.alerts) or "none"
         raise ValueError(f"there is no alert {wanted!r} for this task; it has: {known}")
 
-    def _post(self, base: str, path: str, told: Mapping[str, Any]) -> Json:
+    def _post(self, base: str, path: str, told: Mapping[str, Any], seconds: float = TIMEOUT_SECONDS) -> Json:
         if self.ended is not None:
             raise self.ended(f"POST {path}: the attempt is over")
         fence = {"task_id": self.id, "attempt": self.attempt, "lease_token": self.event["lease_token"]}
         body = json.dumps({**fence, **told}, separators=(",", ":")).encode()
         headers = {"content-type": "application/json", CAPABILITY: self._token}
-        status, answer = call(base, "POST", path, body, headers)
+        status, answer = call(base, Asked("POST", path, body, headers, seconds))
         if status == 200:
             found: Json = json.loads(answer)
             return found
