@@ -127,11 +127,15 @@ class Cell:
         if self._sandbox is None or not self._sandbox.alive:
             return None
         used, most = self._sandbox.usage(), self._around.settings
-        if used.memory_bytes > most.memory_mb * MIB:
+        if used.memory_bytes > most.memory_mb * MIB and self._own_memory(used) > most.memory_mb * MIB:
             return f"it used more than {most.memory_mb} MiB of memory"
         if used.threads > most.processes + 2:  # where the kernel does not count for us
             return f"it had more than {most.processes} processes"
         return None
+
+    def _own_memory(self, used: Usage) -> int:
+        """The plain sum where the kernel does not tell us more."""
+        return (self._sandbox.own_memory() if self._sandbox else 0) or used.memory_bytes
 
     async def kill(self, because: FunctionError) -> None:
         self._api.fail(because)

@@ -59,25 +59,33 @@ class Sandbox:
                 threads += len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - it is asked often
         return Usage(memory, len(members), threads)
 
+    def own_memory(self) -> int:
+        """Pages that several share counted once: dearer to ask, so only asked by who has reason to."""
+        return sum(map(_proportional, family(self._first)))
+
     async def until_ended(self) -> None:
         await asyncio.shield(self._ended)
 
     async def kill(self) -> None:
         """Returns when none of its processes is left."""
+        if self._walls.bwrap is None:
+            self._kill_group()
         for pid in (self._first, self._process.pid):
             if self.alive:  # neither number can be another's as long as we have not buried it
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         await self.until_ended()
 
+    def _kill_group(self) -> None:
+        """Without walls there is only this: what left the group by itself goes on."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     async def _until_gone(self) -> None:
-        members = family(self._first)
         try:
             await self._process.wait()
             if self._walls.bwrap is None:
-                for pid in {*members, *family(self._first)} - {self._first}:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                self._kill_group()
             while self._walls.bwrap is not None and runs(self._first):  # noqa: ASYNC110 - the kernel tells nobody
                 await asyncio.sleep(KILL_LOOK_SECONDS)
         finally:
@@ -103,6 +111,14 @@ async def start(code: Code, sockets: Path, etc: Path, walls: Walls, settings: Ud
     finally:
         os.close(write)
     return Sandbox(process, first, read, walls, uid)
+
+
+def _proportional(pid: int) -> int:
+    with suppress(OSError, IndexError, ValueError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def runs(pid: int) -> bool:
