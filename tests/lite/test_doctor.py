@@ -19,6 +19,7 @@ import pytest
 from trace_platform.errors import PostgresFailed
 from trace_platform.lite import doctor
 from trace_platform.lite.doctor import Finding, examine
+from trace_platform.udf.bubblewrap import bwraps
 
 NAMES = ["python", "platform", "java", "postgres", "home", "disk", "memory", "open files", "shared memory", "ports"]
 NAMES += ["sandbox", "clock"]
@@ -182,10 +183,9 @@ def test_as_root_postgres_must_run_for_its_unprivileged_user(tmp_path: Path) -> 
 )
 def test_missing_namespaces_name_the_switch(monkeypatch: pytest.MonkeyPatch, switch: str, value: str, fix: str) -> None:
     monkeypatch.setattr(doctor, "_text", lambda path: value if str(path) == f"/proc/sys/{switch}" else "")
-    monkeypatch.setattr(doctor, "_try", lambda _: "1")
-    finding = doctor._sandbox({"PATH": ""})
+    finding = doctor._walls([Path("/bin/false")])
     assert finding.ok is None
-    assert "Operation not permitted" in finding.found or "bwrap" in finding.found
+    assert "it ended with 1" in finding.found
     assert fix in str(finding.fix)
 
 
@@ -193,13 +193,13 @@ def test_a_bwrap_that_fails_is_quoted(tmp_path: Path) -> None:
     bwrap = tmp_path / "bwrap"
     bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     bwrap.chmod(0o755)
-    finding = doctor._sandbox({"PATH": str(tmp_path)})
+    finding = doctor._walls([bwrap])
     assert finding.ok is None
     assert "setting up uid map: Permission denied" in finding.found
     bwrap.write_text("#!/bin/sh\nexit 0\n")
-    assert doctor._sandbox({"PATH": str(tmp_path)}) == Finding(
-        "sandbox", ok=True, found=f"user namespaces work, with {bwrap}"
-    )
+    assert doctor._walls([bwrap]) == Finding("sandbox", ok=True, found=f"user namespaces work, with {bwrap}")
+    assert doctor._walls([]).ok is None
+    assert bwraps(str(tmp_path))[0] == bwrap
 
 
 def test_a_container_with_little_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,11 @@ from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.process import dispatching
+from trace_platform.dispatcher.runtimes import INVOKERS
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.operators.context import Resources
 from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import CredentialMinter, ObjectStore
+from trace_platform.ports import CredentialMinter, Invoker, ObjectStore
 from trace_platform.settings import DispatcherSettings, ObjectSettings, TlsSettings, load_settings
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.identity import hash_token
@@ -103,23 +104,31 @@ async def walking(
     objects: ObjectStore | None = None,
     minter: CredentialMinter | None = None,
     places: ObjectSettings | None = None,
+    invoker: Invoker | None = None,
+    task_port: int = 0,
 ) -> AsyncIterator[Walk]:
     """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing."""
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
     settings = load_settings({}, home=tmp_path).model_copy(
-        update={"tls": tls, "dispatcher": DispatcherSettings(beat_seconds=beat_seconds)}
+        update={"tls": tls, "dispatcher": DispatcherSettings(beat_seconds=beat_seconds, task_port=task_port)}
     )
     async with control_for(state_db, queue_db, tmp_path, replica=replica) as bare:
         verifier = Verifier(lambda: published(bare.pool), settings.tokens)
         control = replace(
-            bare, minted=verifier.remember, objects=objects or bare.objects, minter=minter, places=places or bare.places
+            bare,
+            minted=verifier.remember,
+            objects=objects or bare.objects,
+            minter=minter,
+            places=places or bare.places,
+            invokers=INVOKERS if invoker else bare.invokers,
+            task_url=f"https://127.0.0.1:{task_port}",
         )
         org = await _deployed(control) if deploys else await _found(control)
         context = ssl.create_default_context(cafile=files.ca)
         headers = {"X-Trace-Worker-Token": TOKEN}
         async with (
-            dispatching(control, verifier, settings) as doors,
+            dispatching(control, verifier, settings, invoker) as doors,
             httpx.AsyncClient(base_url=doors["dispatcher_internal"], headers=headers, verify=context) as internal,
             httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
         ):

@@ -30,6 +30,7 @@ class S3Objects:
     endpoint: str | None = None
     access_key_id: str | None = None
     secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
     _stores: dict[str, S3Store] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -94,6 +95,8 @@ class S3Objects:
             more |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
         if self.access_key_id is not None:
             more |= {"access_key_id": self.access_key_id, "secret_access_key": self.secret_access_key}
+        if self.session_token is not None:
+            more |= {"session_token": self.session_token}
         client: Any = {"allow_http": (self.endpoint or "").startswith("http://"), "timeout": TIMEOUT}
         return S3Store(bucket, region=self.region, client_options=client, retry_config=RETRIES, **more)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -13,7 +16,9 @@ import typer
 from trace_platform.cli.options import Home, settings_of
 
 if TYPE_CHECKING:
+    from trace_platform.client import DispatcherClient, TaskClient
     from trace_platform.process import Process
+    from trace_platform.worker.run_udf import RunsFunctions
 
 SettingsFrom = Annotated[
     str | None,
@@ -28,11 +33,16 @@ ABOUT = {
     "dispatcher": "The control plane: events become tasks, tasks become commits.",
     "worker": "Runs tasks, many at once, in one warm Spark session.",
     "sink": "Drains buffered batches into data Postgres.",  # its verb has more to it: `cli/sink.py`
+    "runner": "Runs code of users, in sandboxes.",
     "query": "SQL over granted datasets.",  # its verb also asks: `cli/query.py`
     "gateway": "The only public door: user API, webhooks, console.",
     "scheduler": "Fires cron sources.",
     "delivery": "Sends alerts: the only process that calls out to addresses that users choose.",
 }
+
+
+ROOM_OF = {"runner": "udf"}
+SANDBOXES = "ecs_udf"
 
 
 def _verb(name: str) -> Callable[..., None]:
@@ -58,21 +68,58 @@ def run_part(name: str, home: Path | None, settings: str | None) -> None:
 
 def _wired(name: str) -> Callable[[Process], Awaitable[None]]:
     """The process's main function, with the ports that its settings choose."""
-    main: Callable[..., Awaitable[None]] = import_module(f"trace_platform.{name}.process").main
+    main: Callable[..., Awaitable[None]] = import_module(f"trace_platform.{ROOM_OF.get(name, name)}.process").main
 
     async def with_ports(process: Process) -> None:
-        from trace_platform.wiring import make_minter, make_objects, make_signer, open_queue
+        from trace_platform.wiring import (
+            make_minter,
+            make_objects,
+            make_signer,
+            open_invoker,
+            open_queue,
+            session_objects,
+        )
 
         settings = process.settings
         if name == "query":
             await main(process, make_objects(settings))
-            return
-        ours = name == "dispatcher"
-        signers, minters = ((make_signer(settings),), (make_minter(settings),)) if ours else ((), ())
-        async with open_queue(settings) as queue:
-            await main(process, queue, *signers, make_objects(settings), *minters)
+        elif name == "runner":
+            await main(process, make_objects(settings), session_objects, _take_udf_tasks)
+        elif name == "dispatcher":
+            async with open_queue(settings) as queue, open_invoker(settings) as invoker:
+                signer, minter = make_signer(settings), make_minter(settings)
+                await main(process, queue, signer, make_objects(settings), minter, invoker=invoker)
+        else:
+            async with open_queue(settings) as queue:
+                await main(process, queue, make_objects(settings))
 
-    return with_ports if name in {"dispatcher", "worker", "sink", "query"} else main
+    return with_ports if name in {"dispatcher", "worker", "sink", "query", "runner"} else main
+
+
+async def _take_udf_tasks(
+    process: Process, functions: RunsFunctions, dispatcher: DispatcherClient, tasks: TaskClient
+) -> None:
+    """Tasks of `ecs_udf`, until the process is told to stop: the workers' wrapper, with sandboxes in Spark's place."""
+    from trace_platform.wiring import open_queue
+    from trace_platform.worker.run_udf import SandboxRunner
+    from trace_platform.worker.wrapper import Wrapper
+
+    settings = process.settings
+    name = settings.runtimes[SANDBOXES].queue if SANDBOXES in settings.runtimes else None
+    if name is None or settings.queue.dsn is None:
+        return
+    async with open_queue(settings) as queue:
+        wrapper = Wrapper(
+            queue=queue,
+            queue_name=name,
+            dispatcher=dispatcher,
+            tasks=tasks,
+            runner=SandboxRunner(functions, tasks, asyncio.get_running_loop()),
+            worker_id=f"runner {socket.gethostname()}:{os.getpid()}",
+            concurrency=settings.udf.tasks,
+            metrics=process.metrics,
+        )
+        await wrapper.work(process.stop)
 
 
 VERBS = {name: _verb(name) for name in ABOUT if name not in {"sink", "query"}}

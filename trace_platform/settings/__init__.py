@@ -54,6 +54,7 @@ from trace_platform.settings.root import (
     shown,
 )
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
+from trace_platform.settings.udf import UdfSettings
 
 __all__ = [
     "ANY_NAME",
@@ -85,6 +86,7 @@ __all__ = [
     "TlsSettings",
     "TokenSettings",
     "TracingSettings",
+    "UdfSettings",
     "UpSettings",
     "WorkerSettings",
     "group_of",

@@ -163,6 +163,7 @@ class EndpointSettings(Group):
 
     dispatcher_task: str | None = setting(None, "The Dispatcher's task door.", unit="https:// URL")
     dispatcher_internal: str | None = setting(None, "The Dispatcher's internal door.", unit="https:// URL")
+    query_task: str | None = setting(None, "The Query service's task door.", unit="https:// URL")
     query_internal: str | None = setting(None, "The Query service's internal door.", unit="https:// URL")
     delivery_internal: str | None = setting(None, "The delivery process's internal door.", unit="https:// URL")
 

@@ -46,6 +46,7 @@ from trace_platform.settings.groups import (
     setting,
 )
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
+from trace_platform.settings.udf import UdfSettings
 
 PREFIX = "TRACE_"
 DEFAULT_HOME = Path("~/.trace")
@@ -87,6 +88,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     sink: SinkSettings = SinkSettings()
     delivery: DeliverySettings = DeliverySettings()
+    udf: UdfSettings = UdfSettings()
     spark: SparkSettings = SparkSettings()
     up: UpSettings = UpSettings()
     log: LogSettings = LogSettings()

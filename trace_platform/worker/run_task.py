@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from pydantic import BaseModel
@@ -39,6 +39,18 @@ class Finished:
     request: CompleteRequest
     after_commit: AfterCommit | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class RunsTasks(Protocol):
+    """What a wrapper runs its tasks with."""
+
+    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+        """All of it, in a thread of its own; an error of the task's is a completion too."""
+        ...
+
+    def cancel(self, claimed: Claimed) -> None:
+        """End it at once: its lease is lost. May be called again until it has ended."""
+        ...
 
 
 def run_pure(task: TaskPayload) -> Outcome:

@@ -30,7 +30,7 @@ from trace_platform.observe.tracing import span
 from trace_platform.ports import Delivery, Queue, Receipt
 from trace_platform.worker.door import Door
 from trace_platform.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
-from trace_platform.worker.run_task import Finished, Runner
+from trace_platform.worker.run_task import Finished, RunsTasks
 
 log = structlog.get_logger()
 
@@ -51,7 +51,7 @@ class Wrapper:
     queue_name: str
     dispatcher: DispatcherClient
     tasks: TaskClient
-    runner: Runner
+    runner: RunsTasks
     worker_id: str
     concurrency: int
     sources: set[Door] = field(default_factory=set)

@@ -1,0 +1,36 @@
+"""One Dispatcher and one runner for all tests of this folder: each makes its own bundles and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from uuid import uuid4
+
+import pytest
+
+from tests.runner.rig import Rig, rigged
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.domain.catalog import OperatorSpec, checked_by
+from trace_platform.domain.dag_model import Storage
+from trace_platform.lite.postgres import RunningServer
+from trace_platform.operators.outcome import Settings as NoConfig
+from trace_platform.store.migrate import Database
+
+HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))
+
+
+@pytest.fixture(scope="package")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="package")
+def dsns(postgres: RunningServer, template: Callable[[Database], str]) -> dict[str, str]:
+    names: tuple[Database, ...] = ("state", "queue")
+    return {name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in names}
+
+
+@pytest.fixture(scope="package")
+async def rig(dsns: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    with registered(hands=HANDS):
+        async with rigged(dsns, tmp_path_factory.mktemp("udf"), memory_mb=256, tmp_mb=16, processes=40) as made:
+            yield made

@@ -1,0 +1,221 @@
+"""Untrusted code as it really runs: a Dispatcher with its doors, a runner with its own, sandboxes; bundles of a test.
+
+A task is claimed as the Dispatcher would, and its bundle handed to the runner's door with the claim's token and fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+import textwrap
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+import httpx
+import msgspec
+from aiohttp import web
+from pydantic import SecretStr
+
+from tests.dispatcher.support import Org, deployed_and_active
+from tests.udf.zips import zipped
+from tests.walk.walking import TOKEN, Walk, walking
+from trace_platform.contracts import Claimed, Invocation, UdfRef
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.doors import open_doors
+from trace_platform.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from trace_platform.udf.bubblewrap import Walls, build_walls
+from trace_platform.udf.invoke import Functions
+from trace_platform.udf.object_stores import Stores
+from trace_platform.udf.process import PATH, runner_door, running
+
+INVOKE_TOKEN = "what the Dispatcher shows"
+SECONDS = 60
+EXECUTABLE = 0o100755
+DAG = """
+name: code
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: think
+    operator: hands
+    runtime: ecs_udf
+    timeout_seconds: 600s
+    heartbeat_timeout_seconds: 3600s
+    inputs: [{from: {job: ask}}]
+    outputs: [{dataset: alert_events}]
+publish:
+  alert_events:
+    storage: postgres
+    write_mode: buffered
+    columns: {dedupe_key: text, severity: {type: text, nullable: false}}
+    unique_key: [dedupe_key]
+"""
+HELPERS = '''
+import json, os, urllib.error, urllib.request
+
+def ask(url, method="POST", body=None, headers=None):
+    """Status and body; never raises for an answer."""
+    data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+def fence(event):
+    return {name: event[name] for name in ("task_id", "attempt", "lease_token")}
+
+def task(event, verb, **body):
+    headers = {"X-Trace-Task-Capability": event["capability_token"], "content-type": "application/json"}
+    return ask(os.environ["TRACE_TASK_URL"] + "/v1/task/" + verb, body={**fence(event), **body}, headers=headers)
+
+def complete(event, **more):
+    return task(event, "complete", status="Completed", **more)
+'''
+
+
+@dataclass
+class Shelf:
+    """Where bundles lie, by a plain URL."""
+
+    url: str = ""
+    archives: dict[str, bytes] = field(default_factory=dict)
+
+    def put(self, archive: bytes, kind: Literal["python", "node", "bootstrap"], handler: str) -> UdfRef:
+        sha256 = hashlib.sha256(archive).hexdigest()
+        self.archives[sha256] = archive
+        return UdfRef(
+            bundle="test",
+            sha256=sha256,
+            kind=kind,
+            handler=handler,
+            size_bytes=len(archive),
+            url=f"{self.url}/{sha256}",
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: Any
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Rig:
+    walk: Walk
+    shelf: Shelf
+    functions: Functions
+    settings: Settings
+    http: httpx.AsyncClient
+    """At the runner's door."""
+
+    def python(self, code: str, handler: str = "main.handler") -> UdfRef:
+        """A bundle with this `main.py`; `ask`, `task` and `complete` are in `helpers`."""
+        source = ("main.py", textwrap.dedent(code).encode())
+        return self.shelf.put(zipped(source, ("helpers.py", HELPERS.encode())), "python", handler)
+
+    def node(self, code: str, name: str = "main.mjs") -> UdfRef:
+        return self.shelf.put(zipped((name, textwrap.dedent(code).encode())), "node", "main.handler")
+
+    def executable(self, code: str) -> UdfRef:
+        archive = zipped(("bootstrap", textwrap.dedent(code).lstrip().encode()), mode=EXECUTABLE)
+        return self.shelf.put(archive, "bootstrap", "main.handler")
+
+    async def claimed(self, org: Org | None = None) -> Claimed:
+        whose = org or self.walk.org
+        await trigger(self.walk.control, whose.id, "code", "ask", cursor=uuid4().int >> 70, request_id=uuid4())
+        find = (
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE t.status = 'Queued' AND t.woken_at IS NOT NULL AND j.name = 'think' AND t.org_id = $1 LIMIT 1"
+        )
+        async with asyncio.timeout(SECONDS):
+            while True:
+                task = await self.walk.control.pool.fetchval(find, whose.id)
+                answer = await self.walk.dispatcher.claim(task, "the dispatcher") if task else None
+                if isinstance(answer, Claimed):
+                    return answer
+                await asyncio.sleep(0.01)
+
+    async def run(
+        self, udf: UdfRef, claimed: Claimed | None = None, *, token: str = INVOKE_TOKEN, **more: Any
+    ) -> Answer:
+        """One invocation through the door. `more` takes the place of what the claim says."""
+        body = msgspec.json.encode(invocation(claimed or await self.claimed(), udf, **more))
+        answer = await self.http.post(PATH, content=body, headers={"authorization": f"Bearer {token}"})
+        return Answer(answer.status_code, answer.json(), "x-amz-function-error" in answer.headers)
+
+    async def status(self, task: UUID) -> str:
+        found: str = await self.walk.control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task)
+        return found
+
+
+def invocation(claimed: Claimed, udf: UdfRef, **more: Any) -> Invocation:
+    task: Mapping[str, Any] = {name: getattr(claimed.task, name) for name in claimed.task.__struct_fields__}
+    said = {
+        **task,
+        "udf": udf,
+        "lease_token": claimed.lease_token,
+        "lease_expires_at": claimed.lease_expires_at,
+        "capability_token": claimed.capability_token,
+        "bundle_url": udf.url,
+        **more,
+    }
+    return Invocation(**said)
+
+
+@asynccontextmanager
+async def rigged(dsns: Mapping[str, str], folder: Path, walls: Walls | None = None, **udf: Any) -> AsyncIterator[Rig]:
+    async with walking(dsns["state"], dsns["queue"], folder) as walk, _shelf() as shelf:
+        await deployed_and_active(walk.control, walk.org, DAG)
+        settings = settings_for(walk, folder, **udf)
+        stores = Stores(settings, walk.control.objects, walk.tasks, lambda _: walk.control.objects)
+        context = ssl.create_default_context(cafile=walk.ca)
+        async with (
+            running(settings, walls or build_walls(), walk.dispatcher, walk.tasks, stores) as functions,
+            open_doors([runner_door(functions, settings.udf)], settings.tls) as doors,
+            httpx.AsyncClient(base_url=doors["runner"], verify=context, timeout=SECONDS) as http,
+        ):
+            yield Rig(walk, shelf, functions, settings, http)
+
+
+def settings_for(walk: Walk, folder: Path, **udf: Any) -> Settings:
+    base = load_settings({}, home=folder / "runner")
+    pem = walk.ca.parent / "server.pem"
+    return base.model_copy(
+        update={
+            "tls": TlsSettings(ca=walk.ca, cert=pem, key=pem),
+            "identity": IdentitySettings(worker_token=SecretStr(TOKEN)),
+            "endpoints": EndpointSettings(
+                dispatcher_task=walk.doors["dispatcher_task"],
+                dispatcher_internal=walk.doors["dispatcher_internal"],
+                query_task=walk.doors["dispatcher_task"],
+            ),
+            "udf": base.udf.model_copy(update={"invoke_token": SecretStr(INVOKE_TOKEN), **udf}),
+        }
+    )
+
+
+@asynccontextmanager
+async def _shelf() -> AsyncIterator[Shelf]:
+    shelf = Shelf()
+
+    async def give(request: web.Request) -> web.Response:
+        return web.Response(body=shelf.archives[request.match_info["sha"]])
+
+    app = web.Application()
+    app.router.add_get("/{sha}", give)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    shelf.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield shelf
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,135 @@
+"""kill -9 of the runner while code runs: nothing is left of it, the attempt is tried again, and rows are there once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.runner.rig import SECONDS
+from tests.runner.whole import RUNTIMES, Whole, a_whole
+from tests.spark_session import shared_session
+from trace_platform.lite.postgres import RunningServer
+from trace_platform.settings import to_document
+from trace_platform.store.migrate import Database
+from trace_platform.udf.sandbox import family, runs
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+DATABASES: tuple[Database, ...] = ("state", "queue", "data")
+
+# Where it is when the runner dies: before anything was published, after it, and when all but the end was said.
+CODE = """
+import time
+from helpers import task as tell
+from trace_udf import udf
+
+@udf
+def handler(task):
+    first = task.attempt == 1
+    if first and PLACE == "before":
+        tell(task.event, "heartbeat", progress={"message": "here"})
+        time.sleep(3600)
+    task.publish([{"id": "a", "amount": 1}, {"id": "b", "amount": 2}])
+    task.flush()
+    if first and PLACE == "after":
+        tell(task.event, "heartbeat", progress={"message": "here"})
+        time.sleep(3600)
+"""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def whole(
+    postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Whole]:
+    dsns: dict[str, str] = {
+        name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in DATABASES
+    }
+    async with a_whole(dsns, tmp_path_factory.mktemp("killed"), shared_session()) as made:
+        yield made
+
+
+@contextmanager
+def a_runner(whole: Whole, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`trace runner`, as `trace up` starts it."""
+    with log.open("ab") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trace_platform", "runner", "--settings", "-"],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        )
+    assert process.stdin is not None
+    process.stdin.write(to_document(whole.settings).encode())
+    process.stdin.close()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def listens(whole: Whole) -> None:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", whole.settings.udf.port)
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+
+async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(whole: Whole, tmp_path: Path) -> None:
+    places = [(runtime, place) for runtime in RUNTIMES for place in ("before", "after")]
+    names = [
+        await whole.deployed(CODE.replace("PLACE", repr(place)), runtime, lease=4, attempts=5)
+        for runtime, place in places
+    ]
+    log = tmp_path / "log"
+    with a_runner(whole, log) as runner:
+        await listens(whole)
+        tasks = [await whole.asked(name) for name in names]
+        for task in tasks:
+            await whole.until(task, "progress IS NOT NULL")
+        left = family(runner.pid)
+        assert len(left) > 6, log.read_text()
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+    async with asyncio.timeout(SECONDS):
+        while any(runs(pid) for pid in left):  # noqa: ASYNC110 - the kernel's work is waited for
+            await asyncio.sleep(0.02)
+    with a_runner(whole, log):
+        rows = [await whole.over(task) for task in tasks]
+        assert [row["status"] for row in rows] == ["Completed"] * len(tasks), (rows, log.read_text())
+        for name in names:
+            assert await whole.rows(name) == [("a", 1), ("b", 2)]
+
+
+async def test_a_runner_that_is_asked_to_stop_leaves_nothing(whole: Whole, tmp_path: Path) -> None:
+    name = await whole.deployed(CODE.replace("PLACE", "''"), "lambda")
+    log = tmp_path / "log"
+    with a_runner(whole, log) as runner:
+        assert (await whole.ran(name))["status"] == "Completed", log.read_text()
+        left = family(runner.pid)
+        runner.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(runner.wait, SECONDS) == 0, log.read_text()
+    assert not [pid for pid in left if runs(pid)]
+    assert not list((whole.settings.home / "run" / "udf").iterdir())

@@ -1,0 +1,254 @@
+"""The runner's door: the same bundle that Lambda would run, in a sandbox, with the doors of its task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from uuid import UUID
+
+import httpx
+import msgspec
+import pytest
+
+from tests.dispatcher.support import an_org, deployed_and_active
+from tests.runner.rig import DAG, INVOKE_TOKEN, SECONDS, Rig, invocation
+from trace_platform.udf.process import PATH
+from trace_platform.udf.sandbox import runs
+
+pytestmark = pytest.mark.anyio
+
+ECHO = """
+def handler(event, context):
+    left = context.get_remaining_time_in_millis()
+    return {"task": event["task_id"], "left": left, "request": context.aws_request_id}
+"""
+COUNT = """
+import os
+calls = 0
+def handler(event, context):
+    global calls
+    calls += 1
+    return [calls, os.getpid()]
+"""
+
+
+async def test_a_python_function_is_run_with_its_task(rig: Rig) -> None:
+    claimed = await rig.claimed()
+    answer = await rig.run(rig.python(ECHO), claimed)
+    assert answer.status == 200, answer
+    assert not answer.failed, answer.body
+    assert answer.body["task"] == str(claimed.task.task_id)
+    assert 0 < answer.body["left"] <= 600_000
+    UUID(answer.body["request"])
+
+
+async def test_a_node_function_is_run_with_its_task(rig: Rig) -> None:
+    claimed = await rig.claimed()
+    udf = rig.node(
+        """
+        export async function handler(event, context) {
+          const url = process.env.TRACE_TASK_URL + "/v1/task/complete";
+          const fence = { task_id: event.task_id, attempt: event.attempt, lease_token: event.lease_token };
+          const headers = { "X-Trace-Task-Capability": event.capability_token, "content-type": "application/json" };
+          const body = JSON.stringify({ ...fence, status: "Completed" });
+          const answer = await fetch(url, { method: "POST", headers, body });
+          return { status: answer.status, left: context.getRemainingTimeInMillis() > 0 };
+        }
+        """
+    )
+    answer = await rig.run(udf, claimed)
+    assert (answer.body, answer.failed) == ({"status": 200, "left": True}, False)
+    assert await rig.status(claimed.task.task_id) == "Completed"
+
+
+async def test_node_takes_common_js_and_callbacks(rig: Rig) -> None:
+    udf = rig.node("exports.handler = (event, context, done) => done(null, event.attempt);", "main.cjs")
+    assert (await rig.run(udf)).body == 1
+
+
+async def test_an_executable_named_bootstrap_is_run_as_it_is(rig: Rig) -> None:
+    udf = rig.executable(
+        """
+        #!/bin/sh
+        api="http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation"
+        while true; do
+          python3 - "$api" <<'END'
+        import sys, urllib.request
+        api = sys.argv[1]
+        with urllib.request.urlopen(api + "/next") as task:
+            id = task.headers["Lambda-Runtime-Aws-Request-Id"]
+            task.read()
+        urllib.request.urlopen(api + "/" + id + "/response", data=b'"from a shell"').read()
+        END
+        done
+        """
+    )
+    answer = await rig.run(udf)
+    assert answer.body == "from a shell", answer
+
+
+async def test_a_function_completes_its_own_task(rig: Rig) -> None:
+    claimed = await rig.claimed()
+    answer = await rig.run(
+        rig.python("from helpers import *\ndef handler(event, context):\n    return complete(event)[0]\n"), claimed
+    )
+    assert answer.body == 200
+    assert await rig.status(claimed.task.task_id) == "Completed"
+
+
+async def test_where_a_bundle_lies_is_not_told_to_it(rig: Rig) -> None:
+    answer = await rig.run(rig.python("def handler(event, context):\n    return event\n"))
+    assert "bundle_url" not in answer.body
+    assert "url" not in answer.body["udf"]
+    assert rig.shelf.url not in str(answer.body)
+
+
+async def test_a_warm_sandbox_serves_the_next_task_of_the_same_code(rig: Rig) -> None:
+    udf = rig.python(COUNT)
+    first, second = (await rig.run(udf)).body, (await rig.run(udf)).body
+    assert (first[0], second[0]) == (1, 2)
+
+
+async def test_no_sandbox_serves_two_organisations(rig: Rig) -> None:
+    other = await an_org(rig.walk.control.pool, "other")
+    await deployed_and_active(rig.walk.control, other, DAG.replace("name: code", "name: code"))
+    udf = rig.python(COUNT + "# shared by two\n")
+    ours = (await rig.run(udf)).body
+    theirs = (await rig.run(udf, await rig.claimed(other))).body
+    assert (ours[0], theirs[0]) == (1, 1)
+
+
+async def test_an_error_of_the_function_is_told_as_lambda_tells_it(rig: Rig) -> None:
+    answer = await rig.run(rig.python("def handler(event, context):\n    raise ValueError('what it said')\n"))
+    assert (answer.status, answer.failed) == (200, True)
+    assert (answer.body["errorType"], answer.body["errorMessage"]) == ("ValueError", "what it said")
+
+
+async def test_code_that_cannot_be_loaded_says_why(rig: Rig) -> None:
+    answer = await rig.run(rig.python("import no_such_module\n"))
+    assert answer.failed
+    assert "no_such_module" in answer.body["errorMessage"]
+
+
+async def test_a_function_is_ended_at_its_time_limit(rig: Rig) -> None:
+    udf = rig.python("import time\ndef handler(event, context):\n    time.sleep(3600)\n")
+    answer = await rig.run(udf, timeout_seconds=1)
+    assert answer.failed
+    assert "timed out" in answer.body["errorMessage"]
+
+
+async def test_the_door_asks_for_the_dispatchers_token(rig: Rig) -> None:
+    udf = rig.python(ECHO)
+    for token in ("", "wrong", rig.settings.identity.worker_token.get_secret_value()):  # type: ignore[union-attr]
+        answer = await rig.run(udf, token=token or "x")
+        assert (answer.status, answer.body["error"]["code"]) == (401, "unauthenticated")
+
+
+async def test_a_bundle_that_is_not_what_was_said_is_not_run(rig: Rig) -> None:
+    udf = rig.python(ECHO + "# told wrongly\n")
+    archive = rig.shelf.archives[udf.sha256]
+    for lie in (archive + b"x", archive[:-1], archive[:-1] + b"x"):
+        rig.shelf.archives[udf.sha256] = lie
+        answer = await rig.run(udf)
+        assert answer.failed, answer
+        assert "bundle" in answer.body["errorMessage"]
+    rig.shelf.archives[udf.sha256] = archive
+    assert not (await rig.run(udf)).failed
+
+
+async def test_a_token_of_another_attempt_is_refused(rig: Rig) -> None:
+    claimed, other = await rig.claimed(), await rig.claimed()
+    answer = await rig.run(rig.python(ECHO), claimed, capability_token=other.capability_token)
+    assert (answer.failed, answer.body["errorType"]) == (True, "Trace.forbidden")
+
+
+async def test_a_caller_that_hangs_up_ends_the_function(rig: Rig) -> None:
+    """Whoever asked is gone, so it is ended at once: seen by the file that it would have gone on writing."""
+    udf = rig.python(
+        """
+        import time
+        from helpers import *
+        def handler(event, context):
+            while True:
+                task(event, "heartbeat", progress={"message": str(time.time())})
+                time.sleep(0.05)
+        """
+    )
+    claimed = await rig.claimed()
+    body = msgspec.json.encode(invocation(claimed, udf))
+    asked = asyncio.create_task(rig.http.post(PATH, content=body, headers={"authorization": f"Bearer {INVOKE_TOKEN}"}))
+    heard = "SELECT progress IS NOT NULL FROM tasks WHERE id = $1"
+    async with asyncio.timeout(SECONDS):
+        while not await rig.walk.control.pool.fetchval(heard, claimed.task.task_id):  # noqa: ASYNC110 - others' work
+            await asyncio.sleep(0.02)
+        (cell,) = [cell for cell in rig.functions.pool._busy if cell.key.sha256 == udf.sha256]
+        first = cell._sandbox._first  # type: ignore[union-attr]
+        asked.cancel()
+        while runs(first):  # noqa: ASYNC110 - the kernel's work is waited for
+            await asyncio.sleep(0.01)
+
+
+async def test_a_burst_waits_shortly_and_is_then_told_to_come_again(rig: Rig) -> None:
+    udf = rig.python("import time\ndef handler(event, context):\n    time.sleep(event['attempt'] * 4)\n")
+    tasks = [await rig.claimed() for _ in range(rig.settings.udf.per_org + 1)]
+    answers = await asyncio.gather(*(rig.run(udf, claimed) for claimed in tasks))
+    assert sorted(answer.status for answer in answers) == [200] * rig.settings.udf.per_org + [429]
+
+
+async def test_a_thread_that_outlives_its_invocation_does_not_meet_the_next_task(rig: Rig) -> None:
+    udf = rig.python(
+        """
+        import threading, time
+        seen = []
+        def handler(event, context):
+            seen.append(event["task_id"])
+            threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+            return seen
+        """
+    )
+    await rig.run(udf)
+    await settled(rig)
+    assert len((await rig.run(udf)).body) == 1
+
+
+async def test_a_process_that_outlives_its_invocation_does_not_meet_the_next_task(rig: Rig) -> None:
+    udf = rig.python(
+        """
+        import subprocess
+        seen = []
+        def handler(event, context):
+            seen.append(event["task_id"])
+            subprocess.Popen(["sleep", "3600"], start_new_session=True)
+            return seen
+        """
+    )
+    await rig.run(udf)
+    await settled(rig)
+    assert len((await rig.run(udf)).body) == 1
+
+
+async def test_a_timer_of_node_that_outlives_its_invocation_does_not_meet_the_next_task(rig: Rig) -> None:
+    udf = rig.node("let seen = 0; export const handler = async () => { setInterval(() => {}, 1000); return ++seen; };")
+    await rig.run(udf)
+    await settled(rig)
+    assert (await rig.run(udf)).body == 1
+
+
+async def test_a_warm_node_serves_the_next_task(rig: Rig) -> None:
+    udf = rig.node("let seen = 0; export const handler = async () => ++seen;")
+    await rig.run(udf)
+    await settled(rig)
+    assert (await rig.run(udf)).body == 2
+
+
+async def test_a_hung_up_body_is_no_invocation(rig: Rig) -> None:
+    answer = await rig.http.post(PATH, content=b"{", headers={"authorization": f"Bearer {INVOKE_TOKEN}"})
+    assert answer.status_code == httpx.codes.BAD_REQUEST
+
+
+async def settled(rig: Rig) -> None:
+    """Until no sandbox is lent, or on its way back."""
+    deadline = time.monotonic() + SECONDS
+    while rig.functions.pool._busy or rig.functions.pool._housework:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)

@@ -1,0 +1,83 @@
+"""Where code cannot be locked in it is refused, unless somebody insists; and then it is said loudly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.runner.conftest import HANDS
+from tests.runner.rig import Rig, invocation, rigged
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.errors import SetupError
+from trace_platform.udf.bubblewrap import Walls, build_walls, bwraps
+from trace_platform.udf.process import Refusing
+from trace_platform.udf.seccomp import ARCHITECTURES, program
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Path:
+    """A bwrap as it is where user namespaces are switched off."""
+    path = tmp_path / "bwrap"
+    path.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_without_namespaces_untrusted_code_is_refused(failing: Path) -> None:
+    with pytest.raises(SetupError, match="No permissions to create new namespace") as refused:
+        build_walls(candidates=[failing])
+    assert "TRACE_UDF__UNSAFE=1" in (refused.value.hint or "")
+    with pytest.raises(SetupError, match="there is no bubblewrap"):
+        build_walls(candidates=[])
+
+
+def test_the_next_bubblewrap_is_tried_when_the_first_does_not_work(failing: Path) -> None:
+    walls = build_walls(candidates=[failing, *bwraps()])
+    assert walls.bwrap == bwraps()[0]
+    walls.close()
+
+
+async def test_a_runner_without_walls_tells_each_task_why(rig: Rig, failing: Path) -> None:
+    with pytest.raises(SetupError) as missing:
+        build_walls(candidates=[failing])
+    udf = rig.python("def handler(event, context): return 1\n")
+    with pytest.raises(SetupError, match="cannot be locked in"):
+        await Refusing(missing.value).run(invocation(await rig.claimed(), udf))
+
+
+async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, failing: Path) -> None:
+    walls = build_walls(unsafe=True, candidates=[failing])
+    assert walls == Walls(None)
+    dsns = {"state": clone("state"), "queue": clone("queue")}
+    with registered(hands=HANDS):
+        async with rigged(dsns, tmp_path / "unsafe", walls) as rig:
+            udf = rig.python("import os\ndef handler(event, context): return os.getuid()\n")
+            assert (await rig.run(udf)).body == os.getuid()
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_the_filter_is_whole_on_each_architecture(machine: str) -> None:
+    """Every jump lands within it, and it ends with a verdict."""
+    steps = [program(machine)[at : at + 8] for at in range(0, len(program(machine)), 8)]
+    assert len(steps) < 4096
+    for at, step in enumerate(steps):
+        code, yes, no = int.from_bytes(step[:2], "little"), step[2], step[3]
+        if code & 0x07 == 0x05:
+            assert at + 1 + max(yes, no) < len(steps)
+    assert steps[-1][:2] == b"\x06\x00"
+
+
+async def test_each_sandbox_of_root_is_another_user(rig: Rig) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root has uids to give away")
+    code = "import os, time\ndef handler(event, context):\n    time.sleep(0.5)\n    return os.getuid()\n"
+    answers = await asyncio.gather(*(rig.run(rig.python(f"{code}# {uuid4()}\n")) for _ in range(2)))
+    assert len({answer.body for answer in answers}) == 2
+    assert 0 not in {answer.body for answer in answers}

@@ -1,0 +1,174 @@
+"""The first process in a sandbox: it becomes nobody, bounds itself, joins loopback ports to sockets, runs the function.
+
+It is handed to the interpreter as a file and stands alone: only the standard library, and of that what loads quickly.
+Nothing trusts it. Whoever takes it over has what the function has: these sockets, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any, Final
+
+CHUNK: Final = 65536
+LIMITS: Final = {
+    "processes": resource.RLIMIT_NPROC,
+    "file_bytes": resource.RLIMIT_FSIZE,
+    "open_files": resource.RLIMIT_NOFILE,
+    "data_bytes": resource.RLIMIT_DATA,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "core": resource.RLIMIT_CORE,
+}
+
+
+def main(told: dict[str, Any]) -> int:
+    _become(told["uid"])
+    for name, most in told["limits"].items():
+        resource.setrlimit(LIMITS[name], (most, most))
+    pump = Pump()
+    for port, path in told["doors"].items():
+        pump.listen(int(port), path)
+    child = os.posix_spawn(told["argv"][0], told["argv"], told["env"], setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    return pump.until_ends(child)
+
+
+def _become(uid: int) -> None:
+    """Where root started the sandbox. With the user goes every capability, for good."""
+    if os.getuid() == 0 and uid:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+
+class Pump:
+    """Bytes from TCP on the loopback to unix sockets and back. What one side cannot take, the other waits with."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._paths: dict[socket.socket, str] = {}
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._held: dict[socket.socket, bytes] = {}
+        self._over: set[socket.socket] = set()
+
+    def listen(self, port: int, path: str) -> None:
+        door = socket.create_server(("127.0.0.1", port), backlog=64)
+        door.setblocking(False)  # noqa: FBT003 - the library's
+        self._paths[door] = path
+        self._selector.register(door, selectors.EVENT_READ)
+
+    def until_ends(self, child: int) -> int:
+        """Its exit code."""
+        woken, wake = socket.socketpair()
+        wake.setblocking(False)  # noqa: FBT003 - the library's
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._selector.register(woken, selectors.EVENT_READ)
+        while (code := _ended(child)) is None:
+            for key, events in self._selector.select():
+                if key.fileobj is woken:
+                    woken.recv(CHUNK)
+                else:
+                    self._move(key.fileobj, events)
+        return code
+
+    def _move(self, sock: Any, events: int) -> None:
+        try:
+            if sock in self._paths:
+                self._join(sock)
+            elif sock in self._pairs:
+                if events & selectors.EVENT_WRITE:
+                    self._write(sock)
+                if events & selectors.EVENT_READ and sock in self._pairs:
+                    self._read(sock)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._part(sock)
+
+    def _join(self, door: socket.socket) -> None:
+        near, _ = door.accept()
+        far = socket.socket(socket.AF_UNIX)
+        try:
+            far.connect(self._paths[door])
+        except OSError:
+            near.close()
+            far.close()
+            return
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for one, other in ((near, far), (far, near)):
+            one.setblocking(False)  # noqa: FBT003 - the library's
+            self._pairs[one] = other
+            self._held[one] = b""
+            self._selector.register(one, selectors.EVENT_READ)
+
+    def _read(self, sock: socket.socket) -> None:
+        other = self._pairs[sock]
+        data = sock.recv(CHUNK)
+        if not data:
+            self._over.add(sock)
+            if other in self._over:
+                self._part(sock)
+                return
+            if not self._held[other]:
+                other.shutdown(socket.SHUT_WR)
+        self._held[other] += data
+        self._write(other)
+
+    def _write(self, sock: socket.socket) -> None:
+        held = self._held[sock]
+        if held:
+            with suppress(BlockingIOError):
+                self._held[sock] = held[sock.send(held) :]
+        other = self._pairs[sock]
+        if not self._held[sock] and other in self._over and held:
+            sock.shutdown(socket.SHUT_WR)
+        self._watch(sock)
+        self._watch(other)
+
+    def _watch(self, sock: socket.socket) -> None:
+        wanted = selectors.EVENT_WRITE if self._held[sock] else 0
+        if sock not in self._over and not self._held[self._pairs[sock]]:
+            wanted |= selectors.EVENT_READ
+        known = self._selector.get_map().get(sock)
+        if not wanted:
+            if known is not None:
+                self._selector.unregister(sock)
+        elif known is None:
+            self._selector.register(sock, wanted)
+        elif known.events != wanted:
+            self._selector.modify(sock, wanted)
+
+    def _part(self, sock: socket.socket) -> None:
+        other = self._pairs.pop(sock, None)
+        for one in (sock, other):
+            if one is None:
+                continue
+            self._pairs.pop(one, None)
+            self._held.pop(one, None)
+            self._over.discard(one)
+            if one in self._selector.get_map():
+                self._selector.unregister(one)
+            one.close()
+
+
+def _ended(child: int) -> int | None:
+    """Whoever else ended is only buried."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return 1
+        if pid == 0:
+            return None
+        if pid == child:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,77 @@
+"""One invocation, start to end: whose it is, its bundle, a sandbox, the call, the sandbox back or ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from trace_platform.capability.claims import Claims
+from trace_platform.capability.verifier import Verifier
+from trace_platform.contracts import Invocation, UdfRef
+from trace_platform.errors import Forbidden, InvalidRequest
+from trace_platform.settings import UdfSettings
+from trace_platform.udf.cell import Cell, Key
+from trace_platform.udf.fetch_bundle import Bundles
+from trace_platform.udf.pool import Pool
+from trace_platform.udf.runtime_api import Ended, FunctionError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Functions:
+    pool: Pool
+    bundles: Bundles
+    verifier: Verifier
+    settings: UdfSettings
+
+    async def run(self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False) -> Ended:
+        """What the function said, or why it said nothing. Canceled: it is ended at once.
+
+        `more`: what it is handed beside the invocation. `alone`: in a sandbox that serves nobody else, before or after.
+        """
+        claims = await self.verifier.verify(invocation.capability_token)
+        udf = _checked(invocation, claims)
+        code = await self.bundles.get(udf)
+        key = Key(claims.org_id, udf.sha256, udf.kind, udf.handler)
+        cell = await self.pool.take(key, code, alone=alone)
+        if isinstance(cell, FunctionError):
+            return cell
+        return await self._run_in(cell, invocation, payload_of(invocation, more or {}), alone=alone)
+
+    async def _run_in(self, cell: Cell, invocation: Invocation, payload: bytes, *, alone: bool) -> Ended:
+        again = False
+        try:
+            ended = await cell.invoke(invocation, payload, self._seconds(invocation))
+            again = not alone
+        finally:
+            if not again:  # not a moment longer than it is wanted
+                await asyncio.shield(cell.close())
+            self.pool.give_back(cell, again=again)
+        if isinstance(ended, FunctionError):
+            log.info("function failed", task=str(invocation.task_id), kind=ended.kind, because=ended.message[:500])
+        return ended
+
+    def _seconds(self, invocation: Invocation) -> float:
+        return float(invocation.timeout_seconds or self.settings.timeout_seconds)
+
+
+def payload_of(invocation: Invocation, more: Mapping[str, Any]) -> bytes:
+    """What the function may know: not where its bundle lies."""
+    told: dict[str, Any] = msgspec.to_builtins(invocation)
+    told.pop("bundle_url")
+    told["udf"].pop("url")
+    return msgspec.json.encode({**told, **more})
+
+
+def _checked(invocation: Invocation, claims: Claims) -> UdfRef:
+    if (claims.task_id, claims.attempt) != (invocation.task_id, invocation.attempt):
+        raise Forbidden("the token is another attempt's", where="/capability_token")
+    if invocation.udf is None:
+        raise InvalidRequest("the task has no code to run", where="/udf")
+    return invocation.udf
