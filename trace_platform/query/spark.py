@@ -46,13 +46,22 @@ class OwnSpark:
         self._kept = kept
         self._spark: SparkSession | None = None
         self._sessions: Sessions | None = None
-        self._starting = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._starting: asyncio.Task[Sessions] | None = None
 
     async def sessions(self) -> Sessions:
-        """Of a JVM that runs, which may have to be started first."""
+        """Of a JVM that runs, which may have to be started first.
+
+        The start is nobody's own: who asked first may hang up, and those who asked with him still get what was begun.
+        """
         if self._sessions is not None and not self.lost():
             return self._sessions
-        async with self._starting:
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._started())
+        return await asyncio.shield(self._starting)
+
+    async def _started(self) -> Sessions:
+        async with self._turn:
             if self._sessions is None or self.lost():
                 await self._begin()
             assert self._sessions is not None  # noqa: S101 - made above
@@ -62,7 +71,7 @@ class OwnSpark:
         return self._spark is None or not is_alive(self._spark)
 
     async def give_up(self) -> None:
-        async with self._starting:
+        async with self._turn:
             await self._end()
 
     async def warm_later(self, seconds: float) -> None:
@@ -71,6 +80,8 @@ class OwnSpark:
             await self.sessions()
 
     async def close(self) -> None:
+        if self._starting is not None:  # what is being started cannot be stopped before it is there
+            await asyncio.wait({self._starting})
         await self.give_up()
 
     async def _begin(self) -> None:

@@ -1,0 +1,41 @@
+"""The Query service's Spark is started once for all who wait for it, also if the first of them hangs up. 10 s."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark_session import shared_session
+from trace_platform.query.spark import OwnSpark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_who_hangs_up_while_spark_starts_takes_it_from_nobody() -> None:
+    begun, go_on, starts = threading.Event(), threading.Event(), 0
+    session = shared_session()
+
+    def start() -> SparkSession:
+        nonlocal starts
+        starts += 1
+        begun.set()
+        assert go_on.wait(60)
+        return session
+
+    spark = OwnSpark(start, kept=1)
+    first = asyncio.create_task(spark.sessions())
+    await asyncio.to_thread(begun.wait, 60)
+    second = asyncio.create_task(spark.sessions())
+    first.cancel()
+    await asyncio.wait({first})
+    third = asyncio.create_task(spark.sessions())
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await second is await third
+    assert starts == 1
