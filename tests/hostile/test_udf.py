@@ -336,7 +336,7 @@ async def test_a_request_in_a_request_is_not_passed_on(rig: Rig) -> None:
     assert not [text for text in answer.body if "200 OK" in text or '"keys"' in text], answer.body
 
 
-async def test_a_fork_bomb_ends_with_its_sandbox(either: Rig) -> None:
+async def test_a_fork_bomb_ends_with_its_sandbox(rig: Rig) -> None:
     bomb = """
         import os
         def handler(event, context):
@@ -346,9 +346,9 @@ async def test_a_fork_bomb_ends_with_its_sandbox(either: Rig) -> None:
                 except OSError:
                     pass
         """
-    answer = await either.run(either.python(bomb), timeout_seconds=2)
+    answer = await rig.run(rig.python(bomb), timeout_seconds=2)
     assert answer.failed
-    await works(either)
+    await works(rig)
 
 
 async def test_it_gets_no_more_processes_than_it_may_have(rig: Rig) -> None:
