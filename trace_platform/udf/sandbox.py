@@ -132,7 +132,8 @@ def runs(pid: int) -> bool:
 
 def family(first: int) -> list[int]:
     """A process and all that descend from it, up to a bound. In a sandbox orphans become the first one's."""
-    found, look = [], [first]
+    found: list[int] = []
+    look = [first]
     while look and len(found) < MOST_COUNTED:
         pid = look.pop()
         found.append(pid)
