@@ -44,7 +44,8 @@ async def test_a_function_writes_and_reads_at_s3_with_keys_minted_for_its_token(
                     door = os.environ["TRACE_OBJECTS_URL"] + "/"
                     ours = door + {name!r}
                     return [*(ask(ours, "PUT", body, token)[0] for body in (b"one", b"one", b"two")),
-                            ask(ours, "GET", None, token), ask(door + {theirs.bucket + "/" + theirs.key!r}, "GET", None, token)[0]]
+                            ask(ours, "GET", None, token),
+                            ask(door + {theirs.bucket + "/" + theirs.key!r}, "GET", None, token)[0]]
                 """
             )
             answer = await rig.run(udf, claimed)
