@@ -30,7 +30,7 @@ from trace_platform.lite.guard import members_of
 from trace_platform.lite.postgres import RunningServer
 
 TRACE = [sys.executable, "-m", "trace_platform"]
-LIGHT = "worker,sink,query,scheduler,delivery"
+LIGHT = "worker,sink,query,scheduler,delivery,runner"
 
 
 class System:
@@ -242,7 +242,18 @@ def test_status_shows_every_process_to_people_and_programs(system: System) -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["postgres-state", "postgres-data", "dispatcher", "query", "sink", "gateway", "scheduler", "delivery", "worker"],
+    [
+        "postgres-state",
+        "postgres-data",
+        "dispatcher",
+        "query",
+        "sink",
+        "gateway",
+        "scheduler",
+        "delivery",
+        "runner",
+        "worker",
+    ],
 )
 def test_a_child_killed_with_9_comes_back_and_everything_answers(system: System, name: str) -> None:
     before = system.processes()[name]["pid"]
@@ -326,7 +337,7 @@ def read_all(terminal: int, shown: list[bytes]) -> None:
 
 
 def test_when_up_is_killed_nothing_survives_and_the_data_is_still_there(folder: Path) -> None:
-    system = System(folder, "--without", "sink,query,scheduler,delivery")  # with the worker: its JVM must go too
+    system = System(folder, "--without", "sink,query,scheduler,delivery,runner")  # with the worker: its JVM must go too
     system.start()
     me, families = system.me(), system.pids()
     system.stop(signal.SIGKILL)

@@ -32,6 +32,7 @@ from trace_platform.udf.bubblewrap import Walls, build_walls
 from trace_platform.udf.invoke import Functions
 from trace_platform.udf.object_stores import Stores
 from trace_platform.udf.process import PATH, runner_door, running
+from trace_platform.wiring import session_objects
 
 INVOKE_TOKEN = "what the Dispatcher shows"
 SECONDS = 60
@@ -43,7 +44,7 @@ jobs:
   - name: think
     operator: hands
     runtime: ecs_udf
-    timeout_seconds: 600s
+    timeout_seconds: 2000s
     heartbeat_timeout_seconds: 3600s
     inputs: [{from: {job: ask}}]
     outputs: [{dataset: alert_events}]
@@ -170,11 +171,21 @@ def invocation(claimed: Claimed, udf: UdfRef, **more: Any) -> Invocation:
 
 
 @asynccontextmanager
-async def rigged(dsns: Mapping[str, str], folder: Path, walls: Walls | None = None, **udf: Any) -> AsyncIterator[Rig]:
-    async with walking(dsns["state"], dsns["queue"], folder) as walk, _shelf() as shelf:
+async def rigged(
+    dsns: Mapping[str, str],
+    folder: Path,
+    walls: Walls | None = None,
+    s3: Mapping[str, Any] | None = None,
+    **udf: Any,
+) -> AsyncIterator[Rig]:
+    """`s3`: what a walk needs to have its objects there, in place of a disk."""
+    async with walking(dsns["state"], dsns["queue"], folder, **(s3 or {})) as walk, _shelf() as shelf:
         await deployed_and_active(walk.control, walk.org, DAG)
         settings = settings_for(walk, folder, **udf)
-        stores = Stores(settings, walk.control.objects, walk.tasks, lambda _: walk.control.objects)
+        if s3 is not None:  # no keys of its own: only those that are minted for a task
+            bare = s3["places"].model_copy(update={"access_key_id": None, "secret_access_key": None})
+            settings = settings.model_copy(update={"objects": bare})
+        stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
         context = ssl.create_default_context(cafile=walk.ca)
         async with (
             running(settings, walls or build_walls(), walk.dispatcher, walk.tasks, stores) as functions,

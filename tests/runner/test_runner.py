@@ -38,7 +38,7 @@ async def test_a_python_function_is_run_with_its_task(rig: Rig) -> None:
     assert answer.status == 200, answer
     assert not answer.failed, answer.body
     assert answer.body["task"] == str(claimed.task.task_id)
-    assert 0 < answer.body["left"] <= 600_000
+    assert 0 < answer.body["left"] <= 2_000_000
     UUID(answer.body["request"])
 
 

@@ -127,10 +127,10 @@ class Cell:
         if self._sandbox is None or not self._sandbox.alive:
             return None
         used, most = self._sandbox.usage(), self._around.settings
-        if used.memory_bytes > most.memory_mb * MIB and self._own_memory(used) > most.memory_mb * MIB:
-            return f"it used more than {most.memory_mb} MiB of memory"
         if used.threads > most.processes + 2:  # where the kernel does not count for us
             return f"it had more than {most.processes} processes"
+        if used.memory_bytes > most.memory_mb * MIB and self._own_memory(used) > most.memory_mb * MIB:
+            return f"it used more than {most.memory_mb} MiB of memory"
         return None
 
     def _own_memory(self, used: Usage) -> int:

@@ -32,6 +32,7 @@ class Listener:
         self._handle = handle
         self._connections = connections
         self._pace = pace
+        self._open = 0
         self._http = web.Server(
             self._answer, handler_cancellation=True, access_log=None, keepalive_timeout=KEEP_SECONDS
         )
@@ -49,7 +50,14 @@ class Listener:
         await self._http.shutdown(timeout=0)
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        return self._http() if len(self._http.connections) < self._connections else _HangUp()
+        """Counted when it is accepted, not when it is served: many may be accepted at once."""
+        if self._open >= self._connections:
+            return _HangUp()
+        self._open += 1
+        return _Counted(self._http(), self._gone)
+
+    def _gone(self) -> None:
+        self._open -= 1
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         await self._pace.wait()
@@ -67,6 +75,25 @@ class Listener:
 class _HangUp(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+class _Counted(asyncio.Protocol):
+    """Another protocol, of which we are told when it is over."""
+
+    def __init__(self, inner: asyncio.Protocol, gone: Callable[[], None]) -> None:
+        self._inner = inner
+        self._gone = gone
+        self.data_received = inner.data_received  # type: ignore[method-assign] # no step between on the busy path
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone()
+        self._inner.connection_lost(exc)
 
 
 class Pace:
