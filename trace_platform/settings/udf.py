@@ -49,5 +49,5 @@ class UdfSettings(Group):
         16, "Connections of one sandbox to each of its doors at once.", unit="count", ge=1, le=1024
     )
     requests_per_second: float = setting(
-        100.0, "Requests of one sandbox to each of its doors; more of them wait.", unit="count/s", gt=0
+        100.0, "Requests of one sandbox to each door but the Runtime API; more of them wait.", unit="count/s", gt=0
     )

@@ -22,7 +22,7 @@ from trace_platform.settings import UdfSettings
 from trace_platform.udf.bridge import Bridge
 from trace_platform.udf.bubblewrap import Walls
 from trace_platform.udf.furnish import Code
-from trace_platform.udf.listen import Handle, Listener, listen
+from trace_platform.udf.listen import Handle, Listener, Pace, listen
 from trace_platform.udf.object_door import ObjectDoor, StoreFor
 from trace_platform.udf.runtime_api import Ended, FunctionError, RuntimeApi
 from trace_platform.udf.sandbox import Sandbox, Usage, start
@@ -189,9 +189,9 @@ class Cell:
 
     async def _listen(self, door: str, handle: Handle) -> Listener:
         most = self._around.settings
-        return await listen(
-            self._folder / door, handle, connections=most.connections, per_second=most.requests_per_second
-        )
+        # The Runtime API is not slowed down: what is said there out of turn ends the sandbox.
+        pace = None if door == "runtime" else Pace(most.requests_per_second)
+        return await listen(self._folder / door, handle, connections=most.connections, pace=pace)
 
     async def _until_waits(self, seconds: float) -> FunctionError | None:
         waits, died = asyncio.create_task(self._api.waits.wait()), asyncio.create_task(self._until_died())
