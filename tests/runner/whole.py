@@ -144,9 +144,10 @@ class Whole:
         except psycopg.errors.UndefinedTable:
             return []
 
-    async def lines(self, task: UUID) -> list[str]:
-        sql = "SELECT text FROM task_logs WHERE task_id = $1 ORDER BY attempt, n"
-        return [row["text"] for row in await self.walk.control.pool.fetch(sql, task)]
+    async def lines(self, task: UUID) -> list[tuple[str, str]]:
+        """Level and text."""
+        sql = "SELECT level::text, text FROM task_logs WHERE task_id = $1 ORDER BY attempt, n"
+        return [(row["level"], row["text"]) for row in await self.walk.control.pool.fetch(sql, task)]
 
 
 def bundle(code: str) -> bytes:

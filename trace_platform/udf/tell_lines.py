@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -22,6 +23,14 @@ log = structlog.get_logger()
 
 CHUNK: Final = 65536
 LINE_CHARS: Final = 8_000
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: Final[Mapping[str, Level]] = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARNING": "warning",
+    "ERROR": "error",
+    "CRITICAL": "error",
+}
 AT_ONCE: Final = 500
 SOON_SECONDS: Final = 0.25
 SLOWLY_SECONDS: Final = 0.02
@@ -57,7 +66,8 @@ class Lines:
         self._lines_left -= 1
         self._bytes_left -= len(line)
         text = line[: LINE_CHARS * 4].decode(errors="replace").replace("\0", "\ufffd")[:LINE_CHARS]
-        self._waiting.append(LogLine(at=datetime.now(UTC), text=text))
+        level, text = _level(text)
+        self._waiting.append(LogLine(at=datetime.now(UTC), text=text, level=level))
         if self._soon is None or self._soon.done():
             self._soon = asyncio.create_task(self._tell_soon())
 
@@ -100,6 +110,13 @@ class Lines:
         else:
             self._deaf = answer.full
             self._told += len(batch)
+
+
+def _level(text: str) -> tuple[Level, str]:
+    """What the SDK's logger and most others put before a line; a line without it is as good as any."""
+    word, _, rest = text.partition(" ")
+    found = LEVELS.get(word.rstrip(":"))
+    return ("info", text) if found is None else (found, rest)
 
 
 class Output:
