@@ -227,6 +227,37 @@ async def test_while_nobody_runs_functions_no_attempt_is_used_up_and_one_at_a_ti
         await run(done)
 
 
+async def test_a_long_function_that_runs_again_after_an_outage_holds_up_nobody(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_functions, "PROBE_SECONDS", 0.05)
+    chain, there, gate = await fan_out(control, 4), False, asyncio.Event()
+
+    async def act(told: Invocation) -> Invoked:
+        if not there:
+            return Invoked("the runner does not answer", started=False)
+        if (told.scope.cursor or 0) == 0:
+            await gate.wait()
+        return await host.complete(told)
+
+    async with calling(control, act) as (host, run):
+
+        async def tried() -> bool:
+            await Reaper(control).once()
+            return len(host.asked) >= 2
+
+        await run(tried)
+        there = True
+
+        async def others_done() -> bool:
+            await Reaper(control).once()
+            return sorted(await statuses(control, chain)) == ["Completed"] * 3 + ["Running"]
+
+        await run(others_done)
+        gate.set()
+        await run(lambda: all_are(control, chain, "Completed", 4))
+
+
 async def test_an_attempt_that_is_over_is_called_off(control: Control) -> None:
     chain = await fan_out(control, 1)
 

@@ -49,6 +49,8 @@ RENEW_SECONDS: Final = 5.0
 """How often the leases of what runs are kept, all in one statement: an attempt that is over is ended within it."""
 AWAY_SECONDS: Final = (0.5, 10.0)
 """How long to wait after nobody was there to run a function, from the first time to the longest."""
+PROBE_SECONDS: Final = 3.0
+"""Nobody there is said sooner than this: a function that has run for so long has somebody who runs it."""
 AGAIN_SECONDS: Final = 1.0
 ENDLESS_SECONDS: Final = 24 * 3600.0
 """For a task without a time limit of its own."""
@@ -77,8 +79,8 @@ class CallFunctions:
     _renewed: float = 0.0
     _away: float = 0.0
     _wait: float = AWAY_SECONDS[0]
-    _probe: bool = False
-    """Whether one runs alone, to see whether somebody is there again."""
+    _probing: float | None = None
+    """Since when one runs alone, to see whether somebody is there again."""
 
     def line_up(self, tasks: Mapping[UUID, int]) -> None:
         """Their promises are kept when they are claimed. A promise that waits long is taken again, and is in line."""
@@ -87,12 +89,15 @@ class CallFunctions:
 
     async def once(self) -> int:
         await self._renew()
+        if self._probing is not None and time.monotonic() - self._probing >= PROBE_SECONDS:
+            self._somebody_there()
         return await self._begin()
 
     async def next_due(self) -> float | None:
         now = time.monotonic()
         due = [self._renewed + RENEW_SECONDS] if self._calls else []
         due += [self._away] if self._line and self._away > now else []
+        due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:
@@ -108,10 +113,10 @@ class CallFunctions:
         if not self._line or self._away > time.monotonic():
             return 0
         room = max(0, self.most - len(self._calls))
-        tasks = list(self._line)[: room if not self._away else min(room, 0 if self._probe else 1)]
+        tasks = list(self._line)[: room if not self._away else min(room, 1 if self._probing is None else 0)]
         if not tasks:
             return 0
-        self._probe = bool(self._away)
+        self._probing = time.monotonic() if self._away else None
         worker = f"function of {self.control.replica}"
         answers = await claim_tasks(self.control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
         crash_point("call_functions.claimed")
@@ -159,12 +164,12 @@ class CallFunctions:
                 return
 
     async def _settle_once(self, call: Call, ended: Invoked) -> None:
-        self._probe = False
+        self._probing = None
         if not ended.started:
             self._nobody_there(ended.error or "no reason was given")
             await self._put_back(call.claimed, f"nothing has run: {ended.error}")
             return
-        self._away, self._wait = 0.0, AWAY_SECONDS[0]
+        self._somebody_there()
         claimed = call.claimed
         sql = queries("claim")["status_of_attempt"]
         args = claimed.task.task_id, claimed.attempt, claimed.lease_token
@@ -198,6 +203,9 @@ class CallFunctions:
         log.warning("nobody runs functions", because=error, again_in_seconds=self._wait)
         self._away = time.monotonic() + self._wait
         self._wait = min(2 * self._wait, AWAY_SECONDS[1])
+
+    def _somebody_there(self) -> None:
+        self._away, self._wait, self._probing = 0.0, AWAY_SECONDS[0], None
 
     async def _renew(self) -> None:
         """Keeps the leases of what runs. Whose attempt is over, for whatever reason, is called off."""
