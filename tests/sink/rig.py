@@ -133,6 +133,24 @@ class Rig:
         )
         return Producer(self, await self._claimed((org or self.walk.org).id))
 
+    async def producers(self, count: int, jobs: Sequence[str]) -> list[Producer]:
+        """So many claimed tasks of each of these jobs, each with its own token and folder."""
+        control, org = self.walk.control, self.walk.org.id
+        for cursor in range(count):
+            await trigger(control, org, "watch", "ask", cursor=cursor, request_id=uuid4())
+        return await self.claim_all(count * len(jobs), jobs)
+
+    async def claim_all(self, count: int, jobs: Sequence[str]) -> list[Producer]:
+        """When so many tasks of these jobs wait, all of them."""
+        waiting = (
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE t.status = 'Queued' AND t.woken_at IS NOT NULL AND j.name = ANY ($1) ORDER BY t.id"
+        )
+        await self.until(f"SELECT count(*) = $2 FROM ({waiting}) AS w", list(jobs), count)  # noqa: S608
+        found = [row["id"] for row in await self.fetch(waiting, list(jobs))]
+        answers = [await self.walk.dispatcher.claim(task, "a producer") for task in found]
+        return [Producer(self, answer) for answer in answers if isinstance(answer, Claimed)]
+
     async def claim(self) -> Producer:
         return Producer(self, await self._claimed(self.walk.org.id))
 

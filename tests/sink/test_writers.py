@@ -3,46 +3,100 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from tests.dispatcher.support import an_org
-from tests.sink.rig import Rig, alert, lines
+from tests.sink.rig import ALERTS, Producer, Rig, alert, lines
 from trace_platform.dispatcher.list_dead_batches import list_dead_batches
 from trace_platform.dispatcher.loops.clear_batches import ClearBatches
 from trace_platform.dispatcher.replay_batch import replay_batch
-from trace_platform.errors import Conflict, NotFound
+from trace_platform.errors import Conflict, LeaseLost, NotFound
 from trace_platform.user_contracts import DeadBatchQuery
 
 pytestmark = pytest.mark.anyio
 
-PRODUCERS = 100
+DETECTORS = ("detect", "detect_more")
+TASKS_OF_EACH = 50
+PRODUCERS = len(DETECTORS) * TASKS_OF_EACH
+AT_ONCE = 8
+"""Calls at once: there is one door, and a call that waits too long is given up."""
+RETRIED = 10
+"""Of them, so many fail after they published, and a second attempt sends it all again."""
+TWO_DETECTORS = ALERTS.replace(
+    "  - name: after\n",
+    """  - name: detect_more
+    operator: pull
+    runtime: ecs_platform
+    inputs: [{from: {job: ask}}]
+    outputs: [{dataset: alert_events}]
+  - name: after
+""",
+)
 
 
-async def test_a_hundred_producers_with_the_same_keys_leave_one_row_for_each(rig: Rig) -> None:
-    await rig.deploy()
-    producer = await rig.producer()  # one attempt stands for a hundred writers: batches of one key from each
+async def test_a_hundred_producing_tasks_with_overlapping_keys_leave_one_row_for_each_key(rig: Rig) -> None:
+    await rig.deploy(TWO_DETECTORS)
+    first = await rig.producers(TASKS_OF_EACH, DETECTORS)
+    assert len({one.claimed.capability_token for one in first}) == len({one.folder for one in first}) == PRODUCERS
+    number_of = {one.claimed.task.task_id: number for number, one in enumerate(first)}
+    sent: dict[UUID, int] = {}
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def produce(producer: Producer) -> None:
+        number = number_of[producer.claimed.task.task_id]
+        rows = [alert(key, block_number=number) for key in (f"own {number:03}", f"shared {number % 10}")]
+        where = str(producer.put(lines([*rows, alert("same")])))
+        async with turns:
+            publish = await producer.hand_over(where)
+            assert await producer.hand_over(where) == publish, "a repeated call is answered as the first"
+        sent[publish] = number
+
     async with rig.sinking(), rig.sinking():
-
-        async def produce(number: int) -> UUID:
-            own, shared = alert(f"own {number:03}", block_number=number), alert("shared", block_number=number)
-            return await producer.publish([own, shared, alert("same")])
-
-        published = await asyncio.gather(*(produce(number) for number in range(PRODUCERS)))
-        assert await rig.settled() == {"Committed": PRODUCERS}
+        await asyncio.gather(*map(produce, first))
+        second = await _second_attempts(rig, first[:RETRIED])
+        await asyncio.gather(*map(produce, second))
+        with pytest.raises(LeaseLost):
+            await first[0].publish([alert("late")])
+        assert await rig.settled() == {"Committed": PRODUCERS + RETRIED}
     rows = {row["dedupe_key"]: row for row in await rig.rows()}
-    assert len(rows) == PRODUCERS + 2
-    assert rows["own 042"]["publish_id"] == published[42]
+    assert set(rows) == {"same", *(f"shared {n}" for n in range(10)), *(f"own {n:03}" for n in range(PRODUCERS))}
+    assert {rows[f"own {number:03}"]["producer_task_id"]: number for number in range(PRODUCERS)} == number_of
     seqs = {row["publish_id"]: row["seq"] for row in rig.data("SELECT * FROM trace_meta.applied_batches")}
-    assert len(set(seqs.values())) == PRODUCERS
-    last = max(published, key=lambda one: seqs[one])
-    assert rows["shared"]["publish_id"] == last, "of one key, the batch that was applied last counts"
-    events = await rig.fetch("SELECT cursor_value FROM events WHERE origin = 'sink' ORDER BY commit_number")
+    for n in range(10):
+        last = max((one for one, number in sent.items() if number % 10 == n), key=seqs.__getitem__)
+        assert rows[f"shared {n}"]["block_number"] == sent[last], "of one key, the batch that was applied last counts"
+    await _assert_each_is_told_once(rig, first[0].dataset, {one: seqs[one] for one in sent})
+
+
+async def _second_attempts(rig: Rig, failed: Sequence[Producer]) -> list[Producer]:
+    for one in failed:
+        await one.complete("Failed", error_message="as planned")
+    await rig.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
+    rig.walk.control.leases.ring()
+    second = await rig.claim_all(len(failed), DETECTORS)
+    assert {(one.claimed.task.task_id, one.claimed.attempt) for one in second} == {
+        (one.claimed.task.task_id, 2) for one in failed
+    }
+    return second
+
+
+async def _assert_each_is_told_once(rig: Rig, dataset: UUID, seqs: Mapping[UUID, int]) -> None:
+    """One settlement, one commit, one event and one task downstream for each publish, and nothing else."""
+    settled = await rig.fetch("SELECT id, seq FROM buffer_publishes")
+    assert {row["id"]: row["seq"] for row in settled} == dict(seqs)
+    commits = await rig.fetch("SELECT number, scope FROM commits WHERE dataset_uuid = $1 ORDER BY 1", dataset)
+    assert [row["number"] for row in commits] == list(range(1, len(seqs) + 1))
+    assert {row["scope"] for row in commits} == {f"publish:{one}" for one in seqs}
+    events = await rig.fetch("SELECT cursor_value FROM events WHERE origin = 'sink'")
     assert sorted(row["cursor_value"] for row in events) == sorted(seqs.values())
-    commits = await rig.fetch("SELECT number FROM commits WHERE dataset_uuid = $1 ORDER BY 1", producer.dataset)
-    assert [row["number"] for row in commits] == list(range(1, PRODUCERS + 1))
+    (after,) = await rig.fetch(
+        "SELECT count(*) AS n FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'after'"
+    )
+    assert after["n"] == len(seqs)
 
 
 async def test_a_second_attempt_that_sends_the_same_rows_adds_none(rig: Rig) -> None:
