@@ -34,3 +34,14 @@ def nothing(frames: Mapping[str, DataFrame], call: Call) -> Any:
 
 def broken(frames: Mapping[str, DataFrame], call: Call) -> Any:
     raise RuntimeError(f"cannot do {sorted(frames)} with {dict(call.args)}")
+
+
+def alerts(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    """For a buffered dataset: a row for each number, told apart by what the job says."""
+    return frames["n"].selectExpr(
+        f"concat('{call.args['prefix']}', block_number) AS dedupe_key",
+        "'python' AS severity",
+        "value AS block_number",
+        "CAST(value AS STRING) AS amount",
+        """concat('{"n": ', block_number, '}') AS payload""",
+    )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECONDS = 120
-LIMITS = BatchLimits(batch_bytes=1024 * 1024, line_bytes=4096)
+LIMITS = BatchLimits(batch_bytes=1024 * 1024, line_bytes=4096, unpacked_bytes=4 * 1024 * 1024)
 ALERTS = """
 name: watch
 jobs:

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_platform.domain.buffered import Column, Declaration
-from trace_platform.spark.check_batch import Fault, Limits, check_batch
+from trace_platform.spark.batch_fault import Fault
+from trace_platform.spark.check_batch import Limits, check_batch
 
 EVERY = Declaration(
     (
@@ -35,7 +36,7 @@ EVERY = Declaration(
     ),
     ("key",),
 )
-LIMITS = Limits(line_bytes=2_000)
+LIMITS = Limits(line_bytes=2_000, unpacked_bytes=1024 * 1024)
 JSONL = "application/jsonl"
 PARQUET = "application/vnd.apache.parquet"
 STREAM = "application/vnd.apache.arrow.stream"

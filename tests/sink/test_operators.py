@@ -1,4 +1,4 @@
-"""Operators of the workers on buffered datasets: SQL writes into one, others read what is new, or all, by `where`."""
+"""Operators of the workers on buffered datasets: SQL and Python write into one, others read it, by `where`."""
 
 from __future__ import annotations
 
@@ -85,3 +85,37 @@ async def test_sql_jobs_write_into_one_table_and_another_dag_reads_it_by_where(r
     news = sorted(new for new, _ in seen)
     assert news == [[], high], "each task is given what its own publish has set, as far as `where` lets it"
     assert high in [everything for _, everything in seen]
+
+
+FUNCTIONS = """
+name: watch
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: fetch, operator: numbers, inputs: [{from: {job: ask}}]}
+  - name: function
+    operator: python
+    inputs: [{from: {job: fetch}, name: n}]
+    outputs: [{dataset: alert_events}]
+    config: {function: "tests.operators.functions:alerts", args: {prefix: p}}
+""" + WRITERS[WRITERS.index("publish:") :]
+
+
+async def test_a_python_function_writes_into_a_table_and_again_adds_nothing(rig: Rig) -> None:
+    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    with operator("numbers", Numbers()):
+        await rig.deploy(FUNCTIONS)
+        async with rig.sinking(), working(worker):
+            for end in (3, 5):  # the second range holds the first
+                await trigger_range(rig, "ask", 0, end)
+                done = "SELECT count(*) = $1 FROM buffer_publishes WHERE status = 'Committed'"
+                await rig.until(done, 1 if end == 3 else 2)
+            await rig.walk.until("function", ["Completed", "Completed"])
+    rows = await rig.rows()
+    assert [
+        (row["dedupe_key"], row["severity"], row["block_number"], int(row["amount"]), row["payload"]) for row in rows
+    ] == [(f"p{n}", "python", n * 10, n * 10, {"n": n}) for n in range(6)]
+    tasks = {row["producer_task_id"]: row["publish_id"] for row in rows}
+    assert len(tasks) == 2, "rows that were there already are still those of the first task"
+    assert len({row["publish_id"] for row in rows[:4]}) == 1
+    assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 2

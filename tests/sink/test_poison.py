@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
 from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
+from tests.sink.test_bombs import parquet
 from trace_platform.domain.places import buffer_folder
 from trace_platform.ports import Outgoing
 
@@ -25,6 +27,12 @@ POISON: dict[str, tuple[bytes, dict[str, Any], int | None, str]] = {
     "too large": (lines([alert(f"p{n}") for n in range(40_000)]), {}, None, "bytes"),
     "content type": (b"x", {"content_type": "text/csv"}, None, "text/csv"),
     "no Parquet": (b"PAR1", {"content_type": "application/vnd.apache.parquet"}, None, "cannot be read"),
+    "a bomb": (
+        parquet(pa.table({"dedupe_key": [f"{n}" + "p" * 1024 * 1024 for n in range(8)], "severity": ["x"] * 8})),
+        {"content_type": "application/vnd.apache.parquet"},
+        None,
+        "unpacks to more than",
+    ),
     "another's org": (lines([alert("p1", org_id="00000000-0000-0000-0000-000000000001")]), {}, 1, "'org_id'"),
     # Only Postgres finds this: JSON has no largest number, jsonb has. It fails the merge of all at first.
     "beyond numbers": (b'{"dedupe_key":"p1","severity":"x","payload":{"a":1e999999}}', {}, None, "Postgres"),

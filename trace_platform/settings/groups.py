@@ -335,6 +335,13 @@ class SinkSettings(Group):
     line_bytes: int = setting(
         1024 * 1024, "A longer line of JSON is refused: a row is no document.", unit="bytes", ge=1024
     )
+    unpacked_bytes: int = setting(
+        256 * 1024 * 1024,
+        "A Parquet or Arrow batch that unpacks to more is refused, before it does: a small file may hold terabytes.",
+        unit="bytes",
+        ge=1024 * 1024,
+        le=1024 * 1024 * 1024,
+    )
     messages: int = setting(
         32, "Batches taken from the queue at once, and read in one Spark job.", ge=1, le=500, unit="count"
     )

@@ -41,4 +41,4 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
 
 
 def limits_of(told: SinkSettings) -> BatchLimits:
-    return BatchLimits(told.batch_bytes, told.line_bytes, told.tasks)
+    return BatchLimits(told.batch_bytes, told.line_bytes, told.unpacked_bytes, told.tasks)

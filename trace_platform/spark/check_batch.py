@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 
 from trace_platform.domain.buffered import Column, Declaration
 from trace_platform.domain.suggest import closest
+from trace_platform.spark.batch_fault import Fault
 from trace_platform.spark.buffered_types import decimal_text, digits, form_of, to_arrow
+from trace_platform.spark.unpack_batch import unpack_arrow, unpack_parquet
 
 JSON_LINES: Final = frozenset({"application/jsonl", "application/x-ndjson", "application/x-jsonlines"})
 PARQUET: Final = frozenset({"application/vnd.apache.parquet", "application/x-parquet"})
@@ -26,7 +28,6 @@ ARROW: Final = frozenset({"application/vnd.apache.arrow.stream", "application/vn
 CONTENT_TYPES: Final = JSON_LINES | PARQUET | ARROW
 NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """A NUL character in JSON: no text of Postgres can hold it."""
-MAX_SAID: Final = 500
 TRUE: Final = pa.array([True])[0]
 
 
@@ -55,18 +56,11 @@ FITTING: Final = {
 """In which Arrow types a column of each type may come."""
 
 
-class Fault(Exception):
-    """Why a batch is refused; `line` counts from 1: lines of JSON, rows of anything else."""
-
-    def __init__(self, reason: str, line: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason[:MAX_SAID]
-        self.line = line
-
-
 @dataclass(frozen=True)
 class Limits:
     line_bytes: int
+    unpacked_bytes: int
+    """Of Parquet and Arrow, whatever their bytes are when packed."""
 
 
 def check_batch(body: bytes, content_type: str, declaration: Declaration, limits: Limits) -> pa.Table:
@@ -78,7 +72,7 @@ def check_batch(body: bytes, content_type: str, declaration: Declaration, limits
     if kind in JSON_LINES:
         table, lines = _from_lines(body, declaration, limits)
     else:
-        table = _from_columns(_open(body, kind), declaration)
+        table = _from_columns(_open(body, kind, declaration, limits), declaration)
         lines = range(1, table.num_rows + 1)
     return _each_key_once(table, declaration, lines)
 
@@ -186,16 +180,18 @@ def _said(wrong: Exception, declaration: Declaration) -> str:
     return f"column {name!r}: {said}" if name else f"not a JSON object of this dataset: {said}"
 
 
-def _open(body: bytes, kind: str) -> pa.Table:
-    import pyarrow.parquet as pq
+def _open(body: bytes, kind: str, declaration: Declaration, limits: Limits) -> pa.Table:
+    def check(schema: pa.Schema) -> pa.Table:
+        return _from_columns(schema.empty_table(), declaration)
 
     try:
         if kind in PARQUET:
-            return pq.read_table(pa.BufferReader(body))
-        opened = pa.ipc.open_stream if kind.endswith("stream") else pa.ipc.open_file
-        return opened(pa.BufferReader(body)).read_all()
+            return unpack_parquet(body, limits.unpacked_bytes, check)
+        return unpack_arrow(body, kind, limits.unpacked_bytes, check)
     except (pa.ArrowException, OSError, ValueError) as wrong:
-        raise Fault(f"the batch cannot be read as {kind}: {str(wrong).splitlines()[0]}") from None
+        raise Fault(
+            f"the batch cannot be read as {kind}: {(str(wrong) or type(wrong).__name__).splitlines()[0]}"
+        ) from None
 
 
 def _from_columns(table: pa.Table, declaration: Declaration) -> pa.Table:
@@ -236,7 +232,7 @@ def _fits(kind: str, given: pa.DataType) -> bool:
 def _checked(column: Column, given: pa.ChunkedArray) -> pa.ChunkedArray:
     kind, form = column.type, form_of(column.type)
     if kind in {"json", "uint256"} or kind.startswith("decimal"):
-        return pa.chunked_array([_text_column(column, given)])
+        return _text_column(column, given)
     try:
         made = given.cast(form.arrow)
     except pa.ArrowInvalid as wrong:
@@ -246,9 +242,18 @@ def _checked(column: Column, given: pa.ChunkedArray) -> pa.ChunkedArray:
     return made
 
 
-def _text_column(column: Column, given: pa.ChunkedArray) -> pa.Array:
+def _text_column(column: Column, given: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Chunk by chunk: as Python objects all values together would be many times as large."""
+    line, chunks = 1, []
+    for chunk in given.chunks:
+        chunks.append(_text_chunk(column, chunk, line))
+        line += len(chunk)
+    return pa.chunked_array(chunks, pa.string())
+
+
+def _text_chunk(column: Column, given: pa.Array, first: int) -> pa.Array:
     values = []
-    for line, value in enumerate(given.to_pylist(), start=1):
+    for line, value in enumerate(given.to_pylist(), start=first):
         try:
             values.append(None if value is None else _as_text(column.type, value))
         except (ValueError, msgspec.DecodeError, ArithmeticError) as wrong:

@@ -16,8 +16,9 @@ from trace_platform.domain.buffered import Declaration
 from trace_platform.domain.objects import ObjectName
 from trace_platform.errors import BadInput, NotFound, TraceError
 from trace_platform.ports import ObjectStore
+from trace_platform.spark.batch_fault import MAX_SAID, Fault
 from trace_platform.spark.buffered_types import staged_column
-from trace_platform.spark.check_batch import MAX_SAID, Fault, Limits, check_batch
+from trace_platform.spark.check_batch import Limits, check_batch
 from trace_platform.spark.postgres_sql import Column
 from trace_platform.spark.secret_dsn import SecretDsn
 from trace_platform.spark.stage_rows import TRY
@@ -59,6 +60,7 @@ class Batch:
 class BatchLimits:
     batch_bytes: int
     line_bytes: int
+    unpacked_bytes: int = 256 * 1024 * 1024
     tasks: int = 4
     """Spark tasks at most: small batches share one."""
 
@@ -114,7 +116,8 @@ def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limi
     nothing = {"rows": 0, "bytes": 0}
     try:
         body = _read(objects, batch.name, limits)
-        rows = check_batch(body, batch.content_type, batch.declaration, Limits(limits.line_bytes))
+        strict = Limits(limits.line_bytes, limits.unpacked_bytes)
+        rows = check_batch(body, batch.content_type, batch.declaration, strict)
         _refuse_other_count(batch, rows)
         _copy(dsn, batch, rows, tried)
     except Fault as fault:

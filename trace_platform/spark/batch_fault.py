@@ -1,0 +1,16 @@
+"""Why a batch is refused."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_SAID: Final = 500
+
+
+class Fault(Exception):
+    """Why a batch is refused; `line` counts from 1: lines of JSON, rows of anything else."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason[:MAX_SAID]
+        self.line = line
