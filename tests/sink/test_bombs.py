@@ -154,7 +154,8 @@ def test_offsets_that_lead_out_of_the_file_are_refused_and_not_followed() -> Non
 
 def _varint(value: int, size: int = 0) -> bytes:
     """As Thrift writes a positive number, in at least so many bytes."""
-    left, made = value * 2, []
+    left = value * 2
+    made: list[int] = []
     while left >= 128 or len(made) + 1 < size:
         made.append(left & 0x7F | 0x80)
         left >>= 7

@@ -16,7 +16,7 @@ import asyncpg
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import ObjectName
-from trace_platform.domain.places import buffer_folder
+from trace_platform.domain.places import buffer_folder, repaired_name
 from trace_platform.errors import Conflict, NotFound, ObjectExists
 from trace_platform.store.queries import queries
 from trace_platform.user_contracts import ReplayAnswer
@@ -41,7 +41,7 @@ async def replay_batch(control: Control, org_id: UUID, publish_id: UUID, batch: 
 
 async def _put(control: Control, row: asyncpg.Record, batch: bytes) -> ObjectName:
     folder = buffer_folder(control.places.scratch_bucket, row["dataset_uuid"], row["task_id"], row["attempt"])
-    name = folder.object(f"repaired-{row['id']}-{hashlib.sha256(batch).hexdigest()}")
+    name = folder.object(repaired_name(row["id"], hashlib.sha256(batch).hexdigest()))
     with suppress(ObjectExists):
         await asyncio.to_thread(control.objects.put, name, batch)
     return name

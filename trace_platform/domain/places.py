@@ -46,3 +46,8 @@ def scratch_folder(bucket: str, org: UUID, task: UUID, attempt: int) -> Folder:
 def buffer_folder(bucket: str, dataset: UUID, task: UUID, attempt: int) -> Folder:
     """Batches that the sink is to take."""
     return Folder(bucket, ("buffers", str(dataset), str(task), str(attempt)))
+
+
+def repaired_name(publish: UUID, digest: str) -> str:
+    """What a repaired batch is called, in the folder of the attempt that published the first one."""
+    return f"repaired-{publish}-{digest}"

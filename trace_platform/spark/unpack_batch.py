@@ -130,6 +130,6 @@ def _is_view(given: pa.DataType) -> bool:
 def _width(given: pa.DataType) -> int:
     """Of a value of a fixed size, also where it is empty; others have what they have."""
     try:
-        return max(1, given.bit_width // 8)
+        return max(1, int(given.bit_width) // 8)
     except ValueError:
         return 1

@@ -1,14 +1,16 @@
 """Files that no commit names are removed: those of attempts that failed, were lost, or were old news.
 
 An attempt writes into folders of its own. Some time after it ended, when nobody can be writing there any more, what a
-commit names stays and the rest goes, all of its scratch too. Attempts are looked at once, in the order in which they
-began. A file of a former commit stays: readers may have pinned it.
+commit names stays and the rest goes, all of its scratch too, and batches that it never published. Attempts are looked
+at once, in the order in which they began. A file of a former commit stays: readers may have pinned it. A batch that was
+published stays: `clear_batches` removes it when its rows are in, and nobody one that is dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import asyncpg
@@ -16,7 +18,8 @@ import asyncpg
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.places import scratch_folder
+from trace_platform.domain.places import buffer_folder, repaired_name, scratch_folder
+from trace_platform.errors import InvalidRequest
 from trace_platform.markers import MARKER, attempt_folder
 from trace_platform.ports import ObjectStore
 from trace_platform.store.queries import queries
@@ -57,7 +60,24 @@ class Janitor:
         folders = list(_folders(rows, self._control.places.scratch_bucket))
         found = await connection.fetch(queries("janitor")["named_files"], [str(folder) for folder in folders])
         named = {Folder.parse(row["location"]).object(row["name"]) for row in found}
-        await asyncio.to_thread(_remove, self._control.objects, folders, named)
+        published = await self._published(connection, [row for row in rows if row["buffers"]])
+        named |= {name for row in published for name in _batches(row)}
+        # One that a person is just putting there has no row yet that names it.
+        repaired = tuple(repaired_name(row["id"], "") for row in published)
+        await asyncio.to_thread(_remove, self._control.objects, folders, named, repaired)
+
+    async def _published(
+        self, connection: asyncpg.pool.PoolConnectionProxy, rows: Sequence[asyncpg.Record]
+    ) -> Sequence[asyncpg.Record]:
+        attempts = [row["task_id"] for row in rows], [row["attempt"] for row in rows]
+        return await connection.fetch(queries("janitor")["published_batches"], *attempts) if rows else ()
+
+
+def _batches(row: asyncpg.Record) -> Iterator[ObjectName]:
+    for uri in (row["batch_uri"], row["repaired_uri"]):
+        with suppress(InvalidRequest):
+            if uri:
+                yield ObjectName.parse(uri)
 
 
 def _settled(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
@@ -70,13 +90,17 @@ def _folders(rows: Sequence[asyncpg.Record], scratch_bucket: str) -> Iterator[Fo
     for row in rows:
         if row["ended"]:
             yield scratch_folder(scratch_bucket, row["org_id"], row["task_id"], row["attempt"])
+            for dataset in row["buffers"] or ():
+                yield buffer_folder(scratch_bucket, dataset, row["task_id"], row["attempt"])
         for location in row["locations"] or ():
             yield attempt_folder(location, row["task_id"], row["attempt"])
 
 
-def _remove(objects: ObjectStore, folders: Sequence[Folder], named: set[ObjectName]) -> None:
+def _remove(
+    objects: ObjectStore, folders: Sequence[Folder], named: set[ObjectName], beginnings: tuple[str, ...]
+) -> None:
     for folder in folders:
         there = [stored.name for stored in objects.objects(folder)]
-        kept = {name for name in there if name in named}
+        kept = {name for name in there if name in named or name.name.startswith(beginnings)}
         # Where something counts, the marker that says so stays with it.
         objects.delete([name for name in there if name not in kept and not (kept and name.name == MARKER)])

@@ -7,8 +7,9 @@ INSERT INTO janitor_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
 
 -- name: begun_since
--- The first attempts that began after the mark, in their order, with where their job writes files; `settled` says
--- whether nobody can be writing there any more. A source writes no files, and never ends; `ended` says so of it.
+-- The first attempts that began after the mark, in their order, with where their job writes files and the datasets that
+-- it writes batches for; `settled` says whether nobody can be writing there any more. A source writes no files, and never
+-- ends; `ended` says so of it.
 WITH begun AS MATERIALIZED (
     SELECT a.task_id, a.attempt, a.started_at, a.ended_at IS NOT NULL AS ended, t.org_id, t.job_id,
            a.ended_at < now() - $2::interval OR t.timeout_seconds IS NULL AS settled
@@ -19,15 +20,17 @@ WITH begun AS MATERIALIZED (
              FETCH FIRST $3 ROWS WITH TIES) a
       JOIN tasks t ON t.id = a.task_id
 ), writing AS (
-    SELECT j.id, array_agg(v.storage_location) AS locations
+    SELECT j.id,
+           array_agg(v.storage_location) FILTER (WHERE v.storage_location LIKE 's3://%') AS locations,
+           array_agg(v.dataset_uuid) FILTER (WHERE v.storage_location LIKE 'postgres\_table:buffered.%') AS buffers
       FROM jobs j
       JOIN dag_version_datasets served
         ON served.dag_version_id = j.dag_version_id AND served.dataset_uuid = ANY (j.output_datasets)
       JOIN dataset_versions v ON v.id = served.dataset_version
-     WHERE j.id IN (SELECT job_id FROM begun) AND v.storage_location LIKE 's3://%'
+     WHERE j.id IN (SELECT job_id FROM begun)
      GROUP BY j.id
 )
-SELECT b.task_id, b.attempt, b.started_at, b.settled, b.ended, b.org_id, w.locations
+SELECT b.task_id, b.attempt, b.started_at, b.settled, b.ended, b.org_id, w.locations, w.buffers
   FROM begun b
   LEFT JOIN writing w ON w.id = b.job_id
  ORDER BY b.started_at;
@@ -37,6 +40,13 @@ SELECT b.task_id, b.attempt, b.started_at, b.settled, b.ended, b.org_id, w.locat
 SELECT p.location, f ->> 'name' AS name
   FROM partition_versions p, jsonb_array_elements(p.files) AS f
  WHERE p.location = ANY ($1::text[]) AND p.files_removed_at IS NULL;
+
+-- name: published_batches
+-- The batches that these attempts have published, but for those that were removed; their repaired ones too.
+SELECT p.id, p.batch_uri, p.repaired_uri
+  FROM unnest($1::uuid[], $2::int[]) AS a (task_id, attempt)
+  JOIN buffer_publishes p ON p.task_id = a.task_id AND p.attempt = a.attempt
+ WHERE p.removed_at IS NULL;
 
 -- name: set_mark
 -- Attempts that began until then were looked at.
