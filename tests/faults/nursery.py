@@ -7,6 +7,7 @@ and sink have no Spark session, and that pauses are shorter (they are beats, and
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import json
 import os
@@ -14,14 +15,16 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
+from tests.spark_session import a_session
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.contracts import Claimed, CompleteRequest, Invocation, TaskPayload
 from trace_platform.delivery import process as delivery_process
@@ -73,7 +76,13 @@ def _live(asked: dict[str, Any]) -> None:
         hurried = settings.dispatcher.model_copy(update={"beat_seconds": 0.25})
         settings = settings.model_copy(update={"dispatcher": hurried})
         faults = Faults(**asked["faults"]) if asked["faults"] else None
-        make = {"dispatcher": _dispatcher, "worker": _worker, "sink": _sink, "delivery": _delivery}[asked["role"]]
+        make = {
+            "dispatcher": _dispatcher,
+            "worker": _worker,
+            "sink": _sink,
+            "spark_sink": _spark_sink,
+            "delivery": _delivery,
+        }[asked["role"]]
         code = run_process(asked["role"], settings, make(faults, asked["hold"]))
     finally:
         os._exit(code)
@@ -155,17 +164,30 @@ def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awai
 
 def _sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
     del hold
+    return _sinking(faults, lambda _: _Here())
 
+
+def _spark_sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    del hold
+    return _sinking(faults, lambda home: _lasting.enter_context(a_session(home)))
+
+
+def _sinking(faults: Faults | None, start: Callable[[Path], Any]) -> Callable[[Process], Awaitable[None]]:
     async def run(process: Process) -> None:
         settings = process.settings
         dsn = required(settings.data.dsn, "data.dsn")
         async with open_queue(settings) as queue, dispatcher_client(settings) as dispatcher:
-            writer = Writer(lambda: cast("Any", _Here()), make_objects(settings), dsn, limits_of(settings.sink))
+            spark = await asyncio.to_thread(start, settings.home)
+            writer = Writer(lambda: spark, make_objects(settings), dsn, limits_of(settings.sink))
             writer.sweep()
             process.ready("drains")
             await drain.Sink(disturbed(queue, faults), BUFFER_QUEUE, dispatcher, writer).drain(process.stop)
 
     return run
+
+
+_lasting = ExitStack()
+"""What lasts as long as its process: a session that nobody refers to ends."""
 
 
 def _delivery(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:

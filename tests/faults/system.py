@@ -155,13 +155,16 @@ class System:
         }
         return self._start("worker", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
 
-    def sink(self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
+    def sink(
+        self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", role: str = "sink"
+    ) -> Child:
+        """`spark_sink`, as a role, has a Spark session of its own; `sink` does in its process what Spark would do."""
         more = {
             "data": {"dsn": data_dsn},
             "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
             "identity": {"worker_token": WORKER_TOKEN},
         }
-        return self._start("sink", more, {"point": point, "nth": nth, "how": how}, None)
+        return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
 
     def delivery(
         self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **told: Any

@@ -1,7 +1,7 @@
 """The sink and its Dispatcher die at every commit and side effect: every row is there once, every event told once.
 
-Real processes, killed by SIGKILL; only Spark is not there (`tests/faults/nursery.py`): what it would run is run in the
-sink's own process, so that a chain of them takes seconds.
+Real processes, killed by SIGKILL; but for one test Spark is not there (`tests/faults/nursery.py`): what it would run is
+run in the sink's own process, so that a chain of them takes seconds.
 """
 
 from __future__ import annotations
@@ -171,6 +171,30 @@ async def test_a_dispatcher_dies_while_it_settles_replays_or_clears_and_nothing_
             system.dispatcher()
         await _drained(system)
     await _assert_kept(system, data_db, producing)
+
+
+async def test_a_sink_with_its_own_spark_dies_between_staging_and_merge_and_the_next_one_finishes(
+    system: System, data_db: str
+) -> None:
+    async with calling(system) as caller:
+        system.dispatcher()
+        producing = Producing(system, caller)
+        await producing.begin()
+        for _ in range(7):
+            await producing.publish()
+        await dies_at(system.sink(data_db, point="sink.staged", role="spark_sink"), "sink.staged")
+        with psycopg.connect(data_db) as data:
+            assert data.execute(STAGED).fetchone() == (1, 0), "rows wait, and none is in the table"
+        await system.elapse(leases=False)
+        system.sink(data_db)  # a second session would cost as much again, and show nothing more
+        await _drained(system)
+    await _assert_kept(system, data_db, producing)
+
+
+STAGED = """
+SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'staging'::regnamespace AND relkind = 'r'),
+       (SELECT count(*) FROM trace_meta.applied_batches)
+"""
 
 
 class _producing:  # noqa: N801 - a verb
