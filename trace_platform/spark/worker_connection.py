@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -14,6 +15,9 @@ from trace_platform.spark.secret_dsn import SecretDsn
 
 OURS: Final = ("22", "23", "42")
 """Classes of SQL states that say that a value or a statement was wrong, and not that the server was away."""
+_TURN: Final = threading.Lock()
+"""The driver counts a database's connections without a lock of its own: two threads that open and close at once can
+make it lose count, and from then on it refuses every connection."""
 
 
 @contextmanager
@@ -21,13 +25,20 @@ def open_session(dsn: SecretDsn) -> Iterator[Any]:
     from adbc_driver_manager import AdbcConnection
     from adbc_driver_manager.dbapi import Connection
 
-    database = _database(dsn.reveal())
-    with Connection(_Kept(), AdbcConnection(database)) as connection:  # type: ignore[arg-type]
+    with _TURN:
+        connection = Connection(_Kept(), AdbcConnection(_database(dsn.reveal())))  # type: ignore[arg-type]
+    try:
         # Literals rely on the first; by the second, timestamps do not depend on the server's place.
         run(connection, "SET standard_conforming_strings = on")
         run(connection, "SET timezone = 'UTC'")
         connection.commit()
         yield connection
+    finally:
+        with _TURN:
+            try:
+                connection.close()
+            except driver_error():  # all was said before; whoever comes next begins with a database that can count
+                _database.cache_clear()
 
 
 @lru_cache(maxsize=8)

@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import structlog
+
 from trace_platform.capability.claims import Claims
 from trace_platform.capability.verifier import Verifier
-from trace_platform.contracts import CompleteAnswer, CompleteItem, CompleteOutcome
+from trace_platform.contracts import CompleteAnswer, CompleteItem, CompleteOutcome, CompleteRequest
 from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.auth import judged
+from trace_platform.dispatcher.names import fields
 from trace_platform.errors import TraceError, Unavailable
+from trace_platform.observe.logs import is_debugging, speaking_of
+from trace_platform.store.jobs import Job
+
+log = structlog.get_logger()
 
 COMPLETE: Final = "POST /v1/task/complete"
 """The right that each needs."""
 
 
 async def complete_several(
-    complete: Completer, verifier: Verifier, items: Sequence[CompleteItem]
+    control: Control, complete: Completer, verifier: Verifier, items: Sequence[CompleteItem]
 ) -> list[CompleteOutcome]:
     found = [await _judged(verifier, item) for item in items]
+    jobs = [control.names.of(item.completion.task_id) for item in items] if is_debugging() else []
     good = [(item.completion, claims) for item, claims in zip(items, found, strict=True) if isinstance(claims, Claims)]
     answers = iter(await complete.several(good) if good else ())
-    return [_outcome(next(answers) if isinstance(one, Claims) else one) for one in found]
+    outcomes = [_outcome(next(answers) if isinstance(one, Claims) else one) for one in found]
+    for item, job, outcome in zip(items, jobs, outcomes, strict=True) if jobs else ():
+        _say(item.completion, job, outcome)
+    return outcomes
 
 
 async def _judged(verifier: Verifier, item: CompleteItem) -> Claims | TraceError:
@@ -32,6 +44,13 @@ async def _judged(verifier: Verifier, item: CompleteItem) -> Claims | TraceError
         raise
     except TraceError as refusal:
         return refusal
+
+
+def _say(request: CompleteRequest, job: Job | None, outcome: CompleteOutcome) -> None:
+    """Each with its own subject: a request about many is nobody's."""
+    if job is not None and outcome.answer is not None:
+        with speaking_of(**fields(job, request.task_id, request.attempt)):
+            log.debug("completed", status=outcome.answer.status)
 
 
 def _outcome(answer: CompleteAnswer | BaseException) -> CompleteOutcome:

@@ -65,7 +65,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
 
     async def completions(request: Request) -> Response:
         items = (await read(request, CompleteBatchRequest)).items
-        outcomes = await complete_several(complete, verifier, items)
+        outcomes = await complete_several(control, complete, verifier, items)
         crash_point("complete_batch.after_commit")
         return json_response(CompleteBatchAnswer(outcomes=outcomes))
 
