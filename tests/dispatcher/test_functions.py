@@ -7,9 +7,10 @@ server that answers as Lambda's Invoke call does.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,27 @@ async def test_a_dispatcher_that_stops_ends_its_functions_and_puts_their_tasks_b
         "SELECT max_attempts - attempt AS left, next_retry_at FROM tasks WHERE status = 'Failed'"
     )
     assert all(row["left"] == 3 and row["next_retry_at"] for row in left)
+
+
+async def test_functions_of_a_process_that_is_no_more_are_put_back_at_once(control: Control) -> None:
+    chain = await deploy_chain(control)
+    gone, alive, elsewhere = [(await claimed(control, await a_task(control, chain)))[0] for _ in range(3)]
+    pids = {gone.task.task_id: 2**22 + 1, alive.task.task_id: os.getppid()}
+    for task, pid in pids.items():
+        await control.pool.execute("UPDATE tasks SET worker_id = $2 WHERE id = $1", task, f"function of here:{pid}")
+    away = "UPDATE tasks SET worker_id = 'function of there:4194305' WHERE id = $1"
+    await control.pool.execute(away, elsewhere.task.task_id)
+    functions = CallFunctions(replace(control, replica="here:1"), Host(control, None), 1)
+    assert await functions.put_back_orphans() == 1
+    sql = "SELECT status::text, max_attempts, next_retry_at FROM tasks WHERE id = $1"
+    row = await control.pool.fetchrow(sql, gone.task.task_id)
+    assert row is not None
+    assert (row["status"], row["max_attempts"]) == ("Failed", 4)
+    assert row["next_retry_at"] is not None
+    for one in (alive, elsewhere):
+        assert (
+            await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", one.task.task_id) == "Running"
+        )
 
 
 async def test_a_promise_that_is_taken_again_while_its_task_waits_makes_no_second_call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -13,11 +14,14 @@ from psycopg.conninfo import make_conninfo
 from tests.query.house import Given
 from tests.spark.hot_support import chain, hot_table, rows_of
 from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.buffered import Column, Declaration
 from trace_platform.domain.sql_gate import check_sql
-from trace_platform.errors import Unavailable
+from trace_platform.errors import InvalidSql, Unavailable
 from trace_platform.query.engine import Engine
 from trace_platform.query.question import Asker, Question, Relation
 from trace_platform.settings import QuerySettings
+from trace_platform.spark.buffered_tables import BufferedTable
+from trace_platform.spark.buffered_tables import ensure as make_buffered
 from trace_platform.spark.hot_tables import HotTable, ensure
 from trace_platform.spark.hot_writer import rewrite
 
@@ -38,9 +42,11 @@ def reader(data_db: str) -> str:
         role = sql.Identifier(name)
         admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(role))
         admin.execute(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(role))
-        admin.execute(sql.SQL("GRANT USAGE ON SCHEMA hot, trace_meta TO {}").format(role))
+        admin.execute(sql.SQL("GRANT USAGE ON SCHEMA hot, buffered, trace_meta TO {}").format(role))
         admin.execute(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA trace_meta TO {}").format(role))
-        admin.execute(sql.SQL("ALTER DEFAULT PRIVILEGES IN SCHEMA hot GRANT SELECT ON TABLES TO {}").format(role))
+        for schema in (sql.SQL("hot"), sql.SQL("buffered")):
+            made = sql.SQL("ALTER DEFAULT PRIVILEGES IN SCHEMA {} GRANT SELECT ON TABLES TO {}")
+            admin.execute(made.format(schema, role))
         database = sql.Identifier(admin.info.dbname)
         admin.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(database, role))
     return make_conninfo(data_db, user=name, password="x")
@@ -77,3 +83,32 @@ async def test_a_hot_table_is_read_by_the_role_that_only_reads_and_for_its_own_o
     with psycopg.connect(data_db) as admin:
         held = admin.execute("SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'").fetchone()
     assert held == (0,), "no snapshot is held when the answer is there"
+
+
+async def test_a_buffered_dataset_is_read_by_that_role_with_its_own_columns_and_for_its_own_organisation_alone(
+    data_db: str, reader: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    declared = Declaration(
+        (Column("k", "text", nullable=False), Column("content", "bigint", nullable=True)), ("k",), ()
+    )
+    ours, theirs = (BufferedTable(uuid4(), uuid4(), uuid4(), declared) for _ in range(2))
+    with psycopg.connect(data_db, autocommit=True) as admin:
+        for table in (ours, theirs):
+            make_buffered(admin, table)
+            for org, key, content in ((table.org_id, "a", 5), (table.org_id, "b", 6), (uuid4(), "a", 1000)):
+                row = sql.SQL(
+                    "INSERT INTO {} (org_id, producer_task_id, producer_attempt, publish_id, publish_seq, updated_at,"
+                    " k, content) VALUES (%s, gen_random_uuid(), 1, gen_random_uuid(), 1, now(), %s, %s)"
+                )
+                admin.execute(row.format(table.identifier), (org, key, content))
+    engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    live = Relation("live", ours.dataset_uuid, ours.dataset_version, 0, hot=True, cold=None)
+    asked = Question(uuid4(), Asker(ours.org_id, ("user", uuid4())), check_sql(SUM, {"live"}), {"live": live}, 100, 240)
+    found: Any = (await engine.ask(asked)).table
+    assert found.to_pylist() == [{"n": 2, "s": 11}]
+    stranger = replace(asked, asker=Asker(theirs.org_id, ("user", uuid4())))
+    with pytest.raises(Unavailable, match="nothing has been written"):
+        await engine.ask(stranger)
+    hidden = replace(asked, id=uuid4(), checked=check_sql("SELECT org_id FROM live", {"live"}))
+    with pytest.raises(InvalidSql):
+        await engine.ask(hidden)

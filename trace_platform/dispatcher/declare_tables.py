@@ -6,31 +6,15 @@ serve again, and its writers leave them empty.
 
 from __future__ import annotations
 
-from typing import Final
-
 import asyncpg
 import msgspec
 
-from trace_platform.domain.buffered import Declaration, from_json, refusals, to_json, widened
+from trace_platform.domain.buffered import SPARK_TYPES, Declaration, from_json, refusals, to_json, widened
 from trace_platform.domain.dag import BufferedDataset, Dag, declared_ids, generation_ids
 from trace_platform.domain.ids import DatasetId, OrgId
 from trace_platform.errors import Conflict
 from trace_platform.markers import ColumnEntry, hash_of_schema
 from trace_platform.store.queries import queries
-
-SPARK_TYPES: Final = {
-    "boolean": "boolean",
-    "integer": "int",
-    "bigint": "bigint",
-    "double": "double",
-    "text": "string",
-    "bytes": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-    "json": "string",
-    "uint256": "string",
-}
-"""As readers are told; a decimal is called as it is."""
 
 
 async def declare_tables(connection: asyncpg.pool.PoolConnectionProxy, org: OrgId, dag: Dag) -> None:

@@ -98,6 +98,7 @@ async def dispatching(
         stack.push_async_callback(stopped, rotation)
         functions = CallFunctions(control, invoker, settings.dispatcher.functions) if invoker else None
         if functions is not None:
+            await functions.put_back_orphans()
             stack.push_async_callback(functions.stop)
         for loop in loops(control, settings, functions):
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))

@@ -35,6 +35,21 @@ MOST_COLUMNS: Final = 200
 MOST_INDEXES: Final = 16
 
 
+SPARK_TYPES: Final = {
+    "boolean": "boolean",
+    "integer": "int",
+    "bigint": "bigint",
+    "double": "double",
+    "text": "string",
+    "bytes": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "json": "string",
+    "uint256": "string",
+}
+"""As readers are told; a decimal is called as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str

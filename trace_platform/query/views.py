@@ -96,7 +96,7 @@ def _hot_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, 
 
     table = registered(moment.connection, org, relation.dataset_version)
     if table is None:
-        raise _nothing_yet(relation)
+        return _buffered_frame(prepared, relation, store, org, moment)
     if table.number_column is None:
         schema = spark_schema(table.schema)
         return read_postgres(prepared.spark, store.dsn, f"hot.{table.name}", schema, snapshot=moment.name)
@@ -106,6 +106,15 @@ def _hot_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, 
         return read_hot(prepared.spark, store.dsn, view)
     _, files = _kept(prepared, cold, store)
     return read_seam(prepared.spark, store.dsn, view, files)
+
+
+def _buffered_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, moment: HeldSnapshot) -> DataFrame:
+    from trace_platform.spark.buffered_reader import declared_columns, read_buffered
+
+    columns = declared_columns(moment.connection, org, relation.dataset_version)
+    if columns is None:
+        raise _nothing_yet(relation)
+    return read_buffered(prepared.spark, store.dsn, relation.dataset_version, columns, org_id=org, snapshot=moment.name)
 
 
 def _nothing_yet(relation: Relation) -> Unavailable:

@@ -309,7 +309,10 @@ RUNTIMES: Mapping[str, RuntimeSettings] = {
     "dispatcher": RuntimeSettings(invoker="in_process"),
     "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform"),
     "ecs_udf": RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
-    "lambda": RuntimeSettings(invoker="function", untrusted=True),
+    # The Dispatcher keeps the leases of functions itself, every few seconds: one that dies is missed soon.
+    "lambda": RuntimeSettings(
+        invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10
+    ),
 }
 """Those that there are when nobody says otherwise. What is set changes or adds to them, field by field."""
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import psycopg
+
+from trace_platform.domain.buffered import SPARK_TYPES, from_json
 from trace_platform.domain.places import buffered_table
 from trace_platform.markers import ColumnEntry
 from trace_platform.spark.postgres_source import read_postgres
+from trace_platform.spark.statements import statements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def declared_columns(connection: psycopg.Connection[Any], org_id: UUID, generation: UUID) -> list[ColumnEntry] | None:
+    """Of an organisation's table, as Spark reads them; None if it has none such."""
+    asked = {"version": generation, "org": org_id}
+    row = connection.execute(statements("buffered")["declared"], asked).fetchone()
+    if row is None:
+        return None
+    columns = from_json(json.loads(row[0])).columns
+    return [ColumnEntry(name=one.name, type=SPARK_TYPES.get(one.type, one.type)) for one in columns]
 
 
 def read_buffered(
@@ -22,6 +37,7 @@ def read_buffered(
     *,
     org_id: UUID,
     publish_seq: int | None = None,
+    snapshot: str | None = None,
 ) -> DataFrame:
     """As the table is now: a row that was written again since is as it was written last, under that publish."""
     from pyspark.sql import functions as f
@@ -30,7 +46,7 @@ def read_buffered(
     told = ", ".join(f"`{column.name}` {column.type}" for column in columns)
     schema = st.StructType.fromDDL(f"{told}, org_id string, publish_seq bigint")
     assert isinstance(schema, st.StructType)  # noqa: S101 - several columns are one
-    rows = read_postgres(spark, dsn, buffered_table(generation), schema)
+    rows = read_postgres(spark, dsn, buffered_table(generation), schema, snapshot=snapshot)
     rows = rows.where(f.col("org_id") == str(org_id))
     if publish_seq is not None:
         rows = rows.where(f.col("publish_seq") == publish_seq)

@@ -9,10 +9,12 @@ one that fails, or returns without a report, has its attempt failed at once.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -54,6 +56,7 @@ PROBE_SECONDS: Final = 3.0
 AGAIN_SECONDS: Final = 1.0
 ENDLESS_SECONDS: Final = 24 * 3600.0
 """For a task without a time limit of its own."""
+WORKER: Final = "function of"
 SILENT: Final = "the function returned without completing its task"
 
 
@@ -87,6 +90,20 @@ class CallFunctions:
         self._line.update({task: promise for task, promise in tasks.items() if task not in self._calls})
         self.bell.ring()
 
+    async def put_back_orphans(self) -> int:
+        """At the start: functions that a process of this machine called which is no more. With it went its calls, and
+        with those the functions; nobody need wait for their leases to run out.
+        """
+        host = self.control.replica.rpartition(":")[0]
+        found = await self.control.pool.fetch(queries("lifecycle")["functions_of"], f"{WORKER} {host}:")
+        delay = timedelta(seconds=self._wait)
+        count = 0
+        for row in found:
+            if not _is_alive(row["worker_id"]):
+                args = row["id"], row["attempt"], row["lease_token"], "the Dispatcher that waited for it died", delay
+                count += int(await self.control.pool.fetchval(queries("lifecycle")["put_back"], *args))
+        return count
+
     async def once(self) -> int:
         await self._renew()
         if self._probing is not None and time.monotonic() - self._probing >= PROBE_SECONDS:
@@ -117,7 +134,7 @@ class CallFunctions:
         if not tasks:
             return 0
         self._probing = time.monotonic() if self._away else None
-        worker = f"function of {self.control.replica}"
+        worker = f"{WORKER} {self.control.replica}"
         answers = await claim_tasks(self.control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
         crash_point("call_functions.claimed")
         for claimed in answers:
@@ -234,6 +251,12 @@ def invocation(claimed: Claimed) -> bytes:
             bundle_url=task.udf.url if task.udf else None,
         )
     )
+
+
+def _is_alive(worker: str) -> bool:
+    """Whether the process that called it runs, and is not us: we have only just begun."""
+    pid = worker.rpartition(":")[2]
+    return pid.isdecimal() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
 def _beat(call: Call) -> Beat:

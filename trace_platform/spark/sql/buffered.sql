@@ -4,6 +4,10 @@
 -- What the table of a dataset has, if there is one; held until the end of the transaction.
 SELECT declaration::text FROM trace_meta.buffered_tables WHERE dataset_version = %(version)s FOR UPDATE;
 
+-- name: declared
+-- What the table of an organisation's dataset has, for who only reads.
+SELECT declaration::text FROM trace_meta.buffered_tables WHERE dataset_version = %(version)s AND org_id = %(org)s;
+
 -- name: lock_name
 -- Only one makes a table that is not there yet.
 SELECT pg_advisory_xact_lock(hashtextextended('trace buffered ' || %(version)s, 0));

@@ -49,6 +49,10 @@ WITH ended AS (
 )
 SELECT count(*) FROM ended;
 
+-- name: functions_of
+-- What runs as a function, called by any process of a machine.
+SELECT id, attempt, lease_token, worker_id FROM tasks WHERE status = 'Running' AND starts_with(worker_id, $1);
+
 -- name: retry_due
 -- Waiting retries whose time has come: the next attempt, without the old token, and its wake-up.
 WITH due AS (
