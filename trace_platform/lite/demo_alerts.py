@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trace_platform.chain.abi import ERC20_TRANSFER
-from trace_platform.chain.decode_logs import decode_logs
 from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.lite.demo_hook import Hook
@@ -13,6 +11,7 @@ from trace_platform.lite.demo_system import Running
 
 LEAST, CRITICAL = 10**19, 10**20
 """As `large_transfers/main.py` has them."""
+TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
 ALERTS = "SELECT dedupe_key, severity, block_number, tx_hash, payload FROM alert_events"
 
 
@@ -59,11 +58,13 @@ def _is_there(system: Running) -> bool:
 
 def large_transfers(chain: Chain, start: int, end: int) -> set[str]:
     """By their keys, counted on the chain itself."""
-    table = decode_logs(truth_table(chain, "logs", start, end), ERC20_TRANSFER).table
+    table = truth_table(chain, "logs", start, end)
     found, nth = set(), dict[bytes, int]()
     for row in table.sort_by([("block_number", "ascending"), ("log_index", "ascending")]).to_pylist():
+        if row["topic0"] != TRANSFER or row["topic3"] is not None:
+            continue
         tx = row["transaction_hash"]
         nth[tx] = nth.get(tx, 0) + 1
-        if int(row["value_decimal"]) >= LEAST:
+        if int.from_bytes(row["data"], "big") >= LEAST:
             found.add(f"{row['chain_id']}:0x{tx.hex()}:{nth[tx]}")
     return found
