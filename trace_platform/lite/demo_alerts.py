@@ -9,8 +9,8 @@ from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.lite.demo_hook import Hook
 from trace_platform.lite.demo_system import Running
 
-LEAST, CRITICAL = 10**19, 10**20
-"""As `large_transfers/main.py` has them."""
+LEAST = 10**18
+"""As `large_transfers/main.py` has it."""
 TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
 ALERTS = "SELECT dedupe_key, severity, block_number, tx_hash, payload FROM alert_events"
 

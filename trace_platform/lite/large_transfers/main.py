@@ -11,7 +11,7 @@ from typing import Any
 
 from trace_udf import Alert, Task, udf
 
-LARGE = {"least": 10**19, "critical": 10**20}
+LARGE = {"least": 10**18, "critical": 10**21}
 """Where the alert's parameters do not say."""
 TRANSFER = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """Topic of ERC-20's Transfer event. ERC-721's is the same, with a fourth topic."""
