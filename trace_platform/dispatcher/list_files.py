@@ -6,15 +6,14 @@ A task may also look at what it writes itself, as it is now: to compact, to alig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from trace_platform.capability.claims import Claims
-from trace_platform.contracts import FilesAnswer, FilesRequest, PartitionFiles
+from trace_platform.contracts import FilesAnswer, FilesRequest
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.partition_files import from_text, partition_files
 from trace_platform.dispatcher.require_lease import require_lease
 from trace_platform.domain.ranges import InvalidRange, Range, inclusive
 from trace_platform.errors import Forbidden, InvalidRequest, SnapshotTooOld
@@ -33,8 +32,8 @@ async def list_files(control: Control, request: FilesRequest, claims: Claims) ->
     return FilesAnswer(
         dataset_version=version,
         commit=commit,
-        columns=_json(head["columns"]) if head else None,
-        partitions=[_partition(row) for row in rows],
+        columns=from_text(head["columns"]) if head else None,
+        partitions=[partition_files(row) for row in rows],
     )
 
 
@@ -68,19 +67,3 @@ def _span(request: FilesRequest) -> Range | None:
         return inclusive(request.start, request.end)
     except InvalidRange as wrong:
         raise InvalidRequest(wrong.message, where="/start", hint=wrong.hint) from None
-
-
-def _partition(row: asyncpg.Record) -> PartitionFiles:
-    return PartitionFiles(
-        partition_key=row["partition_key"],
-        location=row["location"],
-        files=_json(row["files"]),
-        commit=row["valid_from"],
-        start=row["start"],
-        end=row["end"],
-        row_count=row["row_count"],
-    )
-
-
-def _json(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from trace_platform.contracts import PartitionFiles
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import refuse_removed
+from trace_platform.dispatcher.partition_files import from_text, partition_files
 from trace_platform.errors import InvalidRequest, LeaseLost, NotFound
 from trace_platform.query_contracts import ColdPart, Moment, Relation, RelationsAnswer, RelationsRequest
 from trace_platform.store.identity import User
@@ -81,7 +80,7 @@ async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], reques
             commit=row["commit"] if not row["hot"] else pin[1] if pin else 0,
             hot=row["hot"],
             cold=None if pin is None else parts[pin],
-            filters=_json(row.get("filters")),
+            filters=from_text(row.get("filters")),
         )
         for row, pin in zip(found, pins, strict=True)
     ]
@@ -121,29 +120,13 @@ async def _parts(pool: asyncpg.Pool, pins: Sequence[Pin], known: set[Pin]) -> di
         return parts
     sql, versions = queries("relations"), [version for version, _ in new]
     schemas = await pool.fetch(sql["columns_of"], versions)
-    columns = {row["dataset_version"]: _json(row["columns"]) for row in schemas}
+    columns = {row["dataset_version"]: from_text(row["columns"]) for row in schemas}
     listed: dict[Pin, list[PartitionFiles]] = {pin: [] for pin in new}
     for row in await pool.fetch(sql["files_of"], versions, [commit for _, commit in new]):
         pin = new[row["n"] - 1]
         refuse_removed([row], pin[1])
-        listed[pin].append(_partition(row))
+        listed[pin].append(partition_files(row))
     return parts | {
         pin: ColdPart(dataset_version=pin[0], commit=pin[1], columns=columns.get(pin[0]), partitions=partitions)
         for pin, partitions in listed.items()
     }
-
-
-def _partition(row: asyncpg.Record) -> PartitionFiles:
-    return PartitionFiles(
-        partition_key=row["partition_key"],
-        location=row["location"],
-        files=_json(row["files"]),
-        commit=row["valid_from"],
-        start=row["start"],
-        end=row["end"],
-        row_count=row["row_count"],
-    )
-
-
-def _json(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)
