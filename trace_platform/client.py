@@ -207,7 +207,7 @@ class TaskClient:
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
         """By itself, or with others that end in the same moment."""
         body = msgspec.json.encode(request)
-        if len(body) >= LARGE_BYTES:
+        if len(body) + len(token) >= LARGE_BYTES:
             return await self._complete_one(token, body)
         return await self._completions.report(CompleteItem(capability_token=token, completion=request))
 

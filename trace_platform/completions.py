@@ -14,8 +14,8 @@ from trace_platform.contracts import MAX_CLAIMS, CompleteAnswer, CompleteItem
 Send = Callable[[Sequence[CompleteItem]], Awaitable[Sequence[CompleteAnswer | Exception]]]
 AT_ONCE: Final = 2
 """Calls on their way: while one is answered, the next is written."""
-LARGE_BYTES: Final = 32 * 1024
-"""A completion of this size goes by itself: a call has room for many small ones."""
+LARGE_BYTES: Final = 8 * 1024
+"""A completion that has so many with its token goes by itself: as many as go together must fit into one body."""
 
 
 class Completions:

@@ -22,7 +22,8 @@ from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain
 from tests.dispatcher.support import control_for
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import TaskClient
-from trace_platform.contracts import MAX_BODY_BYTES, Claimed
+from trace_platform.completions import LARGE_BYTES
+from trace_platform.contracts import MAX_BODY_BYTES, MAX_CLAIMS, Claimed
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.process import dispatching
 from trace_platform.errors import Forbidden
@@ -144,6 +145,24 @@ async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its
     batches = re.search(r'route="/v1/task/complete-batch",status="200"[^}]*} (\d+)', calls)
     assert batches is not None
     assert int(batches[1]) <= 3
+
+
+async def test_the_largest_completions_that_go_together_fit_into_one_body(doors: Doors) -> None:
+    sizes = list[int]()
+
+    async def seen(request: httpx.Request) -> None:
+        sizes.append(int(request.headers["content-length"]))
+
+    doors.task.event_hooks["request"].append(seen)
+    claims = [msgspec.convert(await doors.claim(), Claimed) for _ in range(MAX_CLAIMS)]
+    state = {"note": "x" * (LARGE_BYTES - len(claims[0].capability_token) - 600)}
+    client = TaskClient(doors.task)
+    answers = await asyncio.gather(
+        *(client.complete(one.capability_token, completion(one, state=state)) for one in claims)
+    )
+    assert {one.status for one in answers} == {"Completed"}
+    assert len(sizes) < 10
+    assert MAX_BODY_BYTES / 2 < max(sizes) < MAX_BODY_BYTES
 
 
 def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict[str, Any]:
