@@ -5,10 +5,12 @@ Next: `route_event.py`, then the queue.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -25,11 +27,15 @@ from trace_platform.ports import Outgoing
 from trace_platform.store.queries import queries
 
 log = structlog.get_logger()
+A = TypeVar("A")
+B = TypeVar("B")
 
 BACKOFF = Backoff(1, 300)
 NOWHERE_DELAY = timedelta(minutes=1)
 """How soon to try again a task whose runtime the settings do not know: they may, after a restart."""
 BUFFER_QUEUE = "buffer"
+IN_A_ROW = 10 * BATCH
+"""So many events are routed before the other promises have their turn."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,7 @@ class Drain:
         self._next_due: float | None = None
 
     async def once(self) -> int:
-        events = await route(self._control, "route_event")
-        crash_point("drain_outbox.events_routed", when=events.handled)
-        await self._wake(events)
-        done = events.handled
+        done = await self._route_events()
         seen = await self._control.hot.fetchrow(queries("outbox")["look"])
         assert seen is not None  # noqa: S101 - a SELECT of scalars always has its row
         self._next_due = seen["next_due"]
@@ -78,6 +81,21 @@ class Drain:
     async def next_due(self) -> float | None:
         """As the last look found it: when it is asked, that look found nothing to do, so nothing has changed since."""
         return self._next_due
+
+    async def _route_events(self) -> int:
+        """Batch after batch while they are full: the wake-ups of one go out while the next is routed."""
+        routed = await self._route_batch()
+        done = routed.handled
+        while routed.handled == BATCH and done < IN_A_ROW:
+            routed, _ = await both(self._route_batch(), self._wake(routed))
+            done += routed.handled
+        await self._wake(routed)
+        return done
+
+    async def _route_batch(self) -> Routed:
+        events = await route(self._control, "route_event")
+        crash_point("drain_outbox.events_routed", when=events.handled)
+        return events
 
     async def _wake(self, routed: Routed) -> None:
         await self._keep([self._wake_up(one.promise, one.payload) for one in routed.wake_ups])
@@ -163,6 +181,15 @@ class Drain:
                 return Promise(promise, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:
                 return Promise(promise)
+
+
+async def both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
+    """At the same time; neither is left alone when the other fails."""
+    found = await asyncio.gather(one, other, return_exceptions=True)
+    for wrong in found:
+        if isinstance(wrong, BaseException):
+            raise wrong
+    return cast("tuple[A, B]", tuple(found))
 
 
 def _prepare(payload: str) -> bytes:

@@ -23,8 +23,9 @@ UPDATE outbox o
 RETURNING o.id, o.org_id, o.kind::text, o.attempts, o.payload::text;
 
 -- name: keep_promises
--- They were kept; unless somebody else has taken them since.
+-- They were kept; unless somebody else has taken them since. Need not be on disk to go on: kept again is harmless.
 UPDATE outbox SET status = 'Done', processed_at = now(), taken_by = NULL, taken_until = NULL
+  FROM set_config('synchronous_commit', 'off', true)
  WHERE id = ANY ($1::bigint[]) AND (status = 'Processing') IS TRUE AND taken_by = $2;
 
 -- name: put_off_promises

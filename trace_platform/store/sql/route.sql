@@ -79,7 +79,10 @@ WITH due AS (
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
        (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
-       (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads;
+       (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads,
+       -- Need not be on disk to go on: if the server loses it, the promises to route are there again, and whoever builds
+       -- on these tasks (a claim) waits for the disk, for what was written before as well.
+       set_config('synchronous_commit', 'off', true) AS at_leisure;
 
 -- name: route_invalidations
 -- As for events: one task per reader over exactly the range that no longer holds, and a row that says who did it.
