@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from tests.spark_session import end_shared
-from trace_platform.spark import class_archive
-from trace_platform.spark.class_archive import archive_for, make_archive
+from trace_platform.spark import archive_place, class_archive
+from trace_platform.spark.archive_place import archive_for
+from trace_platform.spark.class_archive import make_archive
 from trace_platform.spark.java import Java, find_java
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_wheels_java_gets_an_archive_that_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For real, with a training run cut short. The check inside fails if Java would not use what was made."""
     end_shared()
-    monkeypatch.setattr(class_archive, "warm", lambda _: None)
+    monkeypatch.setattr(class_archive, "train", lambda *_: None)
     cache = tmp_path / "a cache"
     java = find_java({"PATH": ""}, cache)
     assert archive_for(java, cache) is None
@@ -66,17 +67,17 @@ def test_one_that_cannot_be_made_leaves_a_note_and_is_not_tried_again(
 
 def test_another_java_or_spark_asks_for_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = Java(tmp_path, "17.0.1", "PATH", tmp_path)
-    places = {class_archive._place(java, tmp_path)}
-    places.add(class_archive._place(Java(tmp_path, "17.0.2", "PATH", tmp_path), tmp_path))
-    places.add(class_archive._place(Java(tmp_path, "17.0.1", "PATH", tmp_path / "other"), tmp_path))
-    monkeypatch.setattr(class_archive, "version", lambda _: "4.3.1")
-    places.add(class_archive._place(java, tmp_path))
+    places = {archive_place.place_of(java, tmp_path)}
+    places.add(archive_place.place_of(Java(tmp_path, "17.0.2", "PATH", tmp_path), tmp_path))
+    places.add(archive_place.place_of(Java(tmp_path, "17.0.1", "PATH", tmp_path / "other"), tmp_path))
+    monkeypatch.setattr(archive_place, "version", lambda _: "4.3.1")
+    places.add(archive_place.place_of(java, tmp_path))
     assert len(places) == 4
 
 
 def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = Java(tmp_path, "17.0.1", "PATH", runtime(tmp_path))
-    place = class_archive._place(java, tmp_path)
+    place = archive_place.place_of(java, tmp_path)
     place.parent.mkdir()
     (place.parent / "making-dead").mkdir()
     (place.parent / "making-dead" / "classes.jsa").touch()

@@ -105,7 +105,7 @@ class OwnSpark:
 
 def starter(settings: Settings) -> Callable[[], SparkSession]:
     """How this process starts its Spark. It is always one of its own: plans must be seen before they run."""
-    from trace_platform.spark.class_archive import archive_for
+    from trace_platform.spark.archive_place import archive_for
     from trace_platform.spark.configuration import SparkOptions
     from trace_platform.spark.java import find_java
 

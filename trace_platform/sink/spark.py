@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from trace_platform.settings import Settings
-from trace_platform.spark.class_archive import archive_for
+from trace_platform.spark.archive_place import archive_for
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.session import is_alive, start_session, stop_session, warm
@@ -66,6 +66,7 @@ def starter(settings: Settings) -> Callable[[], SparkSession]:
             driver_memory=settings.sink.driver_memory,
             shuffle_partitions=settings.spark.shuffle_partitions,
             class_archive=archive_for(java, cache) if java else None,
+            quick_compiler=True,  # rows are checked in Python and merged in Postgres
             conf=QUICK,
         )
         return start_session(options, java, os.environ)

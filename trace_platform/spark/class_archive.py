@@ -1,8 +1,7 @@
-"""Java's class-data archive for Spark: made once per machine, in a process of its own, and every start is quicker.
+"""Making Java's class-data archive for Spark (`archive_place.py` says what it is and where it lies).
 
-Most of a session's start is Java reading and checking some fifteen thousand classes. Java can keep them in one file,
-ready to be mapped. The file is made by a training run (`python -m trace_platform.spark.class_archive CACHE`): a session
-that is started, warmed and ended. It is written beside its place and renamed, so a half-made one is never used; Java
+The file is made by a training run (`python -m trace_platform.spark.class_archive [CACHE]`): a session that is started,
+used as our tasks use it, and ended. It is written beside its place and renamed, so a half-made one is never used; Java
 checks it against itself and against the jars, and starts without it when they differ. A run that fails leaves a note
 and is not tried again for the same Java and Spark.
 """
@@ -10,7 +9,6 @@ and is not tried again for the same Java and Spark.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -18,30 +16,31 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trace_platform.errors import TraceError
-from trace_platform.spark.configuration import SparkOptions, quoted, spark_home
+from trace_platform.spark.archive_place import class_path_of_spark, installed_cache, place_of
+from trace_platform.spark.configuration import SparkOptions, quoted
 from trace_platform.spark.java import Java, find_java
-from trace_platform.spark.launch import class_path
 from trace_platform.spark.session import start_session, stop_session, warm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 KEPT: Final = 2
 """Archives are large (150 MB); an older Java's is soon of no use."""
 DUMP_SECONDS: Final = 300
-
-
-def archive_for(java: Java, cache: Path) -> Path | None:
-    """The archive that fits this Java and this Spark, if it has been made."""
-    place = _place(java, cache)
-    return place if place.exists() else None
+TRAINING: Final = (
+    "SELECT kind, count(*) AS n, sum(v) AS v, max(text) AS t FROM rows WHERE id > 5 GROUP BY 1 ORDER BY 1",
+    "SELECT a.id, b.n FROM rows a JOIN (SELECT kind, count(*) AS n FROM rows GROUP BY 1) b ON a.kind = b.kind LIMIT 9",
+    "SELECT id, row_number() OVER (PARTITION BY kind ORDER BY id DESC) AS r FROM rows UNION ALL SELECT 1, 2",
+)
 
 
 def make_archive(java: Java, cache: Path, env: Mapping[str, str]) -> Path | None:
     """Make it unless it is there, or failed before. Takes a minute of one core: run it in a process of its own."""
-    place = _place(java, cache)
+    place = place_of(java, cache)
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # whoever waited finds it made
@@ -60,24 +59,6 @@ def make_archive(java: Java, cache: Path, env: Mapping[str, str]) -> Path | None
         return place
 
 
-def _place(java: Java, cache: Path) -> Path:
-    """Named by all that it depends on. Java checks more, but cannot ask for a new one."""
-    facts = (
-        str(java.runtime),
-        java.version,
-        version("pyspark"),
-        _class_path(),
-        (spark_home() / "jars").stat().st_mtime_ns,
-    )
-    return cache.absolute() / "classes" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.jsa"
-
-
-def _class_path() -> str:
-    """As Spark gives it (its logging first), in our order."""
-    jars = spark_home() / "jars"
-    return class_path(":".join([*map(str, jars.glob("slf4j-api-*.jar")), str(jars / "*")]))
-
-
 def _note(place: Path) -> Path:
     return place.with_suffix(".failed")
 
@@ -91,11 +72,12 @@ def _make(java: Java, place: Path, env: Mapping[str, str]) -> None:
             local_dir=Path(folder) / "spark",
             app_name="trace class archive",
             conf={"spark.driver.extraJavaOptions": " ".join(quoted(option) for option in asked)},
+            class_archive=fresh,  # which is not there yet: it starts without one
             killed_when_orphaned=True,
         )
         session = start_session(options, java, env)
         try:
-            warm(session)
+            train(session, Path(folder) / "rows")
         except BaseException:
             stop_session(session, 0)
             raise
@@ -105,10 +87,22 @@ def _make(java: Java, place: Path, env: Mapping[str, str]) -> None:
         fresh.replace(place)
 
 
+def train(session: SparkSession, folder: Path) -> None:
+    """What is used here is in the archive: files and SQL as tasks and questions have them."""
+    warm(session)
+    rows = session.range(1000).selectExpr(
+        "id", "id % 7 AS kind", "cast(id AS string) AS text", "cast(id AS decimal(38)) AS v"
+    )
+    rows.write.parquet(str(folder))
+    session.read.parquet(str(folder)).createOrReplaceTempView("rows")
+    for sql in TRAINING:
+        session.sql(sql).toArrow()
+
+
 def _try(java: Java, archive: Path) -> None:
     """Java starts without an archive that it cannot use, and says nothing; asked like this, it refuses to."""
     asked = ("-Xshare:on", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={archive}")
-    _run(java, *asked, "-cp", _class_path(), "-version")
+    _run(java, *asked, "-cp", class_path_of_spark(), "-version")
 
 
 def _base(java: Java, place: Path) -> list[str]:
@@ -145,9 +139,10 @@ def _remove_old(place: Path) -> None:
 
 
 def main() -> int:
-    """For a supervisor: low priority, one line to say how it went, never an error that matters to anybody."""
-    os.nice(19)
-    cache = Path(sys.argv[1])
+    """One line to say how it went, never an error that matters to anybody. Beside a running system: low priority."""
+    if len(sys.argv) > 1:
+        os.nice(19)
+    cache = Path(sys.argv[1]) if len(sys.argv) > 1 else installed_cache()
     made = make_archive(find_java(os.environ, cache), cache, os.environ)
     sys.stderr.write(f"class archive: {made}\n" if made else "class archive: none; Spark starts without it\n")
     return 0

@@ -66,6 +66,18 @@ FAIR_POOLS: Final = """\
 """
 
 
+QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1",)
+PATIENT_COMPILER: Final = (
+    # Java's second compiler begins with what has run ten times as often as it would by itself. What runs for every row
+    # gets there in a moment; the many things that a start does a few thousand times are left alone, and it is over
+    # with three quarters of the work.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+
+
 @dataclass(frozen=True)
 class SparkOptions:
     """What a process decides about its Spark; the rest is decided here."""
@@ -83,7 +95,10 @@ class SparkOptions:
     python: str = sys.executable
     """The Python of the workers; on a cluster, its path there."""
     class_archive: Path | None = None
-    """Made by `class_archive.py`; a quicker start. One that is missing or damaged is as good as none."""
+    """Made by `class_archive.py`; a quicker start. None: the installation's own, if it has one. One that is missing or
+    damaged is as good as none."""
+    quick_compiler: bool = False
+    """For a JVM that has little to do with rows: warm with half the work, and two to three times slower at them."""
     conf: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for the JVM and the Python workers, who do not inherit ours."""
@@ -136,6 +151,7 @@ def settings(options: SparkOptions, folder: Path) -> dict[str, str]:
         values["spark.sql.shuffle.partitions"] = str(partitions)
     if options.is_local:
         values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        values |= {"spark.python.daemon.module": "trace_platform.spark.worker_daemon"}  # elsewhere it may not be there
     values |= {**options.conf, **FIXED}
     more = options.conf.get("spark.driver.extraJavaOptions", "")
     values["spark.driver.extraJavaOptions"] = f"{_java_options(options, folder)} {more}".strip()
@@ -193,6 +209,7 @@ def _java_options(options: SparkOptions, folder: Path) -> str:
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
     ]
+    given += QUICK_COMPILER if options.quick_compiler else PATIENT_COMPILER
     if options.class_archive is not None and options.class_archive.exists():
         # Verified, so that a damaged one is left alone and not run: a tenth of a second for every class in it.
         given += ["-Xshare:auto", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={options.class_archive}"]

@@ -22,12 +22,13 @@ import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from trace_platform.errors import JavaMissing, SetupError
 from trace_platform.spark import configuration
+from trace_platform.spark.archive_place import archive_for, installed_cache
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import Java
 from trace_platform.spark.launch import end, launch
@@ -57,6 +58,8 @@ def start_session(options: SparkOptions, java: Java | None, env: Mapping[str, st
         return _connect(options)
     if java is None:
         raise JavaMissing("a Spark session in this process needs Java", where="spark.master", hint="run `trace doctor`")
+    if options.class_archive is None and options.is_local:
+        options = replace(options, class_archive=archive_for(java, installed_cache()))
     with _one_at_a_time:
         if _running:
             raise SetupError("this process has a Spark session already", hint="share it, or use its newSession()")

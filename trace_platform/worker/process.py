@@ -20,7 +20,7 @@ from trace_platform.operators.context import Resources
 from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import RpcPoolSettings, Settings
-from trace_platform.spark.class_archive import archive_for
+from trace_platform.spark.archive_place import archive_for, installed_cache
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.session import is_alive, start_session, stop_session, warm
@@ -131,10 +131,10 @@ async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[Sp
         driver_memory=settings.spark.driver_memory,
         shuffle_partitions=settings.spark.shuffle_partitions,
         python=str(settings.spark.python or sys.executable),
-        class_archive=archive_for(java, cache) if java else None,
+        class_archive=archive_for(java, cache, installed_cache()) if java else None,
     )
     session = await asyncio.to_thread(start_session, options, java, os.environ)
-    archive = asyncio.create_task(_archive_later(settings)) if java else None
+    archive = asyncio.create_task(_archive_later(settings)) if java and not options.class_archive else None
     try:
         report = await asyncio.to_thread(warm, session)
         where = settings.spark.remote or settings.spark.master
