@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -27,9 +28,12 @@ from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.claim_task import claim_tasks, claimer
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.forget import Forget
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.renew_lease import Beat, renewer
+from trace_platform.dispatcher.replicas import host_of, take_over
+from trace_platform.dispatcher.route_event import BATCH
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
 
 pytestmark = pytest.mark.anyio
@@ -355,6 +359,48 @@ async def test_what_a_dead_replica_had_taken_is_taken_again(control: Control) ->
     await drained(control)
     (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
     assert str(task).encode() in delivery.body
+
+
+async def test_more_events_than_fit_into_a_batch_are_routed_and_woken_in_one_go(control: Control) -> None:
+    chain = await deploy_chain(control)
+    many = 2 * BATCH + 3
+    await control.pool.execute(
+        "WITH told AS ("
+        " INSERT INTO events"
+        " (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope, cursor_value)"
+        " SELECT $1, 'manual', 'cursor', gen_random_uuid(), $2, $3, 'cursor:' || n, n"
+        " FROM generate_series(1, $4::int) n RETURNING id)"
+        " INSERT INTO outbox (org_id, kind, payload)"
+        " SELECT $1, 'route_event', jsonb_build_object('event_id', id) FROM told",
+        chain.org.id,
+        chain.datasets["first"],
+        chain.versions["first"],
+        many,
+    )
+    assert await Drain(control).once() == many
+    assert len(await tasks_of(control, chain, "second")) == many
+    assert (await control.queue.depth("tasks-ecs_platform")).ready == many
+    left = await control.pool.fetchval("SELECT count(*) FROM outbox WHERE status <> 'Done'")
+    assert left == 0
+
+
+async def test_what_a_process_of_this_machine_had_taken_need_not_wait_once_it_is_dead(control: Control) -> None:
+    chain = await deploy_chain(control)
+    tasks = [await a_task(control, chain) for _ in range(2)]
+    dead, alive, host = await asyncio.create_subprocess_exec("true"), os.getppid(), host_of(control.replica)
+    await dead.wait()
+    for task, taker in zip(tasks, (f"{host}:{dead.pid}", f"{host}:{alive}"), strict=True):
+        await control.pool.execute(
+            "INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)"
+            " VALUES ($1, 'enqueue_task', $2, 'Processing', $3, now() + interval '1 h', 1)",
+            chain.org.id,
+            {"task_id": str(task), "runtime": "ecs_platform"},
+            taker,
+        )
+    assert await take_over(control) == 1
+    await drained(control)
+    (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
+    assert str(tasks[0]).encode() in delivery.body
 
 
 def output(chain: Chain, job: str, start: int, end: int, schema: str | None = None) -> OutputBody:

@@ -59,7 +59,7 @@ def build_wheel(folder, settings=None, metadata=None):
     return "tiny_trace-1.0-py3-none-any.whl"
 build_editable = build_wheel
 """
-PHASES = ["new environment", "pip", "build tools", "packages", "trace itself", "compiling"]
+PHASES = ["new environment", "pip", "build tools", "packages", "trace itself", "compiling", "Spark's classes"]
 FULL_DISK = "def build_wheel(*_, **__):\n    with open('/dev/full', 'w') as file:\n        file.write('x')\n"
 
 

@@ -30,6 +30,7 @@ from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retain import Retain
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
+from trace_platform.dispatcher.replicas import take_over
 from trace_platform.dispatcher.runtimes import INVOKERS
 from trace_platform.doors import Door, open_doors
 from trace_platform.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
@@ -83,6 +84,7 @@ async def main(
             task_url=settings.endpoints.dispatcher_task or "",
         )
         await release_sources(control)
+        await take_over(control)
         async with dispatching(control, verifier, settings, invoker):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()

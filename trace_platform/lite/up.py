@@ -143,10 +143,11 @@ class _Up:
             issuer=public_pem(key),
             store=store,
         )
-        for stage in ([c for c in made if c.name == "dispatcher"], [c for c in made if c.name != "dispatcher"]):
-            await self._supervisor.start(stage)
-            if [child.name for child in stage] == ["dispatcher"]:
-                self._reached = _as_caller(settings, ports, tls, token)
+        self._reached = _as_caller(settings, ports, tls, token)
+        # Two stages, so that the Dispatcher is stopped last; but started together: who needs it waits for it, and
+        # Spark, which takes longest, need not.
+        stages = [c for c in made if c.name == "dispatcher"], [c for c in made if c.name != "dispatcher"]
+        await asyncio.gather(*(self._supervisor.start(stage) for stage in stages))
         self._tell_ready(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
 
     async def _databases(self, ports: Ports, worker_token: str) -> Dsns:

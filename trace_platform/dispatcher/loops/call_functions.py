@@ -9,12 +9,10 @@ one that fails, or returns without a report, has its attempt failed at once.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -38,6 +36,7 @@ from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.renew_lease import Beat, renew_leases
+from trace_platform.dispatcher.replicas import host_of, is_alive
 from trace_platform.errors import BadInput, Refused, Unavailable
 from trace_platform.observe.logs import speaking_of
 from trace_platform.observe.tracing import span
@@ -94,12 +93,12 @@ class CallFunctions:
         """At the start: functions that a process of this machine called which is no more. With it went its calls, and
         with those the functions; nobody need wait for their leases to run out.
         """
-        host = self.control.replica.rpartition(":")[0]
+        host = host_of(self.control.replica)
         found = await self.control.pool.fetch(queries("lifecycle")["functions_of"], f"{WORKER} {host}:")
         delay = timedelta(seconds=self._wait)
         count = 0
         for row in found:
-            if not _is_alive(row["worker_id"]):
+            if not is_alive(row["worker_id"]):
                 args = row["id"], row["attempt"], row["lease_token"], "the Dispatcher that waited for it died", delay
                 count += int(await self.control.pool.fetchval(queries("lifecycle")["put_back"], *args))
         return count
@@ -251,12 +250,6 @@ def invocation(claimed: Claimed) -> bytes:
             bundle_url=task.udf.url if task.udf else None,
         )
     )
-
-
-def _is_alive(worker: str) -> bool:
-    """Whether the process that called it runs, and is not us: we have only just begun."""
-    pid = worker.rpartition(":")[2]
-    return pid.isdecimal() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
 def _beat(call: Call) -> Beat:

@@ -22,6 +22,17 @@ UPDATE outbox o
  WHERE o.id = due.id
 RETURNING o.id, o.org_id, o.kind::text, o.attempts, o.payload::text;
 
+-- name: takers
+-- Which replicas of a machine have promises in their hands.
+SELECT DISTINCT taken_by FROM outbox WHERE status = 'Processing' AND starts_with(taken_by, $1);
+
+-- name: let_go
+-- What these replicas had taken, who are no more, is there to be taken again.
+WITH free AS (
+    UPDATE outbox SET taken_until = now() WHERE (status = 'Processing') IS TRUE AND taken_by = ANY ($1::text[]) RETURNING id
+)
+SELECT count(*) FROM free;
+
 -- name: keep_promises
 -- They were kept; unless somebody else has taken them since. Need not be on disk to go on: kept again is harmless.
 UPDATE outbox SET status = 'Done', processed_at = now(), taken_by = NULL, taken_until = NULL
