@@ -119,6 +119,7 @@ def starter(settings: Settings) -> Callable[[], SparkSession]:
             driver_memory=settings.query.driver_memory,
             shuffle_partitions=settings.spark.shuffle_partitions,
             class_archive=archive_for(java, cache),
+            quick_compiler=settings.spark.quick_compiler,
             conf={
                 "spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m",
                 "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # rows may be large, and a batch is whole

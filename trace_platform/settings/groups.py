@@ -374,6 +374,10 @@ class SparkSettings(Group):
     )
     driver_memory: str = setting("1g", "Heap of the process that drives Spark.", unit="JVM size", pattern=r"^\d+[mg]$")
     shuffle_partitions: int = setting(4, "Partitions after a shuffle; about twice the cores.", unit="count", ge=1)
+    quick_compiler: bool = setting(
+        default=False,
+        why="Java compiles quickly and no better: for short runs. What moves many rows then takes two to three times as long.",
+    )
 
 
 class UpSettings(Group):

@@ -132,6 +132,7 @@ async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[Sp
         shuffle_partitions=settings.spark.shuffle_partitions,
         python=str(settings.spark.python or sys.executable),
         class_archive=archive_for(java, cache, installed_cache()) if java else None,
+        quick_compiler=settings.spark.quick_compiler,
     )
     session = await asyncio.to_thread(start_session, options, java, os.environ)
     archive = asyncio.create_task(_archive_later(settings)) if java and not options.class_archive else None
