@@ -376,7 +376,7 @@ class SparkSettings(Group):
     shuffle_partitions: int = setting(4, "Partitions after a shuffle; about twice the cores.", unit="count", ge=1)
     quick_compiler: bool = setting(
         default=False,
-        why="Java compiles quickly and no better, for short runs: what moves many rows takes two to three times as long.",
+        why="Java compiles quickly and no better, for short runs: what moves many rows takes twice as long or more.",
     )
 
 
