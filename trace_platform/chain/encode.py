@@ -1,4 +1,8 @@
-"""What nodes hash: headers, transactions, receipts and withdrawals in their own encoding, for every fork to Prague."""
+"""What nodes hash: headers, transactions, receipts and withdrawals in their own encoding, for every fork to Prague.
+
+Every block that is proved goes through here, so fields are put together in place, not by a call for each. A length is
+checked wherever a field has a fixed one: the borders between fields are part of what is proved.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Callable
 
 from trace_platform.chain.keccak import keccak
 from trace_platform.chain.rlp import (
+    QUANTITIES,
     text_of_address,
     text_of_data,
     text_of_list,
@@ -14,7 +19,7 @@ from trace_platform.chain.rlp import (
 )
 from trace_platform.chain.wire import Access, Authorization, Header, Log, Receipt, Transaction, Withdrawal
 
-_WORD, _BLOOM, _NONCE = {66}, 514, 18
+_WORD, _ADDRESS, _BLOOM, _NONCE = 66, 42, 514, 18
 """Lengths as text."""
 
 
@@ -27,60 +32,66 @@ def header_hash(header: Header) -> bytes:
 
 
 def encode_header(header: Header) -> bytes:
-    words = (header.parent_hash, header.sha3_uncles, header.state_root, header.transactions_root, header.receipts_root)
+    parent, uncles, state = header.parent_hash, header.sha3_uncles, header.state_root
+    transactions, receipts, mixed = header.transactions_root, header.receipts_root, header.mix_hash
+    miner, bloom, nonce = header.miner, header.logs_bloom, header.nonce
     if (
-        {len(header.mix_hash), *map(len, words)} != _WORD
-        or len(header.logs_bloom) != _BLOOM
-        or len(header.nonce) != _NONCE
+        not len(parent) == len(uncles) == len(state) == len(transactions) == len(receipts) == len(mixed) == _WORD
+        or len(miner) != _ADDRESS
+        or len(bloom) != _BLOOM
+        or len(nonce) != _NONCE
     ):
         raise ValueError("a field of a header does not have the length it should")
-    parent, uncles, state, transactions, receipts = words
     body = (
-        f"a0{parent[2:]}a0{uncles[2:]}{text_of_address(header.miner)}a0{state[2:]}a0{transactions[2:]}a0{receipts[2:]}"
-        f"b90100{header.logs_bloom[2:]}{text_of_quantity(header.difficulty)}{text_of_quantity(header.number or '0x0')}"
-        f"{text_of_quantity(header.gas_limit)}{text_of_quantity(header.gas_used)}{text_of_quantity(header.timestamp)}"
-        f"{text_of_data(header.extra_data)}a0{header.mix_hash[2:]}88{header.nonce[2:]}"
+        f"a0{parent[2:]}a0{uncles[2:]}94{miner[2:]}a0{state[2:]}a0{transactions[2:]}a0{receipts[2:]}"
+        f"b90100{bloom[2:]}{QUANTITIES[header.difficulty]}{text_of_quantity(header.number or '0x0')}"
+        f"{QUANTITIES[header.gas_limit]}{text_of_quantity(header.gas_used)}{text_of_quantity(header.timestamp)}"
+        f"{text_of_data(header.extra_data)}a0{mixed[2:]}88{nonce[2:]}{_added_by_forks(header)}"
     )
-    # Each fork adds at the end, and none leaves a gap: the first absent one ends the list.
-    for text, spelled in (
-        (header.base_fee_per_gas, text_of_quantity),
-        (header.withdrawals_root, text_of_word),
-        (header.blob_gas_used, text_of_quantity),
-        (header.excess_blob_gas, text_of_quantity),
-        (header.parent_beacon_block_root, text_of_word),
-        (header.requests_hash, text_of_word),
-    ):
-        if not text:
-            break
-        body += spelled(text)
     return bytes.fromhex(text_of_list(body))
+
+
+def _added_by_forks(header: Header) -> str:
+    """Each fork adds at the end, and none leaves a gap: the first absent one ends the list."""
+    text = ""
+    if header.base_fee_per_gas:
+        text += text_of_quantity(header.base_fee_per_gas)
+        if header.withdrawals_root:
+            text += text_of_word(header.withdrawals_root)
+            if header.blob_gas_used:
+                text += QUANTITIES[header.blob_gas_used]
+                if header.excess_blob_gas:
+                    text += QUANTITIES[header.excess_blob_gas]
+                    if header.parent_beacon_block_root:
+                        text += text_of_word(header.parent_beacon_block_root)
+                        if header.requests_hash:
+                            text += text_of_word(header.requests_hash)
+    return text
 
 
 def encode_transaction(tx: Transaction) -> bytes:
     """As it stands in the transactions tree; its Keccak is the transaction's hash."""
     kind = int(tx.type, 16) if tx.type else 0
     if kind == 0:
-        body = _common(tx, text_of_quantity(_text(tx.gas_price))) + _signature(tx, _text(tx.v))
-        return bytes.fromhex(text_of_list(body))
+        return bytes.fromhex(text_of_list(_common(tx, QUANTITIES[tx.gas_price]) + _signature(tx, tx.v)))
     if kind not in _TYPED:
         raise UnknownType(f"a transaction of type {hex(kind)}")
-    body = text_of_quantity(_text(tx.chain_id)) + _TYPED[kind](tx)
-    parity = tx.y_parity if isinstance(tx.y_parity, str) else _text(tx.v)
-    return bytes.fromhex(f"0{kind}" + text_of_list(body + _signature(tx, parity)))
+    body, parity = _TYPED[kind](tx), tx.y_parity or tx.v
+    return bytes.fromhex(f"0{kind}{text_of_list(f'{QUANTITIES[tx.chain_id]}{body}{_signature(tx, parity)}')}")
 
 
 def _access_list_body(tx: Transaction) -> str:
-    return _common(tx, text_of_quantity(_text(tx.gas_price))) + _access_list(tx.access_list or [])
+    return _common(tx, QUANTITIES[tx.gas_price]) + _access_list(tx)
 
 
 def _fee_market_body(tx: Transaction) -> str:
-    fees = text_of_quantity(_text(tx.max_priority_fee_per_gas)) + text_of_quantity(_text(tx.max_fee_per_gas))
-    return _common(tx, fees) + _access_list(tx.access_list or [])
+    fees = QUANTITIES[tx.max_priority_fee_per_gas] + QUANTITIES[tx.max_fee_per_gas]
+    return _common(tx, fees) + (_access_list(tx) if tx.access_list else "c0")
 
 
 def _blob_body(tx: Transaction) -> str:
     hashes = text_of_list("".join(map(text_of_word, tx.blob_versioned_hashes or [])))
-    return _fee_market_body(tx) + text_of_quantity(_text(tx.max_fee_per_blob_gas)) + hashes
+    return _fee_market_body(tx) + QUANTITIES[tx.max_fee_per_blob_gas] + hashes
 
 
 def _set_code_body(tx: Transaction) -> str:
@@ -96,13 +107,19 @@ _TYPED: dict[int, Callable[[Transaction], str]] = {
 
 
 def _common(tx: Transaction, prices: str) -> str:
-    to = text_of_address(tx.to) if tx.to else "80"
-    numbers = f"{text_of_quantity(tx.nonce)}{prices}{text_of_quantity(tx.gas)}"
-    return f"{numbers}{to}{text_of_quantity(tx.value)}{text_of_data(tx.input)}"
+    to, value, data = tx.to or "", tx.value, tx.input
+    if to and len(to) != _ADDRESS:
+        raise ValueError("an address does not have 20 bytes")
+    worth = "80" if value == "0x0" else text_of_quantity(value)
+    given = "80" if data == "0x" else text_of_data(data)
+    return f"{QUANTITIES[tx.nonce]}{prices}{QUANTITIES[tx.gas]}{'94' if to else '80'}{to[2:]}{worth}{given}"
 
 
-def _signature(tx: Transaction, v: str) -> str:
-    return text_of_quantity(v) + text_of_quantity(tx.r) + text_of_quantity(tx.s)
+def _signature(tx: Transaction, v: object) -> str:
+    r, s = tx.r, tx.s
+    if len(r) == len(s) == _WORD and r[2] != "0" != s[2]:
+        return f"{QUANTITIES[v]}a0{r[2:]}a0{s[2:]}"
+    return QUANTITIES[v] + text_of_quantity(r) + text_of_quantity(s)
 
 
 def _authorization(one: Authorization) -> str:
@@ -110,21 +127,13 @@ def _authorization(one: Authorization) -> str:
     return text_of_list(text_of_quantity(one.chain_id) + text_of_address(one.address) + rest)
 
 
-def _access_list(entries: list[Access]) -> str:
-    if not entries:
-        return "c0"
-    return text_of_list(
-        "".join(
-            text_of_list(text_of_address(entry.address) + text_of_list("".join(map(text_of_word, entry.storage_keys))))
-            for entry in entries
-        )
-    )
+def _access_list(tx: Transaction) -> str:
+    return text_of_list("".join(map(_access, tx.access_list or [])))
 
 
-def _text(field: object) -> str:
-    if not isinstance(field, str):
-        raise ValueError("a field that this transaction's type has is missing")  # noqa: TRY004 - about the answer
-    return field
+def _access(entry: Access) -> str:
+    keys = text_of_list("".join(map(text_of_word, entry.storage_keys)))
+    return text_of_list(text_of_address(entry.address) + keys)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
@@ -132,19 +141,26 @@ def encode_receipt(receipt: Receipt) -> bytes:
 
     Its bloom filter is taken as it was told: the root that this leads to proves it, or not.
     """
-    outcome = text_of_word(receipt.root) if receipt.root else text_of_quantity(_text(receipt.status))
-    bloom = receipt.logs_bloom
+    outcome = text_of_word(receipt.root) if receipt.root else QUANTITIES[receipt.status]
+    bloom, logs = receipt.logs_bloom, receipt.logs
     if len(bloom) != _BLOOM:
         raise ValueError("a bloom filter does not have 256 bytes")
-    logs = text_of_list("".join(map(_log, receipt.logs))) if receipt.logs else "c0"
-    body = f"{outcome}{text_of_quantity(receipt.cumulative_gas_used)}b90100{bloom[2:]}{logs}"
+    said = text_of_list("".join([_log(log) for log in logs])) if logs else "c0"
+    body = text_of_list(f"{outcome}{text_of_quantity(receipt.cumulative_gas_used)}b90100{bloom[2:]}{said}")
     kind = int(receipt.type, 16) if receipt.type else 0
-    return bytes.fromhex((f"{kind:02x}" if kind else "") + text_of_list(body))
+    return bytes.fromhex(f"{kind:02x}{body}" if kind else body)
 
 
 def _log(log: Log) -> str:
-    topics = text_of_list("".join(map(text_of_word, log.topics)))
-    return text_of_list(f"{text_of_address(log.address)}{topics}{text_of_data(log.data)}")
+    address, data, named = log.address, log.data, ""
+    if len(address) != _ADDRESS:
+        raise ValueError("an address does not have 20 bytes")
+    for topic in log.topics:
+        if len(topic) != _WORD:
+            raise ValueError("a topic does not have 32 bytes")
+        named += f"a0{topic[2:]}"
+    told = f"a0{data[2:]}" if len(data) == _WORD else text_of_data(data)
+    return text_of_list(f"94{address[2:]}{text_of_list(named)}{told}")
 
 
 def encode_withdrawal(one: Withdrawal) -> bytes:

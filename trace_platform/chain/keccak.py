@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import sha3
+from sha3 import keccak_256
+
+__all__ = ["keccak", "keccak_256"]
 
 
 def keccak(data: bytes) -> bytes:
-    digest: bytes = sha3.keccak_256(data).digest()
+    digest: bytes = keccak_256(data).digest()
     return digest

@@ -12,16 +12,26 @@ from collections.abc import Iterable
 
 SHORT = 56
 """Lengths below this are part of the first byte."""
-_BYTES = [bytes([0x80 + size]) for size in range(SHORT)]
-_BYTES += [bytes([0xB8, size]) for size in range(SHORT, 256)]
-_LIST = [bytes([0xC0 + size]) for size in range(SHORT)]
-_LIST += [bytes([0xF8, size]) for size in range(SHORT, 256)]
-_BYTES_TEXT = [prefix.hex() for prefix in _BYTES]
-_LIST_TEXT = [prefix.hex() for prefix in _LIST]
+TABLE = 4096
+"""Lengths below this have their prefix in a table: all but a few transactions and receipts."""
+
+
+def _prefix(base: int, size: int) -> bytes:
+    return bytes([base + size]) if size < SHORT else _long(base + SHORT - 1, size)
+
+
+def _long(base: int, size: int) -> bytes:
+    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([base + len(digits)]) + digits
+
+
+BYTES_PREFIX = [_prefix(0x80, size) for size in range(TABLE)]
+LIST_PREFIX = [_prefix(0xC0, size) for size in range(TABLE)]
+_BYTES_TEXT = [prefix.hex() for prefix in BYTES_PREFIX]
+_LIST_TEXT = [prefix.hex() for prefix in LIST_PREFIX]
 _QUANTITY_TEXT = [f"{0x80 + (size - 1) // 2:02x}{'0' * (size % 2)}" for size in range(2 * SHORT)]
 """By length of the text with its `0x`: the prefix, and the zero that makes an odd number of digits whole bytes."""
 _ZERO = ("0", "")
-_TABLE = 256
 ASCII = b"\x80"
 """A single byte below this is its own encoding."""
 
@@ -30,7 +40,7 @@ def encode_bytes(value: bytes) -> bytes:
     size = len(value)
     if size == 1 and value < ASCII:
         return value
-    return (_BYTES[size] if size < _TABLE else _long(0xB7, size)) + value
+    return (BYTES_PREFIX[size] if size < TABLE else _long(0xB7, size)) + value
 
 
 def encode_int(value: int) -> bytes:
@@ -40,12 +50,7 @@ def encode_int(value: int) -> bytes:
 def encode_list(items: Iterable[bytes]) -> bytes:
     body = b"".join(items)
     size = len(body)
-    return (_LIST[size] if size < _TABLE else _long(0xF7, size)) + body
-
-
-def _long(base: int, size: int) -> bytes:
-    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
-    return bytes([base + len(digits)]) + digits
+    return (LIST_PREFIX[size] if size < TABLE else _long(0xF7, size)) + body
 
 
 def text_of_word(text: str) -> str:
@@ -66,7 +71,7 @@ def text_of_data(text: str) -> str:
     size = len(text) // 2 - 1
     if size == 1 and text[2] < "8":
         return text[2:]
-    return (_BYTES_TEXT[size] if size < _TABLE else _long(0xB7, size).hex()) + text[2:]
+    return (_BYTES_TEXT[size] if size < TABLE else _long(0xB7, size).hex()) + text[2:]
 
 
 def text_of_quantity(text: str) -> str:
@@ -82,6 +87,23 @@ def text_of_quantity(text: str) -> str:
     return _QUANTITY_TEXT[size] + digits
 
 
+class _Quantities(dict[object, str]):
+    """`text_of_quantity` of small numbers, remembered: gas, fees, indexes and kinds come again and again."""
+
+    _MOST = 1 << 16
+
+    def __missing__(self, text: object) -> str:
+        if not isinstance(text, str):
+            raise ValueError("a number that must be there is missing")  # noqa: TRY004 - about the answer
+        if len(self) >= self._MOST:
+            self.clear()
+        spelled = self[text] = text_of_quantity(text)
+        return spelled
+
+
+QUANTITIES = _Quantities()
+
+
 def text_of_list(body: str) -> str:
     size = len(body) >> 1
-    return (_LIST_TEXT[size] if size < _TABLE else _long(0xF7, size).hex()) + body
+    return (_LIST_TEXT[size] if size < TABLE else _long(0xF7, size).hex()) + body

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trace_platform.chain.keccak import keccak
-from trace_platform.chain.rlp import encode_bytes, encode_int, encode_list
+from trace_platform.chain.keccak import keccak, keccak_256
+from trace_platform.chain.rlp import BYTES_PREFIX, LIST_PREFIX, SHORT, TABLE, encode_bytes, encode_int, encode_list
 
 EMPTY_ROOT = keccak(b"\x80")
 """The root of an empty list."""
-_NOTHING = b"\x80"
+_FREE = [b"\x80"] * 17
+"""A branch without anything below it: no branch is longer than the table of prefixes reaches."""
 _HASH_SIZE = 32
+_TABLED = TABLE - 64
+"""Values below this have their leaf's prefix in the table too: a path is at most 33 bytes, a prefix three."""
 
 Key = tuple[str, int]
 """Hex digits, one a step down the tree; and the position they stand for."""
@@ -28,15 +31,26 @@ class _Leaf:
     position: int
 
     def fill(self, values: Sequence[bytes]) -> bytes:
-        return encode_list((self.path, encode_bytes(values[self.position])))
+        value = values[self.position]
+        size = len(value)
+        if not SHORT <= size < _TABLED:
+            return encode_list((self.path, encode_bytes(value)))
+        prefix = BYTES_PREFIX[size]
+        return b"".join((LIST_PREFIX[len(self.path) + len(prefix) + size], self.path, prefix, value))
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    slots: tuple[_Node | None, ...]
+    below: tuple[tuple[int, _Node], ...]
+    """The slots that are taken."""
 
     def fill(self, values: Sequence[bytes]) -> bytes:
-        return encode_list([_NOTHING if slot is None else _reference(slot.fill(values)) for slot in self.slots])
+        slots = _FREE.copy()
+        for slot, node in self.below:
+            filled = node.fill(values)
+            slots[slot] = filled if len(filled) < _HASH_SIZE else b"\xa0" + keccak_256(filled).digest()
+        body = b"".join(slots)
+        return LIST_PREFIX[len(body)] + body
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ def _branch(keys: Sequence[Key], depth: int) -> _Branch:
     below: list[list[Key]] = [[] for _ in range(17)]
     for key in keys:
         below[int(key[0][depth], 16)].append(key)
-    return _Branch(tuple(_node(some, depth + 1) if some else None for some in below))
+    return _Branch(tuple((slot, _node(some, depth + 1)) for slot, some in enumerate(below) if some))
 
 
 def _reference(node: bytes) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from trace_platform.chain.bloom import bloom_of
 from trace_platform.chain.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
 from trace_platform.chain.hex import as_data, number
-from trace_platform.chain.keccak import keccak
+from trace_platform.chain.keccak import keccak_256
 from trace_platform.chain.trie import EMPTY_ROOT, ordered_root
 from trace_platform.chain.wire import Block, BlockOfHashes, Header, Log, Receipt, Transaction
 
@@ -86,12 +86,12 @@ def check_bloom(block: Header, logs: Sequence[Log]) -> None:
 
 
 def check_receipts_root(block: Header, receipts: Sequence[Receipt]) -> None:
-    if as_data(ordered_root(list(map(encode_receipt, receipts)))) != block.receipts_root:
+    if as_data(ordered_root([encode_receipt(receipt) for receipt in receipts])) != block.receipts_root:
         raise Untrue(f"{_name(block)}: the receipts do not have the root that the header names")
     used = 0
     for position, receipt in enumerate(receipts):
-        before, used = used, number(receipt.cumulative_gas_used)
-        if number(receipt.gas_used) != used - before:
+        before, used = used, int(receipt.cumulative_gas_used, 16)
+        if int(receipt.gas_used, 16) != used - before:
             raise Untrue(f"{_name(block)}: receipt {position} has another gas than its place in the sum")
         for log in receipt.logs:
             if log.transaction_hash != receipt.transaction_hash or log.transaction_index != receipt.transaction_index:
@@ -99,11 +99,13 @@ def check_receipts_root(block: Header, receipts: Sequence[Receipt]) -> None:
 
 
 def check_transactions_root(block: Block) -> None:
-    encoded = list(map(encode_transaction, block.transactions))
-    for position, (tx, body) in enumerate(zip(block.transactions, encoded, strict=True)):
-        if as_data(keccak(body)) != tx.hash:
+    encoded = [encode_transaction(tx) for tx in block.transactions]
+    base_fee = number(block.base_fee_per_gas) if block.base_fee_per_gas else None
+    for position, tx in enumerate(block.transactions):
+        if "0x" + keccak_256(encoded[position]).hexdigest() != tx.hash:
             raise Untrue(f"{_name(block)}: transaction {position} does not have the hash it claims")
-        _check_price(block, tx)
+        if base_fee is not None:
+            _check_price(block, tx, base_fee)
     if as_data(ordered_root(encoded)) != block.transactions_root:
         raise Untrue(f"{_name(block)}: the transactions do not have the root that the header names")
 
@@ -116,12 +118,10 @@ def check_withdrawals_root(block: Header) -> None:
         raise Untrue(f"{_name(block)}: the withdrawals do not have the root that the header names")
 
 
-def _check_price(block: Header, tx: Transaction) -> None:
+def _check_price(block: Header, tx: Transaction, base_fee: int) -> None:
     """What was paid for gas follows from the signed fields and the header; it is not itself signed."""
-    if not (block.base_fee_per_gas and tx.max_fee_per_gas and tx.max_priority_fee_per_gas and tx.gas_price):
-        return
-    paid = min(number(tx.max_fee_per_gas), number(block.base_fee_per_gas) + number(tx.max_priority_fee_per_gas))
-    if number(tx.gas_price) != paid:
+    most, tip = tx.max_fee_per_gas, tx.max_priority_fee_per_gas
+    if most and tip and tx.gas_price and int(tx.gas_price, 16) != min(int(most, 16), base_fee + int(tip, 16)):
         raise Untrue(f"{_name(block)}: a transaction's gas price is not what its fees make")
 
 
