@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,28 +11,26 @@ import pyarrow as pa
 
 from trace_platform.chain.verify import Untrue
 
+_PREFIX = np.frombuffer(b"0x", dtype=np.uint8)
 Maybe = str | Any
 """A text, or None or UNSET where the column may be null."""
 
 
 def fixed(texts: Sequence[str], size: int) -> pa.Array:
     """Hashes and addresses: each exactly `size` bytes."""
-    wanted = 2 + 2 * size
-    if set(map(len, texts)) - {wanted}:
-        raise Untrue(f"a value that should have {size} bytes has not")
-    offsets = np.arange(0, size * (len(texts) + 1), size, dtype=np.int32)
-    return _binary(len(texts), None, offsets, _bytes("".join(texts)))
+    _check_sizes(texts, size)
+    return _binary(len(texts), None, _steps(len(texts), size), _without_prefixes(texts, 2 + 2 * size))
 
 
 def fixed_or_null(texts: Sequence[Maybe], size: int) -> pa.Array:
-    there = [bool(text) for text in texts]
+    if all(texts):
+        return fixed(texts, size)
+    there = list(map(bool, texts))
     present = [text for text in texts if text]
-    if set(map(len, present)) - {2 + 2 * size}:
-        raise Untrue(f"a value that should have {size} bytes has not")
-    mask = np.array(there, dtype=np.int32)
-    return _binary(
-        len(texts), pa.array(there, pa.bool_()).buffers()[1], _offsets(mask * size), _bytes("".join(present))
-    )
+    _check_sizes(present, size)
+    offsets = _offsets(np.array(there, dtype=np.int32) * size)
+    content = _without_prefixes(present, 2 + 2 * size)
+    return _binary(len(texts), pa.array(there, pa.bool_()).buffers()[1], offsets, content)
 
 
 def varying(texts: Sequence[str]) -> pa.Array:
@@ -50,7 +49,14 @@ def integers_or_null(texts: Sequence[Maybe]) -> pa.Array:
 
 def words(texts: Sequence[str]) -> pa.Array:
     """u256 quantities as 32 bytes big-endian."""
-    return fixed(["0x" + text[2:].zfill(64) for text in texts], 32)
+    digits = "".join([text[2:].zfill(64) for text in texts])
+    return _binary(len(texts), None, _steps(len(texts), 32), unhexlify(digits))
+
+
+def positions(counts: Sequence[int]) -> pa.Array:
+    """0, 1, 2, ... for the rows of each block: where their places were checked already."""
+    ends = np.cumsum(counts)
+    return pa.array(np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts))
 
 
 def constant(value: int, count: int) -> pa.Array:
@@ -60,6 +66,23 @@ def constant(value: int, count: int) -> pa.Array:
 def repeated(values: pa.Array, counts: Sequence[int]) -> pa.Array:
     """A block's value for each of its rows."""
     return values.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+
+
+def _check_sizes(texts: Sequence[str], size: int) -> None:
+    if set(map(len, texts)) - {2 + 2 * size}:
+        raise Untrue(f"a value that should have {size} bytes has not")
+
+
+def _without_prefixes(texts: Sequence[str], width: int) -> bytes:
+    """Texts of one width, as bytes: their prefixes are cut off all at once."""
+    table = np.frombuffer("".join(texts).encode(), dtype=np.uint8).reshape(len(texts), width)
+    if not (table[:, :2] == _PREFIX).all():
+        raise Untrue("a hex text is broken")
+    return unhexlify(table[:, 2:].tobytes())
+
+
+def _steps(count: int, size: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return np.arange(0, size * (count + 1), size, dtype=np.int32)
 
 
 def _bytes(joined: str) -> bytes:

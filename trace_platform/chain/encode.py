@@ -6,6 +6,7 @@ checked wherever a field has a fixed one: the borders between fields are part of
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Callable
 
 from trace_platform.chain.keccak import keccak
@@ -48,7 +49,7 @@ def encode_header(header: Header) -> bytes:
         f"{QUANTITIES[header.gas_limit]}{text_of_quantity(header.gas_used)}{text_of_quantity(header.timestamp)}"
         f"{text_of_data(header.extra_data)}a0{mixed[2:]}88{nonce[2:]}{_added_by_forks(header)}"
     )
-    return bytes.fromhex(text_of_list(body))
+    return unhexlify(text_of_list(body))
 
 
 def _added_by_forks(header: Header) -> str:
@@ -72,54 +73,54 @@ def _added_by_forks(header: Header) -> str:
 def encode_transaction(tx: Transaction) -> bytes:
     """As it stands in the transactions tree; its Keccak is the transaction's hash."""
     kind = int(tx.type, 16) if tx.type else 0
-    if kind == 0:
-        return bytes.fromhex(text_of_list(_common(tx, QUANTITIES[tx.gas_price]) + _signature(tx, tx.v)))
-    if kind not in _TYPED:
+    if kind == _FEE_MARKET:
+        begin = f"{QUANTITIES[tx.chain_id]}{QUANTITIES[tx.nonce]}{_fees(tx)}"
+        end = _access_list(tx) if tx.access_list else "c0"
+    elif kind == 0:
+        begin, end = QUANTITIES[tx.nonce] + QUANTITIES[tx.gas_price], ""
+    elif kind in _RARER:
+        begin, end = _RARER[kind](tx)
+    else:
         raise UnknownType(f"a transaction of type {hex(kind)}")
-    body, parity = _TYPED[kind](tx), tx.y_parity or tx.v
-    return bytes.fromhex(f"0{kind}{text_of_list(f'{QUANTITIES[tx.chain_id]}{body}{_signature(tx, parity)}')}")
-
-
-def _access_list_body(tx: Transaction) -> str:
-    return _common(tx, QUANTITIES[tx.gas_price]) + _access_list(tx)
-
-
-def _fee_market_body(tx: Transaction) -> str:
-    fees = QUANTITIES[tx.max_priority_fee_per_gas] + QUANTITIES[tx.max_fee_per_gas]
-    return _common(tx, fees) + (_access_list(tx) if tx.access_list else "c0")
-
-
-def _blob_body(tx: Transaction) -> str:
-    hashes = text_of_list("".join(map(text_of_word, tx.blob_versioned_hashes or [])))
-    return _fee_market_body(tx) + QUANTITIES[tx.max_fee_per_blob_gas] + hashes
-
-
-def _set_code_body(tx: Transaction) -> str:
-    return _fee_market_body(tx) + text_of_list("".join(map(_authorization, tx.authorization_list or [])))
-
-
-_TYPED: dict[int, Callable[[Transaction], str]] = {
-    1: _access_list_body,
-    2: _fee_market_body,
-    3: _blob_body,
-    4: _set_code_body,
-}
-
-
-def _common(tx: Transaction, prices: str) -> str:
-    to, value, data = tx.to or "", tx.value, tx.input
+    to, value, data, r, s = tx.to or "", tx.value, tx.input, tx.r, tx.s
     if to and len(to) != _ADDRESS:
         raise ValueError("an address does not have 20 bytes")
     worth = "80" if value == "0x0" else text_of_quantity(value)
-    given = "80" if data == "0x" else text_of_data(data)
-    return f"{QUANTITIES[tx.nonce]}{prices}{QUANTITIES[tx.gas]}{'94' if to else '80'}{to[2:]}{worth}{given}"
+    signed = f"a0{r[2:]}a0{s[2:]}" if len(r) == len(s) == _WORD and r[2] != "0" != s[2] else _short_signature(tx)
+    body = text_of_list(
+        f"{begin}{QUANTITIES[tx.gas]}{'94' if to else '80'}{to[2:]}{worth}"
+        f"{'80' if data == '0x' else text_of_data(data)}{end}{QUANTITIES[(kind and tx.y_parity) or tx.v]}{signed}"
+    )
+    return unhexlify(f"0{kind}{body}" if kind else body)
 
 
-def _signature(tx: Transaction, v: object) -> str:
-    r, s = tx.r, tx.s
-    if len(r) == len(s) == _WORD and r[2] != "0" != s[2]:
-        return f"{QUANTITIES[v]}a0{r[2:]}a0{s[2:]}"
-    return QUANTITIES[v] + text_of_quantity(r) + text_of_quantity(s)
+def _access_list_kind(tx: Transaction) -> tuple[str, str]:
+    return QUANTITIES[tx.chain_id] + QUANTITIES[tx.nonce] + QUANTITIES[tx.gas_price], _access_list(tx)
+
+
+def _blob_kind(tx: Transaction) -> tuple[str, str]:
+    hashes = text_of_list("".join(map(text_of_word, tx.blob_versioned_hashes or [])))
+    begin = QUANTITIES[tx.chain_id] + QUANTITIES[tx.nonce] + _fees(tx)
+    return begin, _access_list(tx) + QUANTITIES[tx.max_fee_per_blob_gas] + hashes
+
+
+def _set_code_kind(tx: Transaction) -> tuple[str, str]:
+    signed = text_of_list("".join(map(_authorization, tx.authorization_list or [])))
+    return QUANTITIES[tx.chain_id] + QUANTITIES[tx.nonce] + _fees(tx), _access_list(tx) + signed
+
+
+_FEE_MARKET = 2
+_RARER: dict[int, Callable[[Transaction], tuple[str, str]]] = {1: _access_list_kind, 3: _blob_kind, 4: _set_code_kind}
+"""What stands before a transaction's gas, and what between its data and its signature."""
+
+
+def _fees(tx: Transaction) -> str:
+    return QUANTITIES[tx.max_priority_fee_per_gas] + QUANTITIES[tx.max_fee_per_gas]
+
+
+def _short_signature(tx: Transaction) -> str:
+    """Half of it begins with a zero, one time in eight."""
+    return text_of_quantity(tx.r) + text_of_quantity(tx.s)
 
 
 def _authorization(one: Authorization) -> str:
@@ -148,7 +149,7 @@ def encode_receipt(receipt: Receipt) -> bytes:
     said = text_of_list("".join([_log(log) for log in logs])) if logs else "c0"
     body = text_of_list(f"{outcome}{text_of_quantity(receipt.cumulative_gas_used)}b90100{bloom[2:]}{said}")
     kind = int(receipt.type, 16) if receipt.type else 0
-    return bytes.fromhex(f"{kind:02x}{body}" if kind else body)
+    return unhexlify(f"{kind:02x}{body}" if kind else body)
 
 
 def _log(log: Log) -> str:
@@ -165,4 +166,4 @@ def _log(log: Log) -> str:
 
 def encode_withdrawal(one: Withdrawal) -> bytes:
     numbers = text_of_quantity(one.index) + text_of_quantity(one.validator_index)
-    return bytes.fromhex(text_of_list(numbers + text_of_address(one.address) + text_of_quantity(one.amount)))
+    return unhexlify(text_of_list(numbers + text_of_address(one.address) + text_of_quantity(one.amount)))

@@ -8,7 +8,9 @@ endpoint follows another fork, each endpoint is asked for the whole range alone,
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,7 +46,20 @@ class Fetched:
 
 def fetch_range_sync(pool: RpcPool, start: int, end: int, tables: Iterable[str] = ALL_TABLES) -> Fetched:
     """For executors of Spark: in an event loop of its own."""
-    return run(fetch_range(pool, start, end, tables))
+    with _no_search_for_cycles():
+        return run(fetch_range(pool, start, end, tables))
+
+
+@contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """Answers are trees, freed as they are let go. Looking for cycles among them takes a fifth of all the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 async def fetch_range(pool: RpcPool, start: int, end: int, tables: Iterable[str] = ALL_TABLES) -> Fetched:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Raw
 
@@ -39,7 +39,6 @@ from trace_platform.chain.wire import (
     BlockOfHashes,
     Log,
     Receipt,
-    read_block,
     read_block_of_hashes,
     read_logs,
     read_receipt,
@@ -106,9 +105,10 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
 def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number: int, wants: Wants) -> Known:
     """One block with its receipts, everything about them checked that this block's share of proof asks for."""
     check_header(block, number)
+    proved = wants.roots(number)
     if isinstance(block, Block):
         check_transactions(block)
-    if wants.roots(number):
+    if proved:
         check_withdrawals_root(block)
         if isinstance(block, Block):
             check_transactions_root(block)
@@ -117,7 +117,7 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
     check_receipts(block, receipts)
     logs = [log for receipt in receipts for log in receipt.logs]
     check_logs(block, logs)
-    if wants.roots(number):
+    if proved:
         check_receipts_root(block, receipts)
     else:
         check_bloom(block, logs)
@@ -132,23 +132,32 @@ async def _ask(
     if whole:
         calls += [("eth_getBlockReceipts", (hex(number),)) for number in with_receipts]
     try:
-        answers = await lane.ask(calls)
+        answers: Sequence[Any] = await (lane.ask_for_blocks(calls) if wants.transactions else lane.ask(calls))
     except MethodUnknown:
         if not whole:
             raise
         lane.standing.whole_receipts = False
         return await _ask(lane, numbers, with_receipts, wants)
-    blocks = [_block(lane, raw, number, wants) for number, raw in zip(numbers, answers, strict=False)]
+    blocks = [_block(lane, found, number) for number, found in zip(numbers, answers, strict=False)]
     if not whole:
         return blocks, {n: await _one_by_one(lane, blocks[n - numbers.start], n) for n in with_receipts}
-    found = zip(with_receipts, answers[len(numbers) :], strict=True)
-    return blocks, {n: _there(lane, lane.read(raw, read_receipts), n) for n, raw in found}
+    return blocks, {n: _receipts(lane, one, n) for n, one in zip(with_receipts, answers[len(numbers) :], strict=True)}
 
 
-def _block(lane: Lane, raw: Raw, number: int, wants: Wants) -> AnyBlock:
-    if wants.transactions:
-        return _there(lane, lane.read(raw, read_block), number)
-    return _there(lane, lane.read(raw, read_block_of_hashes), number)
+def _block(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int) -> AnyBlock:
+    if isinstance(found, Raw):
+        return _there(lane, lane.read(found, read_block_of_hashes), number)
+    if isinstance(found, list):
+        raise lane.lied(f"receipts were answered for block {number}")
+    return _there(lane, found, number)
+
+
+def _receipts(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int) -> list[Receipt]:
+    if isinstance(found, Raw):
+        return _there(lane, lane.read(found, read_receipts), number)
+    if isinstance(found, Block):
+        raise lane.lied(f"a block was answered for the receipts of block {number}")
+    return _there(lane, found, number)
 
 
 async def _one_by_one(lane: Lane, block: Block | BlockOfHashes, number: int) -> list[Receipt]:

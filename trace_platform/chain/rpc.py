@@ -20,7 +20,16 @@ import uvloop
 from trace_platform.chain.health import Health, Standing
 from trace_platform.chain.refusals import read_error, read_status
 from trace_platform.chain.rpc_pool import RpcPool
-from trace_platform.chain.wire import Answer, read_answers, read_text
+from trace_platform.chain.wire import (
+    Answer,
+    Block,
+    BlockAnswer,
+    Read,
+    Receipt,
+    read_answers,
+    read_block_answers,
+    read_text,
+)
 from trace_platform.errors import ProviderError, ProviderLied, ProviderUnavailable, SizeRefused, WrongChain
 
 T = TypeVar("T")
@@ -113,13 +122,20 @@ class Lane:
         In as few HTTP requests as the endpoint takes: one that finds a batch too large gets half of it, and no larger
         one again.
         """
+        return await self._ask_all(calls, read_answers)
+
+    async def ask_for_blocks(self, calls: Sequence[Call]) -> list[Block | list[Receipt] | None]:
+        """The same for calls that give whole blocks, or a block's receipts: decoded, but nothing about them checked."""
+        return await self._ask_all(calls, read_block_answers)
+
+    async def _ask_all(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
         if not self.standing.checked:
             await self._check_chain()
-        results: list[msgspec.Raw] = []
+        results: list[Any] = []
         while len(results) < len(calls):
             part = calls[len(results) : len(results) + self.standing.batch_size]
             try:
-                results += await self._ask(part)
+                results += await self._ask(part, decode)
             except SizeRefused:
                 if len(part) == 1:
                     raise
@@ -127,7 +143,7 @@ class Lane:
         return results
 
     async def _check_chain(self) -> None:
-        (answer,) = await self._ask([("eth_chainId", [])])
+        (answer,) = await self._ask([("eth_chainId", [])], read_answers)
         found, wanted = self.read(answer, read_text), self._client.pool.chain_id
         if int(found, 16) != wanted:
             raise WrongChain(
@@ -137,23 +153,23 @@ class Lane:
             )
         self.standing.checked = True
 
-    async def _ask(self, calls: Sequence[Call]) -> list[msgspec.Raw]:
+    async def _ask(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
         requests = [
             {"jsonrpc": "2.0", "id": position, "method": method, "params": params}
             for position, (method, params) in enumerate(calls)
         ]
         content = await self._client.post(self.standing, _encode(requests), len(calls))
-        answers = self.read(content, read_answers)
-        if isinstance(answers, Answer):
+        answers = self.read(content, decode)
+        if not isinstance(answers, list):
             raise self._whole_error(answers)
         return self._in_order(calls, answers)
 
-    def _whole_error(self, answer: Answer) -> ProviderError:
+    def _whole_error(self, answer: Answer | BlockAnswer) -> ProviderError:
         if answer.error is None:
             return ProviderUnavailable(f"{self.label} answered a batch with one answer", where=self.label)
         return read_error(self.standing.endpoint, "a batch", answer.error)
 
-    def _in_order(self, calls: Sequence[Call], answers: list[Answer]) -> list[msgspec.Raw]:
+    def _in_order(self, calls: Sequence[Call], answers: Sequence[Answer | BlockAnswer]) -> list[Any]:
         by_id = {answer.id: answer for answer in answers}
         results = []
         for position, (method, _) in enumerate(calls):
@@ -163,7 +179,7 @@ class Lane:
                 raise ProviderUnavailable(said, where=self.label)
             if answer.error is not None:
                 raise read_error(self.standing.endpoint, method, answer.error)
-            if not isinstance(answer.result, msgspec.Raw):
+            if answer.result is msgspec.UNSET:
                 raise ProviderUnavailable(f"{self.label} answered {method} with nothing", where=self.label)
             results.append(answer.result)
         return results

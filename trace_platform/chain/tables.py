@@ -16,6 +16,7 @@ from trace_platform.chain.columns import (
     fixed_or_null,
     integers,
     integers_or_null,
+    positions,
     repeated,
     varying,
     words,
@@ -59,11 +60,12 @@ def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
 def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
     txs: list[Transaction] = list(chained.from_iterable(_whole(one) for one in known))
     receipts = list(chained.from_iterable(one.receipts for one in known))
+    counts = [len(one.block.transactions) for one in known]
     values = [int(tx.value, 16) for tx in txs]
     data = varying([tx.input for tx in txs])
     sizes, zeros = _bytes_and_zeros(data)
     columns = {
-        "transaction_index": integers([tx.transaction_index or "" for tx in txs]),
+        "transaction_index": positions(counts),
         "transaction_hash": fixed([tx.hash for tx in txs], 32),
         "nonce": integers([tx.nonce for tx in txs]),
         "from_address": fixed([tx.from_ for tx in txs], 20),
@@ -82,23 +84,24 @@ def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
         "n_input_bytes": pa.array(sizes),
         "n_input_zero_bytes": pa.array(zeros),
         "n_input_nonzero_bytes": pa.array(sizes - zeros),
-    } | _of_block(known, [len(one.block.transactions) for one in known], chain_id)
+    } | _of_block(known, counts, chain_id)
     return pa.RecordBatch.from_arrays([columns[name] for name in TRANSACTIONS.names], schema=TRANSACTIONS)
 
 
 def logs_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
     logs = list(chained.from_iterable(one.logs for one in known))
-    topics = [(*log.topics, None, None, None, None)[:4] for log in logs]
+    counts = [len(one.logs) for one in known]
+    topics = _topics(logs)
     data = varying([log.data for log in logs])
     columns = {
         "transaction_index": integers([log.transaction_index for log in logs]),
-        "log_index": integers([log.log_index for log in logs]),
+        "log_index": positions(counts),
         "transaction_hash": fixed([log.transaction_hash for log in logs], 32),
         "address": fixed([log.address for log in logs], 20),
-        **{f"topic{place}": fixed_or_null([of[place] for of in topics], 32) for place in range(4)},
+        **{f"topic{place}": fixed_or_null(topics[place], 32) for place in range(4)},
         "data": data,
         "n_data_bytes": pa.array(_sizes(data)),
-    } | _of_block(known, [len(one.logs) for one in known], chain_id)
+    } | _of_block(known, counts, chain_id)
     return pa.RecordBatch.from_arrays([columns[name] for name in LOGS.names], schema=LOGS)
 
 
@@ -120,6 +123,12 @@ def _whole(one: Known) -> list[Transaction]:
     return one.block.transactions
 
 
+def _topics(logs: Sequence[Log]) -> list[tuple[str | None, ...]]:
+    """The first topics of all logs, then the second ones, and so on: as many as an event can have."""
+    padded = zip(*[(*log.topics, None, None, None, None) for log in logs], strict=False)
+    return list(padded)[:4] or [()] * 4
+
+
 def _success(receipt: Receipt) -> bool | None:
     """None before Byzantium: those receipts do not say."""
     return receipt.status == "0x1" if receipt.status else None
@@ -133,7 +142,8 @@ def _bytes_and_zeros(data: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[A
     """Bytes of each value, and how many of them are zero: what calldata costs."""
     offsets = _offsets(data)
     raw = np.frombuffer(data.buffers()[2], dtype=np.uint8)
-    before = np.concatenate(([0], np.cumsum(raw == 0)))
+    before = np.zeros(len(raw) + 1, dtype=np.int32)
+    np.cumsum(raw == 0, dtype=np.int32, out=before[1:])
     return np.diff(offsets).astype(np.int64), np.diff(before[offsets]).astype(np.int64)
 
 

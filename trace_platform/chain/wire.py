@@ -137,8 +137,19 @@ class Answer(msgspec.Struct, gc=False):
     error: RpcError | None = None
 
 
+class BlockAnswer(msgspec.Struct, gc=False):
+    """One answer of a batch that asks for whole blocks and their receipts alone: read in one go with the rest of it."""
+
+    id: int | str | None = None
+    result: Block | list[Receipt] | UnsetType | None = UNSET
+    error: RpcError | None = None
+
+
 Read = bytes | msgspec.Raw
 read_answers: Callable[[Read], list[Answer] | Answer] = msgspec.json.Decoder(list[Answer] | Answer).decode
+read_block_answers: Callable[[Read], list[BlockAnswer] | BlockAnswer] = msgspec.json.Decoder(
+    list[BlockAnswer] | BlockAnswer
+).decode
 read_block: Callable[[Read], Block | None] = msgspec.json.Decoder(Block | None).decode
 read_block_of_hashes: Callable[[Read], BlockOfHashes | None] = msgspec.json.Decoder(BlockOfHashes | None).decode
 read_receipts: Callable[[Read], list[Receipt] | None] = msgspec.json.Decoder(list[Receipt] | None).decode
