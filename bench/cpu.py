@@ -36,6 +36,19 @@ def _now(system: Rig) -> dict[str, float]:
     }
 
 
+def below(pid: int) -> dict[int, tuple[str, float]]:
+    """Every process that this one started, and those below them: the program's name, and seconds so far."""
+    found: dict[int, tuple[str, float]] = {}
+    for child in _children(pid):
+        try:
+            program = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0].decode()
+            found[child] = (Path(program).name, _own(child))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found |= below(child)
+    return found
+
+
 def _own(pid: int) -> float:
     return sum(map(int, _fields(pid)[11:13])) / TICKS
 

@@ -2,7 +2,8 @@
 
 Blocks a second of what `cryo_ingest` does (fetch, prove, write, inside Spark's Python workers) against a dev chain that
 has made its blocks already; beside it, in turns, a bare asyncio client with pyarrow that asks the same server for the
-same and writes the same tables, without checking anything.
+same and writes the same tables, without checking anything. `share` is the one median rate by the other; where others
+use the machine too it says little, because ours needs both cores and the bare client one: then compare `cpu_seconds`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from bench.cpu import below
 from bench.fetch import bare_tables, loop
 from bench.report import report
 from trace_platform.adapters.objects_disk import DiskObjects
@@ -31,8 +33,11 @@ from trace_platform.spark.java import find_java
 from trace_platform.spark.parquet_writer import COMPRESSION, Place, write_ranges
 from trace_platform.spark.session import start_session, stop_session, warm
 
-TURNS: Final = 3
+TURNS: Final = 5
 CHUNK: Final = 1000
+KINDS: Final = ("proved", "sampled", "bare")
+Turn = dict[str, float]
+"""Blocks a second, and seconds of processor time by part."""
 
 
 def main() -> None:
@@ -40,34 +45,61 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=10_000, help="blocks")
     size = parser.parse_args().size
     load = round(os.getloadavg()[0], 2)
-    rates: dict[str, list[float]] = {"proved": [], "sampled": [], "bare": []}
+    turns: dict[str, list[Turn]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as name, running(blocks=size) as devchain:
         folder = Path(name)
         spark = start_session(SparkOptions(folder / "spark"), find_java(os.environ, folder / "cache"), os.environ)
         try:
             warm(spark)
             rows = bare(devchain, size, folder)[1]  # every spelling is made
+            ours(spark, devchain, size, folder / "first", 1.0)  # and every module imported, as in a worker that runs
             for turn in range(TURNS):
-                rates["proved"].append(ours(spark, devchain, size, folder / f"proved{turn}", 1.0))
-                rates["sampled"].append(ours(spark, devchain, size, folder / f"sampled{turn}", 0.1))
-                rates["bare"].append(bare(devchain, size, folder)[0])
+                for kind in KINDS:
+                    turns[kind].append(_timed(kind, spark, devchain, size, folder / f"{kind}{turn}"))
         finally:
             stop_session(spark)
-    middle = {name: round(statistics.median(some)) for name, some in rates.items()}
-    shares = {
-        f"share_{name}": round(statistics.median(o / b for o, b in zip(rates[name], rates["bare"], strict=True)), 2)
-        for name in ("proved", "sampled")
-    }
+    rates = {kind: [round(turn["rate"]) for turn in some] for kind, some in turns.items()}
+    middle = {kind: round(statistics.median(some)) for kind, some in rates.items()}
     report(
         "ingest",
         middle["proved"],
         "blocks/s",
-        share=shares["share_proved"],
-        **shares,
+        share=round(middle["proved"] / middle["bare"], 2),
+        share_sampled=round(middle["sampled"] / middle["bare"], 2),
+        share_is="median rate, all proved, by median rate of the bare client",
+        share_by_turn=[round(one / other, 2) for one, other in zip(rates["proved"], rates["bare"], strict=True)],
         rows_per_second=round(middle["proved"] * rows / size),
         rates=middle,
+        rates_by_turn=rates,
+        cpu_seconds={kind: _middle_of_each(some) for kind, some in turns.items()},
         settings={"size": size, "chunk": CHUNK, "turns": TURNS, "load_at_start": load},
     )
+
+
+def _timed(kind: str, spark: Any, devchain: Devchain, size: int, folder: Path) -> Turn:
+    folder.mkdir()
+    before = _seconds(devchain)
+    if kind == "bare":
+        rate = bare(devchain, size, folder)[0]
+    else:
+        rate = ours(spark, devchain, size, folder, 1.0 if kind == "proved" else 0.1)
+    after = _seconds(devchain)
+    return {"rate": rate} | {part: after[part] - before[part] for part in after}
+
+
+def _seconds(devchain: Devchain) -> dict[str, float]:
+    """What the dev chain, Java, Spark's Python workers and this process have used, whoever else is here."""
+    spent = {"dev chain": 0.0, "java": 0.0, "python workers": 0.0, "this process": time.process_time()}
+    for pid, (program, seconds) in below(os.getpid()).items():
+        part = "dev chain" if pid == devchain.process.pid else "java" if program == "java" else "python workers"
+        spent[part] += seconds
+    return spent
+
+
+def _middle_of_each(turns: list[Turn]) -> dict[str, float]:
+    parts = [part for part in turns[0] if part != "rate"]
+    found = {part: round(statistics.median(turn[part] for turn in turns), 2) for part in parts}
+    return found | {"all": round(statistics.median(sum(turn[part] for part in parts) for turn in turns), 2)}
 
 
 def ours(spark: Any, devchain: Devchain, size: int, folder: Path, verify_roots: float) -> float:
