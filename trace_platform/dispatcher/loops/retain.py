@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import asyncpg
 
+from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.markers import MARKER
@@ -39,7 +40,10 @@ class Retain:
             if rows:
                 named = await connection.fetch(sql["named_files"], sorted({row["location"] for row in rows}))
                 still = {Folder.parse(row["location"]).object(row["name"]) for row in named}
+                crash_point("retain.before_remove")
                 await asyncio.to_thread(_remove, self._control.objects, rows, still)
+                crash_point("retain.before_mark")
+        crash_point("retain.after_mark", when=rows)
         return len(rows)
 
     async def next_due(self) -> float | None:
@@ -50,6 +54,7 @@ def _remove(objects: ObjectStore, rows: Sequence[asyncpg.Record], still: set[Obj
     folders = {row["location"]: Folder.parse(row["location"]) for row in rows}
     names = {folders[row["location"]].object(name) for row in rows for name in row["names"]}
     objects.delete(sorted(names - still, key=str))
+    crash_point("retain.files_removed")
     for folder in folders.values():
         left = [stored.name for stored in objects.objects(folder)]
         if [name.name for name in left] == [MARKER]:  # which lists nothing any more
