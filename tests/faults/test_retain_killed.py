@@ -44,7 +44,7 @@ async def test_a_dispatcher_dies_while_it_removes_replaced_files_and_the_next_on
         again = await written(control, chain, (100, 199))
         await control.pool.execute(A_MONTH_PASSES)
         system.dispatcher()
-        while await noted(system) < 3:  # noqa: ASYNC110, PLR2004 - the Dispatcher removes it
+        while await noted(system) < 3:  # noqa: ASYNC110 - the Dispatcher removes it
             await asyncio.sleep(0.05)
         assert names(control, folder_of(former)) == set(), "with the last of its files the marker goes"
         assert names(control, folder_of(again)) == {"first_100_199.parquet", "_SUCCESS"}
