@@ -1,0 +1,83 @@
+"""What followers can be told: where to begin, what to tell of, to begin anew with each version. Without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.chain_walk.rig import Rig
+from tests.walk.walking import working
+
+pytestmark = pytest.mark.anyio
+
+DAG = """
+name: NAME
+defaults: {runtime: ecs_platform, retry: {backoff: 1s, max_backoff: 1s}}
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    config: {rpc_pool: dev, poll_seconds: 0.05, tables: [blocks], CONFIG}
+    heartbeat_interval_seconds: 1s
+"""
+MORE = "  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"
+TOLD = """
+SELECT lower(e.block_range) AS first, upper(e.block_range) - 1 AS last
+  FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_dag_name = $1 ORDER BY 1
+"""
+
+
+async def test_a_follower_tells_of_each_block_or_of_all_that_came_together_from_its_first_block_on(
+    bare_rig: Rig,
+) -> None:
+    rig, head = bare_rig, bare_rig.devchain.describe()["head"]
+    for strategy in ("per_block", "per_range"):
+        await rig.deploy(dag(strategy, f"start_block: {head - 9}, emit_strategy: {strategy}"))
+    async with working(rig.worker()):
+        for strategy in ("per_block", "per_range"):
+            version = await rig.version(strategy, "follow")
+            await rig.until_followed(version)
+            assert sorted(rig.hot_marks(version)) == list(range(head - 9, head + 1))
+        told = {name: await told_until(rig, name, head) for name in ("per_block", "per_range")}
+    assert told["per_block"] == [(number, number) for number in range(head - 9, head + 1)]
+    assert told["per_range"] == [(head - 9, head)]
+
+
+async def test_outputs_are_reset_once_for_each_version_and_never_by_a_restart(bare_rig: Rig) -> None:
+    rig, first = bare_rig, bare_rig.devchain.describe()["head"] + 3
+    text = dag("anew", "start_block: latest").replace("source: {", "bootstrap: {reset_outputs: true}\n    source: {")
+    await rig.deploy(text)
+    version = await rig.version("anew", "follow")
+    for begins in (first, first):  # the second worker goes on where the first one ended
+        assert await followed_from(rig) == begins
+    await rig.deploy(text + MORE)
+    assert await rig.version("anew", "follow") == version, "it writes the same dataset as before"
+    second = rig.devchain.describe()["head"] + 3
+    for begins in (second, second):
+        assert await followed_from(rig) == begins
+
+
+def dag(name: str, config: str) -> str:
+    return DAG.replace("NAME", name).replace("CONFIG", config)
+
+
+async def told_until(rig: Rig, name: str, last: int) -> list[tuple[int, int]]:
+    """What was told, when the last block was: that is after its rows are there."""
+    async with asyncio.timeout(120):
+        while True:
+            told = [(row["first"], row["last"]) for row in await rig.walk.control.pool.fetch(TOLD, name)]
+            if told and told[-1][1] == last:
+                return told
+            await asyncio.sleep(0.05)
+
+
+async def followed_from(rig: Rig) -> int:
+    """Three blocks later, by a worker that was started then: the first block that is there."""
+    rig.devchain.mine(3)
+    async with working(rig.worker()):
+        version = await rig.version("anew", "follow")
+        await rig.until_followed(version)
+        rig.devchain.mine(1)
+        await rig.until_followed(version)
+    return min(rig.hot_marks(version))
