@@ -1,0 +1,118 @@
+"""Two `trace worker` processes, each with a Spark of its own, share one DAG; one of them is killed in the middle.
+
+About 30 s on two free cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from tests.cluster.elsewhere import family_of, kill
+from tests.cluster.test_standalone import marks_in
+from tests.cluster.trace_worker import trace_worker
+from tests.operators.rig import Rig
+from tests.walk.walking import walking
+from trace_platform.operators.context import Resources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = 400
+FILES, ROWS = 4, 5
+DAG = """
+name: pair
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: numbers
+    operator: read_files
+    config: {path: in, format: csv, columns: [id bigint]}
+    inputs: [{from: {job: go}}]
+  - name: tens
+    operator: python
+    config: {function: "tests.cluster.functions:held", args: {folder: FOLDER}}
+    inputs: [{from: {job: numbers}}]
+publish: {numbers: {job: numbers}, tens: {job: tens}}
+"""
+HELD = """
+SELECT count(*) = $1 FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'tens' AND t.status = 'Running'
+"""
+LEFT_BY = "SELECT count(*) FROM tasks WHERE status = 'Running' AND worker_id LIKE '%:' || $1"
+LEASES_END = "UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running' AND worker_id LIKE '%:' || $1"
+AT_ONCE = "UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'"
+DONE = """
+SELECT count(*) = $1 FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'tens' AND t.status = 'Completed'
+"""
+ATTEMPTS = """
+SELECT t.attempt, split_part(t.worker_id, ':', 2)::int AS pid, count(*) AS tasks
+  FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'tens' GROUP BY 1, 2 ORDER BY 1
+"""
+COMMITTED = """
+SELECT count(*) AS partitions, count(DISTINCT p.partition_key) AS keys, count(p.valid_to) AS replaced,
+       (SELECT count(*) FROM commits c WHERE c.dataset_uuid = d.id) AS commits
+  FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = 'tens' GROUP BY d.id
+"""
+
+
+@pytest.mark.timeout(1200)
+async def test_one_of_two_workers_is_killed_and_every_partition_is_committed_once(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    for folder in (tmp_path / "files" / "in", marks):
+        folder.mkdir(parents=True)
+    for number in range(FILES):
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        (tmp_path / "files" / "in" / f"part_{number}.csv").write_text("id\n" + "".join(f"{one}\n" for one in ids))
+    async with walking(state_db, queue_db, tmp_path) as walk, AsyncExitStack() as both:
+        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
+        await rig.deploy(DAG.replace("FOLDER", str(marks)))
+        dsns = (queue_db, data_db)
+        survivor = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "one")))
+        victim = await both.enter_async_context(trace_worker(walk, tmp_path, dsns, _own(tmp_path, "two"), code=-9))
+        await rig.trigger("pair", "go")
+        await until_both_are_busy(rig, marks, {survivor, victim})
+        assert await walk.control.pool.fetchval(LEFT_BY, str(victim)) == FILES // 2
+        both.callback(kill, family_of(victim)[1:])  # what it leaves behind ends by itself; not before the test, maybe
+        os.kill(victim, signal.SIGKILL)
+        await walk.control.pool.execute(LEASES_END, str(victim))
+        await rig.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Failed'", FILES // 2)
+        await walk.control.pool.execute(AT_ONCE)
+        (marks / "go").touch()
+        await rig.until(DONE, FILES)
+        await rig.settled()
+        attempts = [tuple(row) for row in await rig.fetch(ATTEMPTS)]
+        assert attempts == [(1, survivor, FILES // 2), (2, survivor, FILES // 2)]
+        (committed,) = await rig.fetch(COMMITTED)
+        assert dict(committed) == {"partitions": FILES, "keys": FILES, "replaced": 0, "commits": FILES}
+        assert [row["ten"] for row in await rig.rows("tens")] == [10 * one for one in range(FILES * ROWS)]
+
+
+def _own(folder: Path, name: str) -> dict[str, str]:
+    """Two tasks at once, so that neither can have all four."""
+    return {
+        "TRACE_HOME": str(folder / name),
+        "TRACE_WORKER__CONCURRENCY": str(FILES // 2),
+        "TRACE_SPARK__MASTER": "local[1]",
+        "TRACE_SPARK__DRIVER_MEMORY": "512m",
+    }
+
+
+async def until_both_are_busy(rig: Rig, marks: Path, workers: set[int]) -> None:
+    """All four are in hand, and rows are held in a Python worker below each of the two."""
+    await rig.until(HELD, FILES)
+    async with asyncio.timeout(SECONDS):
+        while True:
+            daemons = {int(name.split(".")[1]) for name in marks_in(marks)}
+            if all(daemons & {one.pid for one in family_of(worker)} for worker in workers):
+                return
+            await asyncio.sleep(0.05)
