@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +16,7 @@ from trace_platform.spark.buffered_tables import BufferedTable, ensure
 from trace_platform.spark.merge_batches import MANY_ROWS, SOME_ROWS, Waiting, merge_batches
 from trace_platform.spark.postgres_writer import make_staging
 from trace_platform.spark.stage_batches import staging_columns
+from trace_platform.spark.statements import statements
 
 MANY = MANY_ROWS + SOME_ROWS
 DECLARED = Declaration((Column("key", "text", nullable=False), Column("amount", "uint256")), ("key",), ())
@@ -94,3 +96,17 @@ def test_a_value_that_postgres_refuses_leaves_nothing_of_a_large_batch(
         merge_batches(connection, table, staging, [Waiting(uuid4(), uuid4(), 1, 0, 7, MANY, 1)])
     assert found(connection, table) == {}
     assert connection.execute("SELECT FROM trace_meta.applied_batches").fetchall() == []
+
+
+def test_the_next_batch_is_not_kept_waiting_by_a_merge_into_a_table_that_lacks_nothing(
+    connection: psycopg.Connection[Any], table: BufferedTable, data_db: str
+) -> None:
+    with psycopg.connect(data_db) as merging:
+        merging.execute(statements("buffered")["lock_table"], {"version": table.dataset_version})
+        connection.execute("SET lock_timeout = '1s'")
+        assert ensure(connection, table) == DECLARED
+        wider = replace(DECLARED, columns=(*DECLARED.columns, Column("note", "text")))
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            ensure(connection, replace(table, declaration=wider))
+    assert ensure(connection, replace(table, declaration=wider)) == wider
+    assert ensure(connection, table) == wider
