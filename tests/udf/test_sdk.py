@@ -107,7 +107,8 @@ exports.handler = udf(async (task) => {{
                               block_number: 7, block_hash: null, tx_hash: Buffer.from([1, 255]), payload: {{ n }} }});
   }}
   await task.alert("large", {{ dedupe_key: "by name", event_time: "2026-01-01T00:00:00Z", severity: "critical" }});
-  await task.alert("larger", {{ dedupe_key: "x" }}).then(() => {{ throw new Error("taken"); }}, (no) => task.log.warn(no));
+  const unknown = task.alert("larger", {{ dedupe_key: "x" }});
+  await unknown.then(() => {{ throw new Error("taken"); }}, (no) => task.log.warn(no));
 }});
 """
 

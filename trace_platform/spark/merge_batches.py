@@ -147,26 +147,33 @@ def _rows(table: BufferedTable, staging: str, *, one_batch: bool) -> sql.Compose
     declared = table.declaration
     kinds = {column.name: column for column in declared.columns}
     key = [_given(kinds[name]) for name in declared.unique_key]
-    return sql.SQL(
-        "INSERT INTO {table} AS t ({ours}, {names})"
-        " SELECT {distinct} %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given}"
-        " FROM {staging} s"
-        " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
-        " %(publishes)s::uuid[], %(seqs)s::bigint[]) AS b (number, tried, task_id, attempt, publish_id, seq)"
-        " ON b.number = s.{batch} AND b.tried = s.{attempt}"
-        " ORDER BY {key}{newest}"
-    ).format(
+    return sql.SQL("INSERT INTO {table} AS t ({ours}, {names}) SELECT {chosen} ORDER BY {key}{newest}").format(
         table=table.identifier,
         ours=_list([sql.Identifier(name) for name in OURS]),
         names=_list([sql.Identifier(name) for name in declared.names]),
-        distinct=sql.SQL("" if one_batch else "DISTINCT ON ({})").format(_list(key)),
+        chosen=sql.SQL(OF_ONE if one_batch else OF_SEVERAL).format(
+            key=_list(key),
+            given=_list([_given(column) for column in declared.columns]),
+            staging=sql.Identifier("staging", staging),
+            batch=sql.Identifier(BATCH),
+            attempt=sql.Identifier(TRY),
+        ),
         key=_list(key),
         newest=sql.SQL("" if one_batch else ", b.seq DESC"),
-        given=_list([_given(column) for column in declared.columns]),
-        staging=sql.Identifier("staging", staging),
-        batch=sql.Identifier(BATCH),
-        attempt=sql.Identifier(TRY),
     )
+
+
+OF_ONE: Final = (
+    "%(org)s::uuid, (%(tasks)s::uuid[])[1], (%(attempts)s::int[])[1], (%(publishes)s::uuid[])[1],"
+    " (%(seqs)s::bigint[])[1], now(), {given} FROM {staging} s"
+    " WHERE s.{batch} = (%(numbers)s::int[])[1] AND s.{attempt} = (%(tries)s::bigint[])[1]"
+)
+OF_SEVERAL: Final = (
+    "DISTINCT ON ({key}) %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given} FROM {staging} s"
+    " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
+    " %(publishes)s::uuid[], %(seqs)s::bigint[]) AS b (number, tried, task_id, attempt, publish_id, seq)"
+    " ON b.number = s.{batch} AND b.tried = s.{attempt}"
+)
 
 
 def _on_conflict(table: BufferedTable) -> sql.Composed:
