@@ -168,9 +168,10 @@ async def test_a_runner_killed_at_any_point_loses_nothing_and_doubles_nothing(
         assert await asyncio.to_thread(runner.wait, SECONDS) == 0, log.read_text()
     await gone(left)
     assert not list((whole.settings.home / "run" / "udf").iterdir()), "what a killed runner left, the next one removes"
-    told = "SELECT count(*), count(DISTINCT cursor_value) FROM events WHERE origin = 'sink'"
-    published = await whole.walk.control.pool.fetchval("SELECT count(*) FROM buffer_publishes")
-    assert tuple(await whole.walk.control.pool.fetchrow(told)) == (published, published)
+    (published,) = await whole.sink.fetch("SELECT count(*) AS n FROM buffer_publishes")
+    told = "SELECT count(*) AS n, count(DISTINCT cursor_value) AS apart FROM events WHERE origin = 'sink'"
+    (events,) = await whole.sink.fetch(told)
+    assert (events["n"], events["apart"]) == (published["n"], published["n"])
 
 
 async def killed(whole: Whole, log: Path, point: str) -> Sequence[int]:
