@@ -70,8 +70,8 @@ def merge_batches(
             connection.execute(statements("buffered")["lock_table"], {"version": table.dataset_version})
             seqs = _note(connection, table, batches)
             ours = [one for one in batches if one.publish_id in seqs]
-            if any(one.rows for one in ours):
-                _write(connection, table, staging, _values(table, ours, seqs))
+            for some in _statements_of(ours):
+                _write(connection, table, staging, _values(table, some, seqs))
             crash_point("merge_batches.before_commit")
     except (psycopg.DataError, psycopg.IntegrityError) as wrong:
         raise refused(wrong) from None
@@ -79,6 +79,14 @@ def merge_batches(
     done = {one.publish_id: Applied(one.publish_id, seqs[one.publish_id], one.rows, one.bytes) for one in ours}
     others = [one.publish_id for one in batches if one.publish_id not in done]
     return list({**(applied(connection, others) if others else {}), **done}.values())
+
+
+def _statements_of(batches: Sequence[Waiting]) -> list[list[Waiting]]:
+    """Small batches go in together, large ones one after the other: each is in order as it is, all of them are not."""
+    filled = [one for one in batches if one.rows]
+    if sum(one.rows for one in filled) >= MANY_ROWS * len(filled):
+        return [[one] for one in filled]
+    return [filled]
 
 
 def _note(connection: psycopg.Connection[Any], table: BufferedTable, batches: Sequence[Waiting]) -> dict[UUID, int]:
