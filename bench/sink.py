@@ -107,7 +107,7 @@ async def measured(system: Rig, data: str, size: int, singles: int) -> tuple[flo
     await deploy(system, "bench", DAG)
     objects = DiskObjects(system.home / "objects")
     cache = system.home / "cache"
-    options = SparkOptions(local_dir=system.home / "spark", conf=QUICK)
+    options = SparkOptions(local_dir=system.home / "spark", quick_compiler=True, conf=QUICK)
     spark = await asyncio.to_thread(start_session, options, find_java(os.environ, cache), os.environ)
     async with (
         httpx.AsyncClient(base_url=system.task_door, verify=system.tls) as task_door,

@@ -40,13 +40,15 @@ BATCHES = [
 """Of buffered datasets: `tests/sink/test_killed.py` dies at them."""
 ALERTS = [one for one in POINTS if one.startswith(("alert_route.", "delivery."))]
 """`tests/delivery/test_killed.py` dies at them."""
+RUNNER = [one for one in POINTS if one.startswith(("runner.", "run_udf."))]
+"""Of untrusted code: `tests/runner/test_killed.py` dies at them."""
 PEOPLE = [one for one in POINTS[: POINTS.index("claim_task.before_commit")] if one not in BATCHES]
 TASKS = [
     one
     for one in POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")]
     if one not in BATCHES
 ]
-ELSEWHERE = [*RETAINING, *BATCHES, *OPERATORS, *ALERTS]
+ELSEWHERE = [*RETAINING, *BATCHES, *OPERATORS, *ALERTS, *RUNNER]
 LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *ELSEWHERE}]
 DISTURBED = Faults(seed=1, lost=0.3)
 """So that promises are put off, which is a commit too."""

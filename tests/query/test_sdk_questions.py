@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import sys
@@ -12,8 +13,16 @@ from typing import Any
 import pytest
 
 from tests.query.house import House
+from tests.runner.rig import invocation, settings_for
+from tests.runner.whole import bundle
 from tests.udf.functions import NODE, PYTHON, ROOT, event_of
-from trace_platform.contracts import Claimed
+from trace_platform.contracts import Claimed, UdfRef
+from trace_platform.settings import Settings
+from trace_platform.udf.bubblewrap import build_walls
+from trace_platform.udf.object_stores import Stores
+from trace_platform.udf.process import running
+from trace_platform.unpack import unpack
+from trace_platform.wiring import session_objects
 
 pytestmark = pytest.mark.anyio
 CODE = """
@@ -50,6 +59,38 @@ async def test_a_function_asks_over_its_inputs_and_is_told_why_not(house: House,
     assert found["state"]["rows"] == [{"n": 15, "top": 14}]
     assert found["state"]["two"] == [{"block_number": 0}, {"block_number": 1}]
     assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no input")
+
+
+async def test_code_in_a_sandbox_asks_the_query_service_and_is_told_why_not(house: House, tmp_path: Path) -> None:
+    await house.make("feed", 2200, 2201)
+    claimed = await house.claimed()
+    walk, base = house.rig.walk, settings_for(house.rig.walk, tmp_path)
+    doors = base.endpoints.model_copy(update={"query_task": str(house.task_door.base_url).rstrip("/")})
+    settings = base.model_copy(update={"endpoints": doors})
+    udf = on_the_runner(settings, bundle(CODE))
+    stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
+    async with running(settings, build_walls(), walk.dispatcher, walk.tasks, stores) as functions:
+        ended = await functions.run(invocation(claimed, udf, completes="wrapper"))
+    assert isinstance(ended, bytes), ended
+    state = json.loads(ended)["state"]
+    assert (state["rows"], state["two"]) == ([{"n": 15, "top": 14}], [{"block_number": 0}, {"block_number": 1}])
+    assert state["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no input")
+
+
+def on_the_runner(settings: Settings, archive: bytes) -> UdfRef:
+    """As if it had been fetched."""
+    sha256 = hashlib.sha256(archive).hexdigest()
+    place = settings.home / "cache" / "udf" / sha256
+    place.parent.mkdir(parents=True)
+    unpack(archive, place)
+    return UdfRef(
+        bundle="test",
+        sha256=sha256,
+        kind="python",
+        handler="main.handler",
+        size_bytes=len(archive),
+        url="http://nowhere",
+    )
 
 
 async def asked(house: House, claimed: Claimed, language: str, folder: Path) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -17,8 +18,10 @@ import pytest
 from tests.runner.rig import SECONDS
 from tests.runner.whole import RUNTIMES, Whole, a_whole
 from tests.spark_session import shared_session
+from trace_platform.crash_points import POINTS
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.settings import to_document
+from trace_platform.settings.groups import FaultSettings
 from trace_platform.store.migrate import Database
 from trace_platform.udf.sandbox import family, runs
 
@@ -64,8 +67,9 @@ async def whole(
 
 
 @contextmanager
-def a_runner(whole: Whole, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`trace runner`, as `trace up` starts it."""
+def a_runner(whole: Whole, log: Path, point: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """`trace runner`, as `trace up` starts it; it does not survive the point."""
+    settings = whole.settings.model_copy(update={"faults": FaultSettings(point=point)})
     with log.open("ab") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "trace_platform", "runner", "--settings", "-"],
@@ -76,7 +80,7 @@ def a_runner(whole: Whole, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         )
     assert process.stdin is not None
-    process.stdin.write(to_document(whole.settings).encode())
+    process.stdin.write(to_document(settings).encode())
     process.stdin.close()
     try:
         yield process
@@ -113,14 +117,83 @@ async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(whole:
         assert len(left) > 6, log.read_text()
         runner.send_signal(signal.SIGKILL)
         runner.wait()
-    async with asyncio.timeout(SECONDS):
-        while any(runs(pid) for pid in left):  # noqa: ASYNC110 - the kernel's work is waited for
-            await asyncio.sleep(0.02)
+    await gone(left)
     with a_runner(whole, log):
         rows = [await whole.over(task) for task in tasks]
         assert [row["status"] for row in rows] == ["Completed"] * len(tasks), (rows, log.read_text())
         for name in names:
             assert await whole.rows(name) == [("a", 1), ("b", 2)]
+
+
+ROW = """
+from trace_udf import udf
+
+@udf
+def handler(task):
+    task.publish([{"id": task.id, "amount": 1}])
+    task.progress(1, 1)
+"""
+MOST_TRIES = 50
+AT_RUNNER = [one for one in POINTS if one.startswith("runner.")]
+AT_WRAPPER = [one for one in POINTS if one.startswith("run_udf.")]
+HIT = {
+    # Warm sandboxes are of `lambda`; what keeps the lease of its own, and ends the sandbox with the task, of `ecs_udf`.
+    "lambda": [one for one in AT_RUNNER if one != "runner.sandbox_killed"],
+    # Bundles are fetched for both alike.
+    "ecs_udf": [one for one in AT_RUNNER if one != "runner.recycled" and "bundle" not in one] + AT_WRAPPER,
+}
+
+
+def test_every_point_of_the_runner_is_hit_on_some_runtime() -> None:
+    assert {*HIT["lambda"], *HIT["ecs_udf"]} == {*AT_RUNNER, *AT_WRAPPER}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_a_runner_killed_at_any_point_loses_nothing_and_doubles_nothing(
+    whole: Whole, tmp_path: Path, runtime: str
+) -> None:
+    log, name, tasks = tmp_path / "log", await whole.deployed(ROW, runtime, lease=4, attempts=40), []
+    for point in HIT[runtime]:
+        if point.startswith("runner.bundle"):
+            shutil.rmtree(whole.settings.home / "cache" / "udf", ignore_errors=True)
+        tasks.append(await whole.asked(name))
+        await gone(await killed(whole, log, point))
+    with a_runner(whole, log) as runner:
+        rows = [await whole.over(task) for task in tasks]
+        assert {row["status"] for row in rows} == {"Completed"}, (rows, log.read_text())
+        assert await whole.rows(name) == sorted((str(task), 1) for task in tasks)
+        left = family(runner.pid)
+        runner.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(runner.wait, SECONDS) == 0, log.read_text()
+    await gone(left)
+    assert not list((whole.settings.home / "run" / "udf").iterdir()), "what a killed runner left, the next one removes"
+    (published,) = await whole.sink.fetch("SELECT count(*) AS n FROM buffer_publishes")
+    told = "SELECT count(*) AS n, count(DISTINCT cursor_value) AS apart FROM events WHERE origin = 'sink'"
+    (events,) = await whole.sink.fetch(told)
+    assert (events["n"], events["apart"]) == (published["n"], published["n"])
+
+
+async def killed(whole: Whole, log: Path, point: str) -> Sequence[int]:
+    """A runner that came to the point; the processes that it had."""
+    left: Sequence[int] = ()
+    while True:
+        with a_runner(whole, log, point) as runner:
+            while runner.poll() is None:
+                left = family(runner.pid) or left
+                await asyncio.sleep(0.01)
+        said = await asyncio.to_thread(log.read_text)
+        if runner.returncode == -signal.SIGKILL:
+            assert f"crash point {point}: SIGKILL" in said
+            return left
+        assert said.count("Address already in use") < MOST_TRIES, (point, said)
+        assert "Address already in use" in said, (point, said)  # by another test, for a moment
+
+
+async def gone(left: Sequence[int]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while any(runs(pid) for pid in left):  # noqa: ASYNC110 - the kernel's work is waited for
+            await asyncio.sleep(0.02)
 
 
 async def test_a_runner_that_is_asked_to_stop_leaves_nothing(whole: Whole, tmp_path: Path) -> None:

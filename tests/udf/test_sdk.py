@@ -98,12 +98,27 @@ def handler(task):
     task.alert("large", dedupe_key="by name", event_time="2026-01-01T00:00:00Z", severity="critical")
 """
 
+NODE_ALERTS = f"""
+const {{ udf }} = require({json.dumps(str(SDK / "node" / "trace_udf.js"))});
+exports.handler = udf(async (task) => {{
+  const large = task.alerts[0];
+  for (let n = 0; n < 3; n += 1) {{
+    await task.alert(large, {{ dedupe_key: `tx${{n % 2}}`, event_time: "2026-01-01T00:00:00+00:00", chain_id: 1,
+                              block_number: 7, block_hash: null, tx_hash: Buffer.from([1, 255]), payload: {{ n }} }});
+  }}
+  await task.alert("large", {{ dedupe_key: "by name", event_time: "2026-01-01T00:00:00Z", severity: "critical" }});
+  const unknown = task.alert("larger", {{ dedupe_key: "x" }});
+  await unknown.then(() => {{ throw new Error("taken"); }}, (no) => task.log.warn(no));
+}});
+"""
+
 
 @pytest.mark.anyio
-async def test_alerts_are_one_batch_with_one_row_for_each_key(there: Functions) -> None:
+@pytest.mark.parametrize(("code", "file"), [(ALERTS, "main.py"), (NODE_ALERTS, "main.js")], ids=["python", "node"])
+async def test_alerts_are_one_batch_with_one_row_for_each_key(there: Functions, code: str, file: str) -> None:
     claimed = await there.claimed()
     alert = {"alert_definition_id": "7d444840-9dc0-11d1-b245-5ffdce74fad2", "name": "large", "severity": "warning"}
-    answer, _ = await there.run(ALERTS, claimed, alerts=[alert])
+    answer, _ = await there.run(code, claimed, file=file, alerts=[alert])
     assert answer == {"status": "Completed"}
     (batch,) = await there.batches()
     rows = there.walk.control.objects.get(ObjectName.parse(batch["batch_uri"])).splitlines()

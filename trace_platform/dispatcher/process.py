@@ -17,6 +17,7 @@ from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.dispatcher.loops.call_functions import CallFunctions
 from trace_platform.dispatcher.loops.clear_batches import ClearBatches
+from trace_platform.dispatcher.loops.clear_bundles import ClearBundles
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.forget import Forget
 from trace_platform.dispatcher.loops.forget_logs import ForgetLogs
@@ -141,6 +142,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
                     ClearBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
                     Bell(),
                 ),
+                ("bundles", ClearBundles(control, timedelta(days=settings.bundles.kept_days)), Bell()),
                 (
                     "owe_batches",
                     OweBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),

@@ -62,6 +62,13 @@ class BundleSettings(Group):
     url_seconds: int = setting(
         900, "How long the URL that comes with a task opens its bundle, and nothing else.", unit="s", ge=10, le=43200
     )
+    kept_days: int = setting(
+        30,
+        "How long a bundle stays that no job of any version names, counted from its last push.",
+        unit="days",
+        ge=1,
+        le=3650,
+    )
 
 
 class CredentialSettings(Group):

@@ -34,6 +34,13 @@ class UdfSettings(Group):
     )
     start_seconds: float = setting(10.0, "How long a sandbox may take to ask for its first task.", unit="s", gt=0)
     idle_seconds: float = setting(300.0, "A warm sandbox that nobody needs for so long is ended.", unit="s", gt=0)
+    cache_days: int = setting(
+        30,
+        "An unpacked bundle that no task has asked for in so long is removed; it can be fetched again.",
+        unit="days",
+        ge=2,
+        le=3650,
+    )
     invocations: int = setting(1000, "A sandbox is replaced after so many invocations.", unit="count", ge=1)
     timeout_seconds: int = setting(
         900, "How long a function may run whose task names no time of its own.", unit="s", ge=1, le=86400

@@ -37,11 +37,12 @@ VISIBILITY: Final = timedelta(minutes=2)
 EXTEND_SECONDS: Final = 40.0
 AFTER_OUTAGE_SECONDS = 1.0
 MAX_REASON: Final = 2_000
-PART_BYTES: Final = 32 * 1024 * 1024
+PART_BYTES: Final = 16 * 1024 * 1024
 """Of batches that are read by one Spark job, and merged by one transaction a table."""
 UNTOLD_BYTES: Final = 1024 * 1024
 """What a batch is taken for whose producer does not say its size; it is only a matter of speed."""
-PARTS_AT_ONCE: Final = 2
+PARTS_AT_ONCE: Final = 3
+"""One is merged, one waits for it, and one is read: no core is idle."""
 
 T = TypeVar("T")
 

@@ -7,8 +7,9 @@ given stays as it was, so that a batch which is sent again, by a retry, say, is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -23,6 +24,10 @@ from trace_platform.spark.postgres_writer import WORK_MEMORY
 from trace_platform.spark.stage_batches import BATCH
 from trace_platform.spark.stage_rows import TRY
 from trace_platform.spark.statements import statements
+
+MANY_ROWS: Final = 1_000
+"""From here on it pays to look whether all are new; below, what counts is the number of statements."""
+SOME_ROWS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,8 @@ def merge_batches(
             connection.execute(statements("buffered")["lock_table"], {"version": table.dataset_version})
             seqs = _note(connection, table, batches)
             ours = [one for one in batches if one.publish_id in seqs]
-            if any(one.rows for one in ours):
-                connection.execute(_statement(table, staging), _values(table, ours, seqs))
+            for some in _statements_of(ours):
+                _write(connection, table, staging, _values(table, some, seqs))
             crash_point("merge_batches.before_commit")
     except (psycopg.DataError, psycopg.IntegrityError) as wrong:
         raise refused(wrong) from None
@@ -74,6 +79,14 @@ def merge_batches(
     done = {one.publish_id: Applied(one.publish_id, seqs[one.publish_id], one.rows, one.bytes) for one in ours}
     others = [one.publish_id for one in batches if one.publish_id not in done]
     return list({**(applied(connection, others) if others else {}), **done}.values())
+
+
+def _statements_of(batches: Sequence[Waiting]) -> list[list[Waiting]]:
+    """Small batches go in together, large ones one after the other: each is in order as it is, all of them are not."""
+    filled = [one for one in batches if one.rows]
+    if sum(one.rows for one in filled) >= MANY_ROWS * len(filled):
+        return [[one] for one in filled]
+    return [filled]
 
 
 def _note(connection: psycopg.Connection[Any], table: BufferedTable, batches: Sequence[Waiting]) -> dict[UUID, int]:
@@ -98,34 +111,84 @@ def _values(table: BufferedTable, batches: Sequence[Waiting], seqs: Mapping[UUID
         "attempts": [one.attempt for one in batches],
         "publishes": [one.publish_id for one in batches],
         "seqs": [seqs[one.publish_id] for one in batches],
+        "rows": sum(one.rows for one in batches),
     }
 
 
-def _statement(table: BufferedTable, staging: str) -> sql.Composed:
+def _write(connection: psycopg.Connection[Any], table: BufferedTable, staging: str, values: Mapping[str, Any]) -> None:
+    """Rows of keys that the table does not have go in plainly, at half the cost of asking about each of them.
+
+    Nobody else writes while the table is locked: one key that is there after all takes back what was written, and the
+    batch goes the other way.
+    """
+    rows = _rows(table, staging, one_batch=len(values["numbers"]) == 1)
+    if values["rows"] >= MANY_ROWS and not _is_known(connection, table, staging, values):
+        with suppress(psycopg.errors.UniqueViolation), connection.transaction():
+            connection.execute(rows, values)
+            return
+    connection.execute(sql.SQL("{} {}").format(rows, _on_conflict(table)), values)
+
+
+def _is_known(
+    connection: psycopg.Connection[Any], table: BufferedTable, staging: str, values: Mapping[str, Any]
+) -> bool:
+    """Whether the table has a key of some rows: of a batch that is sent again it has them all."""
     declared = table.declaration
     kinds = {column.name: column for column in declared.columns}
-    others = [name for name in declared.names if name not in declared.unique_key]
-    key = [_given(kinds[name]) for name in declared.unique_key]
-    return sql.SQL(
-        "INSERT INTO {table} AS t ({ours}, {names})"
-        " SELECT DISTINCT ON ({key}) %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given}"
-        " FROM {staging} s"
-        " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
-        " %(publishes)s::uuid[], %(seqs)s::bigint[]) AS b (number, tried, task_id, attempt, publish_id, seq)"
-        " ON b.number = s.{batch} AND b.tried = s.{attempt}"
-        " ORDER BY {key}, b.seq DESC"
-        " ON CONFLICT (org_id, {unique_key}) DO {action}"
+    same = [sql.SQL("t.{} = {}").format(sql.Identifier(name), _given(kinds[name])) for name in declared.unique_key]
+    query = sql.SQL(
+        "SELECT EXISTS (SELECT FROM (SELECT * FROM {staging} WHERE {batch} = ANY (%(numbers)s) LIMIT {some}) s,"
+        " LATERAL (SELECT FROM {table} t WHERE t.org_id = %(org)s AND {same} LIMIT 1) known)"
     ).format(
+        staging=sql.Identifier("staging", staging),
+        batch=sql.Identifier(BATCH),
+        some=sql.Literal(SOME_ROWS),
+        table=table.identifier,
+        same=sql.SQL(" AND ").join(same),
+    )
+    row = connection.execute(query, values).fetchone()
+    return bool(row and row[0])
+
+
+def _rows(table: BufferedTable, staging: str, *, one_batch: bool) -> sql.Composed:
+    """In the order of the key; the check has seen to it that a batch has a key once, several may share one."""
+    declared = table.declaration
+    kinds = {column.name: column for column in declared.columns}
+    key = [_given(kinds[name]) for name in declared.unique_key]
+    return sql.SQL("INSERT INTO {table} AS t ({ours}, {names}) SELECT {chosen} ORDER BY {key}{newest}").format(
         table=table.identifier,
         ours=_list([sql.Identifier(name) for name in OURS]),
         names=_list([sql.Identifier(name) for name in declared.names]),
+        chosen=sql.SQL(OF_ONE if one_batch else OF_SEVERAL).format(
+            key=_list(key),
+            given=_list([_given(column) for column in declared.columns]),
+            staging=sql.Identifier("staging", staging),
+            batch=sql.Identifier(BATCH),
+            attempt=sql.Identifier(TRY),
+        ),
         key=_list(key),
-        given=_list([_given(column) for column in declared.columns]),
-        staging=sql.Identifier("staging", staging),
-        batch=sql.Identifier(BATCH),
-        attempt=sql.Identifier(TRY),
-        unique_key=_list([sql.Identifier(name) for name in declared.unique_key]),
-        action=_action(others),
+        newest=sql.SQL("" if one_batch else ", b.seq DESC"),
+    )
+
+
+OF_ONE: Final = (
+    "%(org)s::uuid, (%(tasks)s::uuid[])[1], (%(attempts)s::int[])[1], (%(publishes)s::uuid[])[1],"
+    " (%(seqs)s::bigint[])[1], now(), {given} FROM {staging} s"
+    " WHERE s.{batch} = (%(numbers)s::int[])[1] AND s.{attempt} = (%(tries)s::bigint[])[1]"
+)
+OF_SEVERAL: Final = (
+    "DISTINCT ON ({key}) %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given} FROM {staging} s"
+    " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
+    " %(publishes)s::uuid[], %(seqs)s::bigint[]) AS b (number, tried, task_id, attempt, publish_id, seq)"
+    " ON b.number = s.{batch} AND b.tried = s.{attempt}"
+)
+
+
+def _on_conflict(table: BufferedTable) -> sql.Composed:
+    declared = table.declaration
+    others = [name for name in declared.names if name not in declared.unique_key]
+    return sql.SQL("ON CONFLICT (org_id, {key}) DO {action}").format(
+        key=_list([sql.Identifier(name) for name in declared.unique_key]), action=_action(others)
     )
 
 

@@ -152,6 +152,9 @@ def _refuse_other_count(batch: Batch, rows: pa.Table) -> None:
 def _copy(dsn: SecretDsn, batch: Batch, rows: pa.Table, tried: int) -> None:
     if not rows.num_rows:
         return
+    rows = rows.sort_by(
+        [(name, "ascending") for name in batch.declaration.unique_key]
+    )  # here it costs the merge nothing
     marked = rows.append_column(BATCH, pa.repeat(pa.scalar(batch.number, pa.int32()), rows.num_rows))
     marked = marked.append_column(TRY, pa.repeat(pa.scalar(tried, pa.int64()), rows.num_rows))
     with driver_errors(dsn, "write"), open_session(dsn) as connection:

@@ -20,6 +20,8 @@ LOADED: Final = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
+    "adbc_driver_manager.dbapi",
+    "adbc_driver_postgresql",
     "trace_platform.spark.stage_batches",
     "trace_platform.spark.parquet_writer",
 )

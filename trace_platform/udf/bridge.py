@@ -16,6 +16,7 @@ from yarl import URL
 
 from trace_platform.capability import CAPABILITY_HEADER
 from trace_platform.contracts import MAX_BODY_BYTES
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import DoorUnavailable, Forbidden
 from trace_platform.udf.listen import body_of, no_such
 
@@ -46,10 +47,12 @@ class Bridge:
             raise Forbidden("there is no task in hand", where=request.path)
         body = await body_of(request, MAX_BODY_BYTES)
         headers = {name: value for name in FORWARDED if (value := request.headers.get(name)) is not None}
+        crash_point("runner.before_forward")
         try:
             async with self._http.post(
                 URL(self._base + request.raw_path, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as answer:
+                crash_point("runner.forwarded")
                 return await _returned(request, answer)
         except aiohttp.ClientError as away:
             raise DoorUnavailable(f"the door does not answer: {type(away).__name__}") from None

@@ -18,6 +18,7 @@ import structlog
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import TaskClient
 from trace_platform.contracts import Invocation
+from trace_platform.crash_points import crash_point
 from trace_platform.settings import UdfSettings
 from trace_platform.udf.bridge import Bridge
 from trace_platform.udf.bubblewrap import Walls
@@ -95,10 +96,12 @@ class Cell:
             self._listeners.append(await self._listen(door, handle))
         around = self._around
         self._sandbox = await start(code, self._folder, around.etc, around.walls, around.settings)
+        crash_point("runner.sandbox_started")
         self._output = Output(self._sandbox.output)
         fault = await self._until_waits(around.settings.start_seconds)
         if fault is None:
             self._at_rest = self._sandbox.usage()
+            crash_point("runner.sandbox_made")
         return fault
 
     async def invoke(self, invocation: Invocation, payload: bytes, seconds: float) -> Ended:
@@ -162,6 +165,7 @@ class Cell:
     async def _close(self) -> None:
         if self._sandbox is not None:
             await self._sandbox.kill()
+            crash_point("runner.sandbox_killed")
         if self._output is not None:
             self._output.close()
         for listener in self._listeners:

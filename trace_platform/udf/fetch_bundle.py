@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
+import time
 from collections import defaultdict
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import httpx
 
 from trace_platform.contracts import UdfRef
+from trace_platform.crash_points import crash_point
 from trace_platform.domain.bundles import LIMITS
 from trace_platform.errors import DoorUnavailable, InvalidRequest, NotFound, ObjectExists
 from trace_platform.udf.furnish import Code
-from trace_platform.unpack import unpack
+from trace_platform.unpack import remove_unpacked, unpack
 
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -24,8 +29,9 @@ SHA256: Final = re.compile(r"[0-9a-f]{64}")
 class Bundles:
     """`folder` holds one folder for each hash. Who asks for what is being fetched waits for that."""
 
-    def __init__(self, folder: Path, http: httpx.AsyncClient) -> None:
+    def __init__(self, folder: Path, http: httpx.AsyncClient, keep: timedelta) -> None:
         self._folder = folder
+        self._keep = keep
         self._http = http
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -37,14 +43,19 @@ class Bundles:
             async with self._turns[udf.sha256]:
                 await self._make(udf, place)
             self._turns.pop(udf.sha256, None)
+        with suppress(OSError):  # another user's, who will say so himself
+            os.utime(place)
         return Code(place, udf.kind, udf.handler)
 
     async def _make(self, udf: UdfRef, place: Path) -> None:
         if place.is_dir():  # noqa: ASYNC240 - whoever was before us in the queue
             return
         archive = await self._fetch(udf)
+        crash_point("runner.bundle_fetched")
         with suppress(ObjectExists):  # another runner's, from the same bytes
             await asyncio.to_thread(_unpack, archive, place)
+        crash_point("runner.bundle_unpacked")
+        await asyncio.to_thread(forget_old, self._folder, self._keep)
 
     async def _fetch(self, udf: UdfRef) -> bytes:
         """Not a byte more than was said, and nothing but what was said."""
@@ -65,6 +76,15 @@ class Bundles:
         if hashlib.sha256(body).hexdigest() != udf.sha256:
             raise InvalidRequest("what lies there is not the bundle: its hash is another", where="/udf/sha256")
         return bytes(body)
+
+
+def forget_old(folder: Path, keep: timedelta) -> None:
+    """Remove what no task has asked for in so long: far longer than any sandbox lives. And what a kill left."""
+    for place in folder.iterdir():
+        with suppress(OSError):  # another runner does the same
+            if place.stat().st_mtime < time.time() - keep.total_seconds():
+                away = place.with_name(f".{place.name.strip('.')[:64]}.{uuid4().hex}.partial")
+                remove_unpacked(place.rename(away))  # under its own name it is whole, or it is not there
 
 
 def _unpack(archive: bytes, place: Path) -> None:

@@ -13,6 +13,7 @@ import structlog
 from trace_platform.capability.claims import Claims
 from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import Invocation, UdfRef
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import Forbidden, InvalidRequest
 from trace_platform.settings import UdfSettings
 from trace_platform.udf.cell import Cell, Key
@@ -37,17 +38,20 @@ class Functions:
         """
         claims = await self.verifier.verify(invocation.capability_token)
         udf = _checked(invocation, claims)
+        crash_point("runner.asked")
         code = await self.bundles.get(udf)
         key = Key(claims.org_id, udf.sha256, udf.kind, udf.handler)
         cell = await self.pool.take(key, code, alone=alone)
         if isinstance(cell, FunctionError):
             return cell
+        crash_point("runner.sandbox_lent")
         return await self._run_in(cell, invocation, payload_of(invocation, more or {}), alone=alone)
 
     async def _run_in(self, cell: Cell, invocation: Invocation, payload: bytes, *, alone: bool) -> Ended:
         again = False
         try:
             ended = await cell.invoke(invocation, payload, self._seconds(invocation))
+            crash_point("runner.ended")
             again = not alone
         finally:
             if not again:  # not a moment longer than it is wanted

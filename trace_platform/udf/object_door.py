@@ -17,6 +17,7 @@ from aiohttp import web
 from trace_platform.capability import CAPABILITY_HEADER, Claims
 from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import Invocation
+from trace_platform.crash_points import crash_point
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import Conflict, Forbidden, LimitReached, NotFound, ObjectExists
 from trace_platform.ports import ObjectStore
@@ -74,6 +75,7 @@ class ObjectDoor:
         except ObjectExists:
             if await asyncio.to_thread(store.get, name) != body:
                 raise Conflict("an object of this name is there, with other bytes", where=str(name)) from None
+        crash_point("runner.object_put")
         return answered({"name": str(name), "size": len(body)})
 
     async def _get(self, store: ObjectStore, claims: Claims, path: str) -> web.Response:

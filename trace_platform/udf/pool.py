@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import Busy
 from trace_platform.settings import UdfSettings
 from trace_platform.udf.cell import Cell, Key, Open
@@ -146,6 +147,7 @@ class Pool:
                 self._busy.discard(cell)
                 self._idle.append(cell)
                 self._changed.notify_all()
+            crash_point("runner.recycled")
             return
         self._leaving += 1
         await cell.close()

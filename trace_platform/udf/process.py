@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,7 +136,9 @@ async def running(
         pool = Pool(lambda key, code: open_cell(key, code, around), settings.udf)
         watch = asyncio.create_task(pool.watch())
         try:
-            yield Functions(pool, Bundles(settings.home / "cache" / "udf", http), verifier, settings.udf)
+            keep = timedelta(days=settings.udf.cache_days)
+            bundles = Bundles(settings.home / "cache" / "udf", http, keep)
+            yield Functions(pool, bundles, verifier, settings.udf)
         finally:
             watch.cancel()
             await pool.close()

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import InvalidRequest
 from trace_platform.udf.listen import answered, body_of, no_such
 
@@ -97,6 +98,7 @@ class RuntimeApi:
         if in_hand is None:
             raise self._wrong("it asked for a task that was taken back")
         in_hand.taken = True
+        crash_point("runner.handed_out")
         return web.Response(body=in_hand.payload, content_type="application/json", headers=_headers(in_hand))
 
     async def _end(self, request: web.BaseRequest, request_id: str, how: str) -> web.Response:
@@ -111,6 +113,7 @@ class RuntimeApi:
         if in_hand.ended.done():
             raise self._wrong("it answered twice")
         in_hand.ended.set_result(ended)
+        crash_point("runner.answered")
         return _accepted()
 
     async def _result(self, request: web.BaseRequest) -> Ended:

@@ -17,6 +17,7 @@ import structlog
 
 from trace_platform.client import TaskClient
 from trace_platform.contracts import Claimed, CompleteRequest, CredentialsRequest, Invocation
+from trace_platform.crash_points import crash_point
 from trace_platform.errors import Busy, Refused, TraceError, Unavailable
 from trace_platform.operators.context import TaskDoor
 from trace_platform.worker.run_task import MAX_ERROR_CHARS, Finished, tag_of
@@ -76,12 +77,14 @@ class SandboxRunner:
 
     async def _run(self, claimed: Claimed) -> CompleteRequest:
         more = {"credentials": await self._credentials(claimed)}
+        crash_point("run_udf.minted")
         while True:
             try:
                 ended = await self.functions.run(_invocation(claimed), more, alone=True)
             except Busy:
                 await asyncio.sleep(BUSY_SECONDS)  # the lease is kept meanwhile
             else:
+                crash_point("run_udf.ended")
                 return completion(claimed, ended)
 
     async def _credentials(self, claimed: Claimed) -> Any:

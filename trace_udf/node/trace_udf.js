@@ -15,6 +15,9 @@ const BATCH_BYTES = 16 * 1024 * 1024;
 const LINE_BYTES = 1024 * 1024;
 const BUFFERED = "postgres_table:buffered.";
 const TRIES = 6;
+const ALERT_EVENTS = "alert_events";
+const ALERT_KEY = ["alert_definition_id", "dedupe_key"];
+const ALERTS_AT_ONCE = 1000;
 
 // Connections outlive an invocation: a warm call costs one round trip.
 const agents = {
@@ -58,6 +61,7 @@ class Task {
     this._token = event.capability_token;
     this._events = [];
     this._progress = null;
+    this._waiting = new Map();
   }
 
   /** The rows of a SELECT over the inputs, by the names they have in the DAG; each as an object. */
@@ -97,6 +101,27 @@ class Task {
 
   async credentials() {
     return this._post(url("TRACE_TASK_URL"), "/v1/task/credentials", {});
+  }
+
+  /**
+   * Raise an alert: once for each definition and `dedupe_key`, however often it is found. Sent in batches.
+   * `definition`: one of `task.alerts`, or its name or id. More: chain_id, block_number, block_hash, tx_hash, severity,
+   * payload; `dataset` where the alerts go elsewhere.
+   */
+  async alert(definition, { dataset = ALERT_EVENTS, severity, ...told }) {
+    const about = this._definition(definition);
+    const row = { alert_definition_id: about.alert_definition_id, ...told, severity: severity ?? about.severity };
+    const waiting = this._waiting.get(dataset) ?? [];
+    waiting.push(Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined && value !== null)));
+    this._waiting.set(dataset, waiting);
+    if (waiting.length >= ALERTS_AT_ONCE) await this.flush();
+  }
+
+  /** Send alerts that wait. Done at the end of a function that returns, not of one that fails. */
+  async flush() {
+    const waiting = [...this._waiting];
+    this._waiting = new Map();
+    for (const [dataset, rows] of waiting) await this.publish(rows, { dataset, key: ALERT_KEY });
   }
 
   async beat() {
@@ -169,6 +194,14 @@ class Task {
     throw new Error(`this job has no such output (${wanted}); it has: ${known}`);
   }
 
+  _definition(wanted) {
+    const known = [wanted?.alert_definition_id, wanted];
+    const found = this.alerts.find((one) => known.includes(one.alert_definition_id) || one.name === wanted);
+    if (found) return found;
+    const names = this.alerts.map((one) => one.name).join(", ") || "none";
+    throw new Error(`there is no alert ${JSON.stringify(wanted)} for this task; it has: ${names}`);
+  }
+
   async _post(base, path, told) {
     if (this.ended) throw this.ended;
     const fence = { task_id: this.id, attempt: this.attempt, lease_token: this.event.lease_token };
@@ -207,6 +240,7 @@ function udf(run) {
 async function ending(run, task) {
   try {
     await run(task);
+    await task.flush();
     return task.outcome("Completed");
   } catch (wrong) {
     if (wrong instanceof Ended) throw wrong;

@@ -4,7 +4,7 @@ INSERT INTO udf_bundles (org_id, name, kind, sha256, size_bytes, location, creat
 VALUES ($1, $2, $3::text::udf_bundle_kind, $4, $5, $6, $7)
 ON CONFLICT (org_id, sha256) DO UPDATE
    SET name = excluded.name, kind = excluded.kind, size_bytes = excluded.size_bytes, location = excluded.location,
-       created_by = excluded.created_by, status = 'Pending', error_message = NULL, finalized_at = NULL
+       created_by = excluded.created_by, created_at = now(), status = 'Pending', error_message = NULL, finalized_at = NULL
  WHERE udf_bundles.status <> 'Ready';
 
 -- name: by_hash
@@ -46,3 +46,30 @@ INSERT INTO url_keys (name, key) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING;
 -- name: url_key
 -- The key of URLs.
 SELECT key FROM url_keys WHERE name = $1;
+
+-- name: give_up
+-- Bundles that no job of any version names, and that nobody has touched for so long, can be deployed no more. Their rows
+-- are locked as for a removal: a deploy that is about to name one is waited for, or passed by.
+UPDATE udf_bundles
+   SET status = 'Refused', error_message = $2, finalized_at = coalesce(finalized_at, now())
+ WHERE id IN (SELECT b.id FROM udf_bundles b
+               WHERE greatest(b.created_at, b.finalized_at) < now() - $1::interval AND b.error_message IS DISTINCT FROM $2
+                 AND NOT EXISTS (SELECT FROM jobs j WHERE j.org_id = b.org_id AND j.udf_bundle_id = b.id)
+               ORDER BY b.created_at LIMIT $3 FOR UPDATE SKIP LOCKED);
+
+-- name: take_back
+-- One that a job came to name at that very moment is as it was: its bytes are still there.
+UPDATE udf_bundles b
+   SET status = 'Ready', error_message = NULL
+ WHERE b.error_message = $1 AND EXISTS (SELECT FROM jobs j WHERE j.org_id = b.org_id AND j.udf_bundle_id = b.id);
+
+-- name: given_up
+-- Those whose bytes are to go; nobody can announce one anew meanwhile.
+SELECT b.id, b.location
+  FROM udf_bundles b
+ WHERE b.error_message = $1 AND NOT EXISTS (SELECT FROM jobs j WHERE j.org_id = b.org_id AND j.udf_bundle_id = b.id)
+ ORDER BY b.created_at LIMIT $2 FOR UPDATE SKIP LOCKED;
+
+-- name: remove
+-- Their bytes are gone.
+DELETE FROM udf_bundles WHERE id = ANY ($1::uuid[]);

@@ -1,0 +1,104 @@
+"""Old code leaves the store when no job names it, and only then."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+
+from tests.gateway.system import System
+from tests.udf.dags import dag, deployed
+from tests.udf.push import BUNDLE, pushed, uploaded
+from tests.udf.zips import zipped
+from trace_platform.contracts import UdfRef
+from trace_platform.dispatcher.loops.clear_bundles import REASON, ClearBundles
+from trace_platform.domain.objects import ObjectName
+from trace_platform.errors import ObjectsUnavailable
+from trace_platform.ports import ObjectStore
+from trace_platform.udf.fetch_bundle import Bundles, forget_old
+from trace_platform.unpack import unpack
+
+pytestmark = pytest.mark.anyio
+
+OTHER = zipped(("main.py", b"def handler(event, context): return 1\n"))
+NOW, LATER = timedelta(), timedelta(hours=1)
+
+
+async def stored(trace: System) -> dict[str, bool]:
+    """Every bundle's status, and whether its bytes are there."""
+    rows = await trace.control.pool.fetch("SELECT status::text, location FROM udf_bundles")
+    return {row["status"]: trace.control.objects.head(ObjectName.parse(row["location"])) is not None for row in rows}
+
+
+async def test_a_bundle_that_no_job_names_is_removed_after_its_time_and_can_be_pushed_again(trace: System) -> None:
+    made = await pushed(trace)
+    row = await trace.control.pool.fetchrow("SELECT location FROM udf_bundles")
+    assert row is not None
+    assert await ClearBundles(trace.control, LATER).once() == 0
+    assert await stored(trace) == {"Ready": True}
+    assert await ClearBundles(trace.control, NOW).once() == 1
+    assert await stored(trace) == {}
+    assert trace.control.objects.head(ObjectName.parse(row["location"])) is None
+    again = await pushed(trace)
+    assert (again["status"], again["sha256"]) == ("Ready", made["sha256"])
+    await deployed(trace, dag())
+
+
+async def test_a_bundle_that_any_version_names_stays_and_one_that_was_never_finished_goes(trace: System) -> None:
+    await pushed(trace)
+    await deployed(trace, dag())
+    await uploaded(trace, OTHER, name="other")
+    assert await ClearBundles(trace.control, NOW).once() == 1
+    assert await ClearBundles(trace.control, NOW).once() == 0
+    assert await stored(trace) == {"Ready": True}
+
+
+@pytest.mark.parametrize("old", [True, False])
+async def test_a_runner_keeps_what_is_used_and_removes_what_is_not(tmp_path: Path, old: bool) -> None:
+    used, unused, half = tmp_path / ("a" * 64), tmp_path / ("b" * 64), tmp_path / f".{'c' * 64}.x.partial"
+    for place in (used, unused, half):
+        unpack(BUNDLE, place)
+        os.utime(place, (0, time.time() - 3 * 86400 * old))
+    ref = UdfRef(
+        bundle="x", sha256=used.name, kind="python", handler="main.handler", size_bytes=1, url="http://nowhere"
+    )
+    async with httpx.AsyncClient() as http:
+        await Bundles(tmp_path, http, timedelta(days=2)).get(ref)
+    forget_old(tmp_path, timedelta(days=2))
+    assert [place.is_dir() for place in (used, unused, half)] == [True, not old, not old]
+
+
+class Away:
+    """A store that is away when something is to be removed."""
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        raise ObjectsUnavailable(f"{len(names)} cannot be removed now")
+
+
+async def test_a_removal_that_was_cut_off_is_finished_and_nothing_half_removed_can_be_deployed(trace: System) -> None:
+    await pushed(trace)
+    broken = replace(trace.control, objects=cast("ObjectStore", Away()))
+    with pytest.raises(ObjectsUnavailable):
+        await ClearBundles(broken, NOW).once()
+    assert await stored(trace) == {"Refused": True}
+    assert (await pushed(trace, BUNDLE))["status"] == "Ready", "whoever pushes it again meanwhile has it"
+    with pytest.raises(ObjectsUnavailable):
+        await ClearBundles(broken, NOW).once()
+    assert await ClearBundles(trace.control, LATER).once() == 1
+    assert await stored(trace) == {}
+
+
+async def test_a_bundle_that_is_named_at_the_moment_of_its_removal_stays(trace: System) -> None:
+    await pushed(trace)
+    await deployed(trace, dag())
+    # As if the deploy had looked at it just before.
+    await trace.control.pool.execute("UPDATE udf_bundles SET status = 'Refused', error_message = $1", REASON)
+    assert await ClearBundles(trace.control, NOW).once() == 0
+    assert await stored(trace) == {"Ready": True}
