@@ -127,7 +127,7 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
         assert await answered(door, COUNT) == [[ROWS]], "Spark is started again, the service goes on"
         export = asyncio.create_task(door.post("/v1/query", json={"sql": MANY, "export": {}}))
         async with asyncio.timeout(120):
-            while not members(process.pid, "pyspark.daemon"):  # noqa: ASYNC110 - Spark's work is waited for
+            while not members(process.pid, "pyspark.worker"):  # noqa: ASYNC110 - Spark's work is waited for
                 await asyncio.sleep(0.05)
         hot = asyncio.create_task(door.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
         async with asyncio.timeout(120):
