@@ -64,6 +64,7 @@ jobs:
 publish:
   {orders}: {{job: make}}
   feed: {{job: feed}}
+  thought: {{job: think}}
   {secret}: {{job: keep, read_roles: [finance]}}
 """
 

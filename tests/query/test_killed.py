@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from tests.query.house import ROWS, House
+from tests.spark.hot_support import chain, hot_table, rows_of
 from tests.walk.walking import TOKEN
 from trace_platform.domain.objects import Folder
 from trace_platform.lite.plan import child_environment
 from trace_platform.lite.ports import free_port
 from trace_platform.settings import EndpointSettings, ObjectSettings, to_document
+from trace_platform.spark.hot_tables import ensure
+from trace_platform.spark.hot_writer import rewrite
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+HOT_ROWS = 20
+LAST = "SELECT count(*) AS n FROM thought"
 COUNT = "SELECT count(*) AS n FROM orders"
 MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for name in "abcdefg")  # noqa: S608 - a query of a test
 BOMB = """
@@ -29,6 +35,8 @@ BOMB = """
          b AS (SELECT repeat(s, 10000) AS s FROM a), c AS (SELECT concat(s, s, s, s, s, s, s, s) AS s FROM b)
     SELECT max(length(concat(s, s, s, s, s, s, s, s))) AS n FROM c
 """
+LOOPS = "SELECT count(*) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12))  # noqa: S608
+"""One task in a nested loop, which never looks whether it should end."""
 
 
 @asynccontextmanager
@@ -39,7 +47,7 @@ async def a_service(house: House, home: Path) -> AsyncIterator[tuple[subprocess.
             "home": home,
             "objects": ObjectSettings(folder=house.rig.walk.control.objects.root),  # type: ignore[attr-defined]
             "endpoints": EndpointSettings(dispatcher_internal=house.rig.walk.doors["dispatcher_internal"]),
-            "query": house.settings.query.model_copy(update={"internal_port": port}),
+            "query": house.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": 1.0}),
         }
     )
     process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
@@ -112,21 +120,23 @@ def members(leader: int, word: str) -> list[int]:
 
 async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: House, tmp_path: Path) -> None:
     audited = len(await house.audit())
+    await a_hot_table(house)
     async with a_service(house, tmp_path / "home") as (process, door):
         assert await answered(door, COUNT) == [[ROWS]]
-        (java,) = members(process.pid, "java")
-        bomb = await door.post("/v1/query", json={"sql": BOMB})
-        assert bomb.status_code in {422, 503}, bomb.text
-        if members(process.pid, "java") == [java]:  # the bomb did not cost it its life
-            os.kill(java, signal.SIGKILL)
-        assert await answered(door, COUNT) == [[ROWS]], "the limit holds, Spark is started again, the service goes on"
+        await until_loops_cost_it_its_spark(process, door)
+        assert await answered(door, COUNT) == [[ROWS]], "Spark is started again, the service goes on"
         export = asyncio.create_task(door.post("/v1/query", json={"sql": MANY, "export": {}}))
         async with asyncio.timeout(120):
-            while not members(process.pid, "pyspark.daemon"):  # noqa: ASYNC110 - Spark's work is waited for
+            while not members(process.pid, "pyspark.worker"):  # noqa: ASYNC110 - Spark's work is waited for
+                await asyncio.sleep(0.05)
+        hot = asyncio.create_task(door.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
+        async with asyncio.timeout(120):
+            while not holders(house):  # noqa: ASYNC110 - the snapshot is waited for
                 await asyncio.sleep(0.05)
         process.kill()
-        with pytest.raises(httpx.TransportError):
-            await export
+        for one in (export, hot):
+            with pytest.raises(httpx.TransportError):
+                await one
         async with asyncio.timeout(120):
             while family(process.pid):  # noqa: ASYNC110 - the kernel's and Java's work is waited for
                 await asyncio.sleep(0.05)
@@ -138,7 +148,50 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
         if one.name.name == "_SUCCESS"
     }
     assert found == whole, "no export is half visible"
-    held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'trace query' AND state <> 'idle'"
-    assert not await house.pool.fetchval(held)
-    async with a_service(house, tmp_path / "home"):  # what was asked before the kill is told by the next
+    async with asyncio.timeout(60):
+        while holders(house):  # noqa: ASYNC110 - Postgres sees that they are gone
+            await asyncio.sleep(0.05)
+    async with a_service(house, tmp_path / "home") as (_, door):
+        assert await answered(door, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
+        # What was asked before the kill is told by it.
         await house.rig.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
+        bomb = await door.post("/v1/query", json={"sql": BOMB})
+        assert bomb.status_code in {422, 503}, bomb.text
+        assert (await door.get("/readyz")).is_success, "whatever became of its Spark"
+
+
+async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], door: httpx.AsyncClient) -> None:
+    """Asked again if its time was over before its task had begun."""
+    (java,) = members(process.pid, "java")
+    async with asyncio.timeout(240):
+        while members(process.pid, "java") == [java]:
+            await door.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": 5})
+            await asyncio.sleep(2)
+    told = (await door.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    assert "trace_query_stuck_total 1.0" in told
+
+
+def holders(house: House) -> list[int]:
+    """Who is in the middle of a transaction with the data database."""
+    assert house.settings.data.query_dsn is not None
+    with psycopg.connect(house.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND xact_start IS NOT NULL"
+        ).fetchall()
+    return [pid for (pid,) in found]
+
+
+async def a_hot_table(house: House) -> None:
+    """Makes dataset `thought`, which no task has written, a hot one with some rows."""
+    row = await house.pool.fetchrow(
+        'UPDATE datasets d SET storage = \'{"kind": "postgres_hot"}\' FROM dataset_versions v'
+        " WHERE v.dataset_uuid = d.id AND d.name = 'thought' AND d.org_id = $1 RETURNING d.id, v.id AS version",
+        house.rig.walk.org.id,
+    )
+    table = replace(hot_table(), org_id=house.rig.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"])
+    assert house.settings.data.query_dsn is not None
+    with psycopg.connect(house.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
+        ensure(connection, table)
+        rows = rows_of([(number, 0, number) for number in range(HOT_ROWS)])
+        rewrite(connection, {table: rows}, chain(0, HOT_ROWS), replace_from=0)

@@ -16,7 +16,9 @@ from trace_platform.query.slots import Slots
 
 pytestmark = pytest.mark.anyio
 ADMIN = "test|acme"
-FOREVER = "SELECT count(*) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12))  # noqa: S608 - a query of a test
+GROUPS = "SELECT row_number() OVER (PARTITION BY a.value, b.value ORDER BY a.value) AS r FROM orders a, orders b"
+FOREVER = f"SELECT sum(g.r) AS n FROM ({GROUPS}) g, " + ", ".join(f"orders t{n}" for n in range(6))  # noqa: S608 - a query of a test
+"""Hours of nested loops; between two groups of the window Spark looks whether it should go on."""
 
 
 async def works(house: House) -> None:
@@ -24,9 +26,11 @@ async def works(house: House) -> None:
 
 
 async def nothing_runs(house: House) -> None:
-    tracker: Any = house.rig.spark.sparkContext.statusTracker()
+    """A canceled job's task may run on for ever, so it is cores that are looked at, not jobs."""
+    context: Any = house.rig.spark.sparkContext
+    tracker = context._jsc.sc().statusTracker()
     async with asyncio.timeout(60):
-        while tracker.getActiveJobsIds():  # noqa: ASYNC110 - Spark's work is waited for
+        while any(one.numRunningTasks() for one in tracker.getExecutorInfos()):  # noqa: ASYNC110 - Spark's work
             await asyncio.sleep(0.05)
 
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LONG_SECONDS: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+QUERY_SECONDS: Final = (0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 900.0)
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 OPENMETRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -98,6 +99,30 @@ class Metrics:
             "trace_delivery_lag_seconds",
             "From a work item's making to its receiver's yes.",
             buckets=LONG_SECONDS,
+            registry=registry,
+        )
+        self.queries = Counter("trace_queries", "Questions that have ended.", ("asker", "outcome"), registry=registry)
+        self.query_seconds = Histogram(
+            "trace_query_seconds",
+            "Time from a question's arrival to its rows or refusal.",
+            ("asker",),
+            buckets=QUERY_SECONDS,
+            registry=registry,
+        )
+        self.query_rows = Counter("trace_query_rows", "Rows of answers, exported ones included.", registry=registry)
+        self.query_bytes = Counter("trace_query_bytes", "Bytes of those rows.", registry=registry)
+        self.query_stuck = Counter(
+            "trace_query_stuck",
+            "Times that Spark was ended with a question that nothing else ended.",
+            registry=registry,
+        )
+        self.queries_in_hand = Gauge(
+            "trace_queries_in_hand", "Questions that run or wait for their turn now.", ("state",), registry=registry
+        )
+        self.query_sessions = Gauge(
+            "trace_query_sessions",
+            "Spark sessions: fresh ones, and those kept for an asker.",
+            ("state",),
             registry=registry,
         )
         self.told = Told()

@@ -117,5 +117,5 @@ def too_large(max_bytes: int) -> ResultTooLarge:
 
 def _fits(frame: Any, max_rows: int) -> bool:
     """Whether Spark knows that there are not more, by an aggregate or a LIMIT: a limit of ours would cost a stage."""
-    known = frame._jdf.queryExecution().optimizedPlan().maxRows()  # noqa: SLF001 - there is no other way
-    return bool(known.isDefined()) and int(known.get()) <= max_rows
+    known = frame._jdf.queryExecution().optimizedPlan().maxRows().toString()  # noqa: SLF001 - there is no other way
+    return known != "None" and int(known.removeprefix("Some(").removesuffix(")")) <= max_rows

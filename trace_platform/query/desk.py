@@ -31,6 +31,7 @@ from trace_platform.errors import (
     SnapshotTooOld,
     TraceError,
 )
+from trace_platform.observe.metrics import Metrics
 from trace_platform.query.audit import Audit
 from trace_platform.query.engine import Engine, Found
 from trace_platform.query.question import Asker, Question, Relation
@@ -83,6 +84,7 @@ class Desk:
     engine: Engine
     audit: Audit
     settings: QuerySettings
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def for_user(self, subject: str, request: QueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
         async def look_up(case: _Case) -> CheckedSql:
@@ -141,6 +143,7 @@ class Desk:
             verdict = "failed"
             raise
         finally:
+            self._count(case, verdict)
             self._tell(case, verdict, code)
         return _answer(case), case.found.table
 
@@ -190,6 +193,14 @@ class Desk:
             if any(folder == wanted or folder.holds(wanted) for folder in granted):
                 return wanted
         raise Forbidden("the token lets it write nowhere there", where="/export/to")
+
+    def _count(self, case: _Case, verdict: Verdict) -> None:
+        asker = "task" if isinstance(case.request, TaskQueryRequest) else "user"
+        self.metrics.queries.labels(asker, verdict).inc()
+        self.metrics.query_seconds.labels(asker).observe(time.perf_counter() - case.began)
+        if case.found:
+            self.metrics.query_rows.inc(case.found.rows)
+            self.metrics.query_bytes.inc(case.found.bytes)
 
     def _tell(self, case: _Case, verdict: Verdict, code: str | None) -> None:
         if case.asker is None:

@@ -1,7 +1,7 @@
 """Answers questions: a slot, a session of the asker's own, the plan looked at, the rows within their bounds.
 
 Everything that Spark does for a question happens in one thread under one tag. When its time is over, or nobody waits
-any more, the tag is interrupted until the thread has ended; only then is its slot free.
+any more, the tag is interrupted until the thread and its tasks have ended; only then is its slot free.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from trace_platform.errors import QueryTimeout, SetupError, TraceError, Unavailable
+from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import ObjectStore
 from trace_platform.query.collect import Rows, collect, export
 from trace_platform.query.failures import in_our_words
@@ -82,14 +84,24 @@ class _Running:
 
 
 class Engine:
-    def __init__(self, warm: Warm, objects: ObjectStore, data_dsn: str, settings: QuerySettings) -> None:
+    def __init__(
+        self,
+        warm: Warm,
+        objects: ObjectStore,
+        data_dsn: str,
+        settings: QuerySettings,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._warm = warm
+        self._metrics = metrics or Metrics()
         self._store = Store(objects, data_dsn)
         self._max_bytes = settings.max_bytes
         self._stuck_seconds = settings.stuck_seconds
         self._slots = Slots(settings.concurrency, settings.waiting, settings.wait_seconds)
         self._threads = ThreadPoolExecutor(settings.concurrency, "query")
         self._ending: set[asyncio.Task[None]] = set()
+        for state in ("running", "waiting"):
+            self._metrics.queries_in_hand.labels(state).set_function(partial(getattr, self._slots, state))
 
     async def ask(self, question: Question) -> Found:
         await self._slots.take()
@@ -113,32 +125,44 @@ class Engine:
 
     async def _sessions(self) -> Sessions:
         try:
-            return await self._warm.sessions()
+            sessions = await self._warm.sessions()
         except SetupError as wrong:
             log.error("Spark does not start", **wrong.as_dict())  # noqa: TRY400 - a refusal is said, not traced
             raise Unavailable("the Query service has no Spark", hint="its log says why; `trace doctor` helps") from None
+        for state in ("fresh", "kept"):
+            self._metrics.query_sessions.labels(state).set_function(partial(getattr, sessions, state))
+        return sessions
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _until_ended(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> None:
-        """Its slot is free when its thread is. One that no interrupt reaches takes the JVM with it."""
+        """Its slot is free when its thread and cores are. One that no interrupt reaches takes the JVM with it."""
         try:
             told: asyncio.Future[Any] = asyncio.create_task(running.told.wait())
             both: set[asyncio.Future[Any]] = {thread, told}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             told.cancel()
             since = time.monotonic()
-            while not thread.done():
+            while await self._goes_on(sessions, running, thread):
                 await asyncio.to_thread(sessions.interrupt, running.tag)
-                await asyncio.wait([thread], timeout=AGAIN_SECONDS)
+                await (asyncio.sleep(AGAIN_SECONDS) if thread.done() else asyncio.wait([thread], timeout=AGAIN_SECONDS))
                 if time.monotonic() - since > self._stuck_seconds:
+                    self._metrics.query_stuck.inc()
                     await self._warm.give_up()
                     since = time.monotonic()
         finally:
             self._slots.give_back()
         if not thread.cancelled():
             thread.exception()
+
+    async def _goes_on(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> bool:
+        """Rows that came leave nothing behind. A question that was ended, or failed, may leave tasks in their loops."""
+        if not thread.done():
+            return True
+        if thread.cancelled() or thread.exception() is None:
+            return False
+        return await asyncio.to_thread(sessions.runs, running.tag)
 
     def _answer(self, sessions: Sessions, running: _Running) -> Found:
         """In a thread of its own."""

@@ -63,9 +63,9 @@ async def serving(
 ) -> AsyncIterator[dict[str, str]]:
     """Both doors, open; gives the address of each."""
     dsn = required(settings.data.query_dsn, "data.query_dsn")
-    engine = Engine(spark, objects, dsn, settings.query)
+    engine = Engine(spark, objects, dsn, settings.query, metrics)
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
-    desk = Desk(Resolver(dispatcher), engine, audit, settings.query)
+    desk = Desk(Resolver(dispatcher), engine, audit, settings.query, metrics)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     inside = (
         user_route(desk, settings.identity),

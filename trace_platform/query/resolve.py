@@ -63,4 +63,5 @@ def _files(pin: Pin, part: ColdPart) -> ColdFiles:
     columns = None if part.columns is None else tuple(msgspec.convert(list(part.columns), list[ColumnEntry]))
     listed = [(one.location, file) for one in part.partitions or () for file in one.files]
     names: tuple[ObjectName, ...] = tuple(Folder.parse(location).object(str(file["name"])) for location, file in listed)
-    return ColdFiles(pin, columns, names, sum(int(file.get("bytes", 0)) for _, file in listed))
+    size, rows = (sum(int(file.get(what, 0)) for _, file in listed) for what in ("bytes", "rows"))
+    return ColdFiles(pin, columns, names, size, rows)

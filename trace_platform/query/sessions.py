@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trace_platform.query.question import Pin
-from trace_platform.spark.tags import interrupt
+from trace_platform.spark.tags import has_tasks, interrupt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,6 +67,14 @@ class Sessions:
         """Those that wait for their grant, the longest unused first."""
         self._making = ThreadPoolExecutor(1, "sessions")
 
+    @property
+    def fresh(self) -> int:
+        return len(self._fresh)
+
+    @property
+    def kept(self) -> int:
+        return len(self._idle)
+
     def fill(self) -> None:
         """Have the spare ones made, in the background."""
         with self._lock:
@@ -103,6 +111,12 @@ class Sessions:
     def interrupt(self, tag: str) -> None:
         with suppress(Exception):  # a JVM that is gone runs nothing
             interrupt(self._spark, tag)
+
+    def runs(self, tag: str) -> bool:
+        """Whether anything of it still holds a core."""
+        with suppress(Exception):
+            return has_tasks(self._spark, tag)
+        return False
 
     def close(self) -> None:
         self._making.shutdown(wait=False, cancel_futures=True)

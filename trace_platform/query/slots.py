@@ -12,20 +12,24 @@ class Slots:
         self._free = asyncio.Semaphore(running)
         self._room = waiting
         self._seconds = seconds
+        self.waiting = 0
+        self.running = 0
 
     async def take(self) -> None:
-        if self._free.locked() and self._room <= 0:
+        if self._free.locked() and self.waiting >= self._room:
             raise _busy()
-        self._room -= 1
+        self.waiting += 1
         try:
             async with asyncio.timeout(self._seconds):
                 await self._free.acquire()
         except TimeoutError:
             raise _busy() from None
         finally:
-            self._room += 1
+            self.waiting -= 1
+        self.running += 1
 
     def give_back(self) -> None:
+        self.running -= 1
         self._free.release()
 
 

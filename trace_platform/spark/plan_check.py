@@ -75,14 +75,15 @@ def checked_frame(spark: SparkSession, text: str, views: frozenset[str]) -> Data
     """Any text as a DataFrame, if Spark reads it as a query over these temporary views alone."""
     if not _has_plans(spark):
         raise InvalidSql("this Spark does not show its plans, so the query cannot be checked a second time")
-    session: Any = spark
-    parsed = session._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001 - there is no other way
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    session: Any = spark._jsparkSession  # noqa: SLF001 - there is no other way
+    parsed = session.sessionState().sqlParser().parsePlan(text)
     _walk(json.loads(parsed.toJSON()), _refuse_parsed)
-    frame: Any = spark.sql(text)
-    analysed = json.loads(frame._jdf.queryExecution().analyzed().toJSON())  # noqa: SLF001
+    frame = session.sql(text)  # `spark.sql` would ask Java eight times more, for parameters that there are none of
+    analysed = json.loads(frame.queryExecution().analyzed().toJSON())
     _walk(analysed, lambda kind, node: _refuse_analysed(kind, node, views), views)
-    found: DataFrame = frame
-    return found
+    return DataFrame(frame, spark)
 
 
 def _unseen(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,17 @@ def interrupt(spark: SparkSession, tag: str) -> None:
         spark.sparkContext.cancelJobsWithTag(tag)
     else:
         spark.interruptTag(tag)
+
+
+def has_tasks(spark: SparkSession, tag: str) -> bool:
+    """Whether a task still runs for the tag. A job that was ended may leave some: a task ends itself when it looks
+    whether it should, which one in the middle of a nested loop never does.
+    """
+    context: Any = spark.sparkContext
+    tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own does not know tags
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job.isDefined() for stage in job.get().stageIds()]
+    return any(stage.isDefined() and stage.get().numActiveTasks() > 0 for stage in stages)
 
 
 def is_classic(spark: SparkSession) -> bool:
