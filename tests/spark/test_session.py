@@ -249,7 +249,7 @@ def test_kill_9_of_the_process_ends_the_jvm_and_its_busy_workers(tmp_path: Path)
         family = psutil.Process(process.pid).children(recursive=True)
         names = [" ".join(one.cmdline()) for one in family]
         assert any("SparkSubmit" in name for name in names)
-        assert sum("pyspark.daemon" in name for name in names) >= 2, "a daemon and a worker of it"
+        assert sum("spark.worker_daemon" in name for name in names) >= 2, "a daemon and a worker of it"
     finally:
         process.kill()
         process.wait()
