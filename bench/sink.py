@@ -83,7 +83,7 @@ class Producer:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=600_000, help="rows; fewer than a few batches of them leave a core idle")
+    parser.add_argument("--size", type=int, default=600_000, help="rows; a few batches of them keep both cores busy")
     parser.add_argument("--singles", type=int, default=20, help="single rows at low load")
     options = parser.parse_args()
     async with rig() as system:
