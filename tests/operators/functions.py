@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trace_platform.errors import SnapshotTooOld
 from trace_platform.operators.python import Call
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ def nothing(frames: Mapping[str, DataFrame], call: Call) -> Any:
 
 def broken(frames: Mapping[str, DataFrame], call: Call) -> Any:
     raise RuntimeError(f"cannot do {sorted(frames)} with {dict(call.args)}")
+
+
+def too_late(frames: Mapping[str, DataFrame], call: Call) -> Any:
+    del frames, call
+    raise SnapshotTooOld("what commit 1 needs was swept since", where="commit 1")
 
 
 def alerts(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:

@@ -36,6 +36,17 @@ async def test_a_function_makes_a_dataset(rig: Rig) -> None:
     assert await rig.rows("made") == [{"block_number": 1, "more": 30}, {"block_number": 2, "more": 60}]
 
 
+async def test_what_was_there_no_more_when_it_was_read_is_read_again_as_of_a_later_commit(rig: Rig) -> None:
+    await rig.deploy(dag(f"{MODULE}:too_late").replace("max_attempts: 1", "max_attempts: 2"))
+    states = await rig.run("d", "ask", start=1, end=2)
+    assert states["work"] == ["Failed"]
+    assert "was swept since" in await rig.error("work")
+    (task,) = await rig.fetch(
+        "SELECT t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
+    )
+    assert task["next_retry_at"] is not None
+
+
 @pytest.mark.parametrize("function", ["halves", "in_order"])
 async def test_two_outputs_are_committed_together_by_name_or_in_order(rig: Rig, function: str) -> None:
     publish = "low: {job: work, output: 0}\n  high: {job: work, output: 1}"

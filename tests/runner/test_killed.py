@@ -62,7 +62,7 @@ async def whole(
     dsns: dict[str, str] = {
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in DATABASES
     }
-    async with a_whole(dsns, tmp_path_factory.mktemp("killed"), shared_session()) as made:
+    async with a_whole(dsns, tmp_path_factory.mktemp("k"), shared_session()) as made:
         yield made
 
 

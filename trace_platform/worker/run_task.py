@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, CompleteRequest, Progress, TaskPayload
-from trace_platform.errors import InvalidRequest, TraceError, Unavailable
+from trace_platform.errors import InvalidRequest, SnapshotTooOld, TraceError, Unavailable
 from trace_platform.operators.context import Resources, TaskContext, TaskDoor
 from trace_platform.operators.outcome import AfterCommit, Outcome
 from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
@@ -86,7 +86,9 @@ class Runner:
             self._refuse_if_spark_is_lost(wrong)
             log.warning("task failed", **wrong.as_dict())
             said = (f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
-            return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=wrong.retryable))
+            # The next attempt reads as of a later commit.
+            again = wrong.retryable or isinstance(wrong, SnapshotTooOld)
+            return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=again))
         except Exception as wrong:
             self._refuse_if_spark_is_lost(wrong)
             log.exception("task failed")
