@@ -67,7 +67,8 @@ async def test_code_in_a_sandbox_asks_the_query_service_and_is_told_why_not(hous
     walk, base = house.rig.walk, settings_for(house.rig.walk, tmp_path)
     doors = base.endpoints.model_copy(update={"query_task": str(house.task_door.base_url).rstrip("/")})
     settings = base.model_copy(update={"endpoints": doors})
-    udf = on_the_runner(settings, bundle(CODE))
+    # A state of its own: one that is as it was is not said again.
+    udf = on_the_runner(settings, bundle(CODE.replace('"rows": rows', '"rows": rows, "in": "a sandbox"')))
     stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
     async with running(settings, build_walls(), walk.dispatcher, walk.tasks, stores) as functions:
         ended = await functions.run(invocation(claimed, udf, completes="wrapper"))
