@@ -66,7 +66,7 @@ async def test_a_worker_frozen_beyond_its_lease_cannot_commit_when_it_wakes(syst
 
 async def test_a_dispatcher_that_froze_and_was_replaced_does_no_harm_when_it_wakes(system: System) -> None:
     async with calling(system, replicas=2, seconds=2.0) as caller:
-        traffic = Traffic(system, caller)
+        traffic = Traffic(system, caller, late=True)
         system.dispatcher(replica=1)
         await traffic.deploy()
         system.worker(replica=1)

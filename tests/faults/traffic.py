@@ -64,6 +64,8 @@ class Traffic:
     caller: Caller
     accepted: set[UUID] = field(default_factory=set)
     rounds: int = 0
+    late: bool = False
+    """Whether a Dispatcher freezes with requests in hand, and does them when it wakes."""
     drains: bool = False
     """Whether sources are drained too, as when the system goes down: until a Dispatcher starts, none of them does."""
 
@@ -111,7 +113,9 @@ class Traffic:
         """A source is paused and goes on."""
         for verb in ("pause", "resume"):
             status, said = await self.caller.user("POST", f"/dags/flow/jobs/{job}/{verb}")
-            if status == NOT_FOUND:  # an activation of before came late: it was asked of a Dispatcher that froze, too
+            if (
+                self.late and status == NOT_FOUND
+            ):  # an activation of before came late: it was asked of a Dispatcher that froze, too
                 return
             assert status == 200, said
         if self.drains:

@@ -110,3 +110,18 @@ def test_the_next_batch_is_not_kept_waiting_by_a_merge_into_a_table_that_lacks_n
             ensure(connection, replace(table, declaration=wider))
     assert ensure(connection, replace(table, declaration=wider)) == wider
     assert ensure(connection, table) == wider
+
+
+@pytest.mark.parametrize("rows", [2, MANY])
+def test_keys_that_are_written_apart_and_are_one_to_postgres_are_one_row(
+    connection: psycopg.Connection[Any], rows: int
+) -> None:
+    declared = Declaration((Column("key", "decimal(10,2)", nullable=False), Column("n", "bigint")), ("key",), ())
+    table = BufferedTable(uuid4(), uuid4(), uuid4(), declared)
+    ensure(connection, table)
+    staging = make_staging(connection, staging_columns(declared))
+    fill = f"INSERT INTO staging.{staging} SELECT n || '.0', n, 0, 7 FROM generate_series(2, %s) n"  # noqa: S608
+    connection.execute(f"{fill} UNION ALL SELECT '2.00', 2, 0, 7".encode(), (rows,))
+    merge_batches(connection, table, staging, [Waiting(uuid4(), uuid4(), 1, 0, 7, rows, 1)])
+    (found,) = connection.execute(f"SELECT count(*), sum(n) FROM buffered.{table.name}".encode()).fetchall()  # noqa: S608
+    assert found == (rows - 1, sum(range(2, rows + 1)))

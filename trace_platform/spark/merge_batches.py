@@ -121,11 +121,12 @@ def _write(connection: psycopg.Connection[Any], table: BufferedTable, staging: s
     Nobody else writes while the table is locked: one key that is there after all takes back what was written, and the
     batch goes the other way.
     """
-    rows = _rows(table, staging, one_batch=len(values["numbers"]) == 1)
+    one_batch = len(values["numbers"]) == 1
     if values["rows"] >= MANY_ROWS and not _is_known(connection, table, staging, values):
         with suppress(psycopg.errors.UniqueViolation), connection.transaction():
-            connection.execute(rows, values)
+            connection.execute(_rows(table, staging, OF_ONE if one_batch else OF_SEVERAL), values)
             return
+    rows = _rows(table, staging, OF_ONE_APART if one_batch else OF_SEVERAL)
     connection.execute(sql.SQL("{} {}").format(rows, _on_conflict(table)), values)
 
 
@@ -150,37 +151,37 @@ def _is_known(
     return bool(row and row[0])
 
 
-def _rows(table: BufferedTable, staging: str, *, one_batch: bool) -> sql.Composed:
-    """In the order of the key; the check has seen to it that a batch has a key once, several may share one."""
+def _rows(table: BufferedTable, staging: str, chosen: str) -> sql.Composed:
+    """In the order of the key, the newest of one key first."""
     declared = table.declaration
     kinds = {column.name: column for column in declared.columns}
     key = [_given(kinds[name]) for name in declared.unique_key]
-    return sql.SQL("INSERT INTO {table} AS t ({ours}, {names}) SELECT {chosen} ORDER BY {key}{newest}").format(
+    return sql.SQL("INSERT INTO {table} AS t ({ours}, {names}) SELECT {chosen}").format(
         table=table.identifier,
         ours=_list([sql.Identifier(name) for name in OURS]),
         names=_list([sql.Identifier(name) for name in declared.names]),
-        chosen=sql.SQL(OF_ONE if one_batch else OF_SEVERAL).format(
+        chosen=sql.SQL(chosen).format(
             key=_list(key),
             given=_list([_given(column) for column in declared.columns]),
             staging=sql.Identifier("staging", staging),
             batch=sql.Identifier(BATCH),
             attempt=sql.Identifier(TRY),
         ),
-        key=_list(key),
-        newest=sql.SQL("" if one_batch else ", b.seq DESC"),
     )
 
 
 OF_ONE: Final = (
     "%(org)s::uuid, (%(tasks)s::uuid[])[1], (%(attempts)s::int[])[1], (%(publishes)s::uuid[])[1],"
     " (%(seqs)s::bigint[])[1], now(), {given} FROM {staging} s"
-    " WHERE s.{batch} = (%(numbers)s::int[])[1] AND s.{attempt} = (%(tries)s::bigint[])[1]"
+    " WHERE s.{batch} = (%(numbers)s::int[])[1] AND s.{attempt} = (%(tries)s::bigint[])[1] ORDER BY {key}"
 )
+OF_ONE_APART: Final = "DISTINCT ON ({key}) " + OF_ONE
+"""The check sees keys as they travel: to Postgres 1.0 and 1.00 may be one."""
 OF_SEVERAL: Final = (
     "DISTINCT ON ({key}) %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given} FROM {staging} s"
     " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
     " %(publishes)s::uuid[], %(seqs)s::bigint[]) AS b (number, tried, task_id, attempt, publish_id, seq)"
-    " ON b.number = s.{batch} AND b.tried = s.{attempt}"
+    " ON b.number = s.{batch} AND b.tried = s.{attempt} ORDER BY {key}, b.seq DESC"
 )
 
 
