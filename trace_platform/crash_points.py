@@ -47,6 +47,7 @@ POINTS: Final = (
     "settle_buffers.before_commit",
     "settle_buffers.after_commit",
     "complete_plain.before_commit",
+    "complete_plain.after_commit",
     "complete_outputs.before_commit",
     "complete_failed.before_commit",
     "complete_task.after_commit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -320,7 +321,8 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
     assert await rule(control, chain, dataset=second, partition="0-9") == "no_event"
 
     task, claims = await claimed(control, await a_task(control, chain))
-    await Completer(control)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
+    owing = replace(control, handed=None)
+    await Completer(owing)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
     assert await rule(control, chain, dataset=second, partition="0-9") == "not_routed_yet"
     dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {}"
     dead += " WHERE kind = 'route_event'"

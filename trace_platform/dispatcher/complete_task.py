@@ -1,6 +1,6 @@
 """Step 11 of one event: fence, commit outputs, close the state, put the events: back to step 3.
 
-Two ways, the same rules. A completion with events and no outputs is one row of a batch (`complete_plain`). One with
+Two ways, the same rules. A completion with events and no outputs is one row of a batch (`complete_plain.py`). One with
 outputs, invalidations or a failure is a transaction of its own, in which the outputs' commits are made.
 """
 
@@ -26,28 +26,19 @@ from trace_platform.dispatcher.accept_event import (
     store_events,
     store_invalidations,
 )
+from trace_platform.dispatcher.answered_before import answered_before
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.commit_outputs import commit_outputs
+from trace_platform.dispatcher.complete_plain import Plain, complete_plain
 from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.count_completions import count_one, count_plain
-from trace_platform.dispatcher.told import Told, read_events, transposed
+from trace_platform.dispatcher.count_completions import count_one
+from trace_platform.dispatcher.told import Told, read_events
 from trace_platform.dispatcher.verify_outputs import Schema, verify_outputs
 from trace_platform.domain.task import Backoff, retry_delay
-from trace_platform.errors import Conflict, InvalidRequest, LeaseLost, TraceError
+from trace_platform.errors import InvalidRequest, LeaseLost, TraceError
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
-PLAIN_ANSWER = msgspec.to_builtins(CompleteAnswer(status="Completed"))
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A completion for the batch."""
-
-    request: CompleteRequest
-    claims: Claims
-    told: Sequence[Told]
-    hash: bytes
 
 
 class Completer:
@@ -108,32 +99,6 @@ def _hash(request: CompleteRequest) -> bytes:
     return hashlib.sha256(msgspec.json.encode(request)).digest()
 
 
-async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:
-    events = [(n, *told.columns) for n, one in enumerate(batch, start=1) for told in one.told]
-    crash_point("complete_plain.before_commit")
-    rows = await control.hot.fetch(
-        queries("complete")["complete_plain"],
-        [one.request.task_id for one in batch],
-        [one.request.attempt for one in batch],
-        [one.request.lease_token for one in batch],
-        [one.hash for one in batch],
-        [PLAIN_ANSWER for _ in batch],
-        [one.request.state for one in batch],
-        *transposed(events, 10),
-    )
-    if events or await _frees_a_slot(control, {row["job_id"] for row in rows}):
-        control.owed.ring()
-    current = {row["n"]: row for row in rows}
-    found = [current.get(n) for n in range(1, len(batch) + 1)]
-    await count_plain(control, batch, found)
-    return [_plain_answer(one, row) for one, row in zip(batch, found, strict=True)]
-
-
-async def _frees_a_slot(control: Control, jobs: set[UUID]) -> bool:
-    """Whether a task may be waiting for one of these jobs to have less in hand."""
-    return any([(await control.jobs.get(job)).max_concurrency is not None for job in jobs])
-
-
 async def complete_task(
     control: Control, request: CompleteRequest, claims: Claims, told: Sequence[Told], body: bytes
 ) -> CompleteAnswer:
@@ -145,7 +110,7 @@ async def complete_task(
         if row is None:
             raise LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
         if not row["open"]:
-            return _answered_before(row["status"], row["completion_hash"], row["completion_answer"], request, body)
+            return answered_before(row["status"], row["completion_hash"], row["completion_answer"], request, body)
         if request.status == "Completed":
             answer = await _Success(control, connection, row, request, claims, schemas).commit(told, body)
         else:
@@ -225,33 +190,6 @@ def _delay(row: asyncpg.Record, request: CompleteRequest, backoff: Backoff) -> t
     if not request.retryable or row["attempt"] >= row["max_attempts"]:
         return None
     return timedelta(seconds=retry_delay(row["attempt"], backoff, random.random()))  # noqa: S311 - spreads load only
-
-
-def _answered_before(
-    status: str, known: bytes | None, answer: str | None, request: CompleteRequest, body: bytes
-) -> CompleteAnswer:
-    if known == body and answer is not None:
-        return msgspec.json.decode(answer, type=CompleteAnswer)
-    if known is not None:
-        raise Conflict(
-            f"this attempt has already been completed, as {status}, with other words",
-            where="/status",
-            hint="repeat a completion with the same body, or not at all",
-        )
-    if status == "Canceled" and request.status == "Canceled":
-        return CompleteAnswer(status="Canceled")
-    raise LeaseLost(f"the attempt is over: the task is {status}", where="/lease_token", hint="stop, report nothing")
-
-
-def _plain_answer(one: Plain, row: asyncpg.Record | None) -> CompleteAnswer | Exception:
-    if row is None:
-        return LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
-    if row["open"]:
-        return CompleteAnswer(status="Completed")
-    try:
-        return _answered_before(row["status"], row["completion_hash"], row["answer"], one.request, one.hash)
-    except (Conflict, LeaseLost) as refusal:
-        return refusal
 
 
 async def _raise_cursor(connection: Connection, row: asyncpg.Record) -> None:

@@ -9,6 +9,7 @@ import asyncpg
 
 from trace_platform.capability.claims import Claims
 from trace_platform.dispatcher.bell import Bell
+from trace_platform.dispatcher.handed import Handed
 from trace_platform.dispatcher.names import TaskNames
 from trace_platform.dispatcher.url_keys import UrlKeys
 from trace_platform.observe.metrics import Metrics
@@ -45,6 +46,9 @@ class Control:
     """Times tokens; leases and retries are timed in SQL."""
     owed: Bell = field(default_factory=Bell)
     """Rung by every verb that writes a promise into the outbox."""
+    handed: Handed | None = field(default_factory=Handed)
+    """Wake-ups that a verb has written and committed, for who publishes them. None: what a verb writes is not committed
+    when it returns, so it owes the routing instead."""
     sources: Bell = field(default_factory=Bell)
     """Rung when a source is to be started or stopped."""
     leases: Bell = field(default_factory=Bell)

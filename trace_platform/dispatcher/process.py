@@ -31,6 +31,7 @@ from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retain import Retain
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
+from trace_platform.dispatcher.loops.wake import Wake
 from trace_platform.dispatcher.replicas import take_over
 from trace_platform.dispatcher.runtimes import INVOKERS
 from trace_platform.doors import Door, open_doors
@@ -131,6 +132,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         *(
             Loop(name, loop.once, loop.next_due, bell, beat, control.metrics)
             for name, loop, bell in (
+                ("wake", Wake(control), control.handed.bell if control.handed else Bell()),
                 ("drain", Drain(control, functions), control.owed),
                 ("reap", Reaper(control), control.leases),
                 ("sources", KeepSources(control), control.sources),

@@ -13,6 +13,7 @@ from datetime import timedelta
 import asyncpg
 
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.handed import WakeUp
 from trace_platform.domain.task import Backoff, retry_delay
 from trace_platform.store.queries import queries
 
@@ -22,14 +23,6 @@ HOLD = timedelta(seconds=10)
 TRIES = 8
 BACKOFF = Backoff(1, 60)
 STATEMENTS = {"route_event": "route_events", "route_invalidation": "route_invalidations"}
-
-
-@dataclass(frozen=True)
-class WakeUp:
-    """A promise in our hands: this task is to be woken on its runtime's queue."""
-
-    promise: int
-    payload: str
 
 
 @dataclass(frozen=True)

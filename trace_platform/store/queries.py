@@ -1,4 +1,7 @@
-"""Named SQL: every statement lives in `sql/*.sql` under `-- name: x`, with a sentence that says what it is for."""
+"""Named SQL: every statement lives in `sql/*.sql` under `-- name: x`, with a sentence that says what it is for.
+
+What several statements have in common is a part: `sql/parts/y.sql` stands where one of them says `-- part: y`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,21 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "sql"
 NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
 
 
 @cache
 def queries(file: str) -> Mapping[str, str]:
     """The statements of `sql/<file>.sql` by name."""
-    _, *parts = NAME.split((FOLDER / f"{file}.sql").read_text(encoding="utf-8"))
-    found = {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
-    _names.update({text: f"{file}.{name}" for name, text in found.items()})
+    text = PART.sub(lambda said: _read(f"parts/{said[1]}").strip(), _read(file))
+    _, *split = NAME.split(text)
+    found = {name: statement.strip() for name, statement in zip(split[::2], split[1::2], strict=True)}
+    _names.update({statement: f"{file}.{name}" for name, statement in found.items()})
     return found
+
+
+def _read(file: str) -> str:
+    return (FOLDER / f"{file}.sql").read_text(encoding="utf-8")
 
 
 _names: dict[str, str] = {}

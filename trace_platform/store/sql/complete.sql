@@ -12,10 +12,12 @@ SELECT t.id, t.org_id, t.job_id, t.attempt, t.status::text, t.started_at, t.max_
    FOR NO KEY UPDATE;
 
 -- name: complete_plain
--- Many completions at once that carry events and no outputs: fence, end, history, events, promises, state, marks. A
--- row for each whose attempt and lease are the current ones, with the number of its question.
+-- Many completions at once that carry events and no outputs: fence, end, history, events, state, marks; and, if $1, what
+-- routing them comes to, so that nobody need take the promise up: it is written as kept. Else they are promised to be routed.
+-- A row for each whose attempt and lease are the current ones, with the number of its question; then, without a number, one
+-- for each task that was made, with its wake-up's promise unless it waits for a slot.
 WITH asked AS (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::bytea[], $5::jsonb[], $6::jsonb[])
+    SELECT * FROM unnest($4::uuid[], $5::int[], $6::uuid[], $7::bytea[], $8::jsonb[], $9::jsonb[])
         WITH ORDINALITY AS a (task_id, attempt, lease_token, hash, answer, state, n)
 ), fenced AS (
     SELECT t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
@@ -40,18 +42,20 @@ WITH asked AS (
        SET ended_at = now(), outcome = 'Completed', error_message = NULL, late = e.status <> 'Running'
       FROM ended e
      WHERE h.task_id = e.id AND h.attempt = e.attempt
-), told AS (
-    SELECT * FROM unnest($7::int[], $8::uuid[], $9::uuid[], $10::uuid[], $11::text[], $12::text[], $13::bigint[], $14::text[],
-                         $15::bigint[], $16::bigint[])
+), said AS (
+    SELECT * FROM unnest($10::int[], $11::uuid[], $12::uuid[], $13::uuid[], $14::text[], $15::text[], $16::bigint[], $17::text[],
+                         $18::bigint[], $19::bigint[])
         AS v (n, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
 ), stored AS (
     INSERT INTO events (id, org_id, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
-                        dataset_version, scope, cursor_value, partition_key, block_range, disposition, audit_reason)
+                        dataset_version, scope, cursor_value, partition_key, block_range, disposition, audit_reason,
+                        routed_at)
     SELECT v.event_id, e.org_id, v.kind::event_kind, e.attempt, e.id, e.id, v.dataset_uuid, v.dataset_version, v.scope,
            v.cursor_value, v.partition_key, CASE WHEN v.range_start IS NOT NULL THEN int8range(v.range_start, v.range_stop) END,
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
-           CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END
-      FROM told v
+           CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END,
+           CASE WHEN served.dataset_version IS NOT NULL AND $1::boolean THEN now() END
+      FROM said v
       JOIN fenced f ON f.n = v.n
       JOIN ended e ON e.id = f.id
       JOIN datasets d ON d.id = v.dataset_uuid AND d.org_id = e.org_id
@@ -60,10 +64,16 @@ WITH asked AS (
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
             AND served.dataset_version = v.dataset_version
     ON CONFLICT DO NOTHING
-    RETURNING id, org_id, disposition
-), owed AS (
-    INSERT INTO outbox (org_id, kind, payload)
-    SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored WHERE disposition = 'Route'
+    RETURNING id, org_id, dataset_uuid, dataset_version, kind, cursor_value, partition_key, block_range, commit_number,
+              disposition, routed_at
+), promised AS (
+    INSERT INTO outbox (org_id, kind, payload, status, attempts, processed_at)
+    SELECT org_id, 'route_event', jsonb_build_object('event_id', id),
+           CASE WHEN routed_at IS NULL THEN 'Pending' ELSE 'Done' END::outbox_status, (routed_at IS NOT NULL)::int, routed_at
+      FROM stored WHERE disposition = 'Route'
+), told AS (
+    SELECT *, true AS is_served, NULL::jsonb AS jobs FROM stored WHERE routed_at IS NOT NULL
+-- part: tasks_of_told
 ), remembered AS (
     INSERT INTO operator_state (org_id, job_id, state)
     -- Of several tasks of one job in this batch, the last word counts: a row cannot be written twice in one statement.
@@ -83,15 +93,20 @@ WITH asked AS (
        SET bootstrapped_at = now()
       FROM ended e
      WHERE j.id = e.job_id AND j.bootstrap IS NOT NULL AND j.bootstrapped_at IS NULL
-       AND (e.state IS NOT NULL OR EXISTS (SELECT FROM told v JOIN fenced f ON f.n = v.n WHERE f.id = e.id))
+       AND (e.state IS NOT NULL OR EXISTS (SELECT FROM said v JOIN fenced f ON f.n = v.n WHERE f.id = e.id))
 ), processed AS (
     UPDATE data_invalidation_jobs i
        SET processed_at = now()
       FROM ended e
      WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL
 )
-SELECT f.n, f.job_id, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer
-  FROM fenced f;
+SELECT f.n, f.job_id, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer, NULL::bigint AS promise,
+       NULL AS payload
+  FROM fenced f
+ UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, id, payload::text FROM owed
+ UNION ALL
+SELECT NULL, job_id, NULL, NULL, NULL, NULL, NULL, NULL FROM made WHERE woken_at IS NULL;
 
 -- name: end_task
 -- The end of a fenced attempt, whatever it is; the caller holds the row through lock_fenced.

@@ -1,0 +1,130 @@
+"""Events that come with a plain completion are routed in its own commit, and their wake-ups go out at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.support import control_for
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.wake import Wake
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = "tasks-ecs_platform"
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path, replica="here") as found:
+        yield found
+
+
+async def told(control: Control, chain: Chain, **scope: int) -> None:
+    """A task of the first job completes and tells of something."""
+    task, claims = await claimed(control, await a_task(control, chain))
+    answer = await Completer(control)(completion(task, events=[chain.event("first", **scope)]), claims)
+    assert answer.status == "Completed"
+
+
+async def promises(control: Control) -> list[tuple[str, str]]:
+    rows = await control.pool.fetch("SELECT kind::text, status::text FROM outbox ORDER BY 1")
+    return [(row["kind"], row["status"]) for row in rows]
+
+
+async def messages(control: Control) -> int:
+    return len(await control.queue.receive(QUEUE, max_messages=10, visibility=timedelta(minutes=1)))
+
+
+async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await told(control, chain, cursor=7)
+    assert len(await tasks_of(control, chain, "second")) == 1
+    assert await promises(control) == [("enqueue_task", "Processing"), ("route_event", "Done")]
+    assert await control.pool.fetchval("SELECT count(*) FROM events WHERE routed_at IS NOT NULL") == 1
+
+
+async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(control: Control) -> None:
+    chain, wake = await deploy_chain(control), Wake(control)
+    await told(control, chain, cursor=7)
+    assert await wake.once() == 1
+    assert await messages(control) == 1
+    assert (await promises(control))[0] == ("enqueue_task", "Processing")
+    while await wake.next_due() is not None:
+        await wake.once()
+    assert (await promises(control))[0] == ("enqueue_task", "Done")
+    await drained(control)
+    assert await messages(control) == 0
+
+
+async def test_the_same_news_from_two_completions_makes_one_task(control: Control) -> None:
+    chain = await deploy_chain(control)
+    for _ in range(2):
+        await told(control, chain, start=0, end=9)
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 1
+    assert await messages(control) == 1
+
+
+async def test_a_reader_that_can_have_no_task_keeps_no_completion_from_counting(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await control.pool.execute(f"ALTER TABLE tasks ADD CONSTRAINT odd CHECK (job_id <> '{chain.jobs['second']}')")
+    await told(control, chain, cursor=7)
+    assert await promises(control) == [("route_event", "Pending")]
+    await Drain(control).once()
+    (row,) = await control.pool.fetch("SELECT attempts, last_error FROM outbox")
+    assert row["attempts"] == 1
+    assert "odd" in row["last_error"]
+    await control.pool.execute("ALTER TABLE tasks DROP CONSTRAINT odd")
+    await control.pool.execute("UPDATE outbox SET available_at = now()")
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 1
+
+
+async def test_what_a_replica_died_with_is_published_by_another(
+    control: Control, state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    chain = await deploy_chain(control)
+    await told(control, chain, cursor=7)  # handed on, and then nobody takes it
+    async with control_for(state_db, queue_db, tmp_path, replica="there") as other:
+        await drained(other)
+        assert await messages(other) == 0, "its time has not run out"
+        await control.pool.execute("UPDATE outbox SET taken_until = now() WHERE status = 'Processing'")
+        await drained(other)
+        assert await messages(other) == 1
+    assert (await promises(control))[0] == ("enqueue_task", "Done")
+
+
+async def test_a_generation_that_is_not_served_is_kept_for_the_record(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await control.pool.execute("DELETE FROM dag_current_versions")
+    await told(control, chain, cursor=7)
+    assert await tasks_of(control, chain, "second") == []
+    row: Any = await control.pool.fetchrow("SELECT disposition::text, routed_at FROM events")
+    assert (row["disposition"], row["routed_at"]) == ("AuditOnly", None)
+    assert await promises(control) == []
+
+
+async def test_a_job_at_its_limit_lets_its_tasks_wait_and_the_drain_is_told(control: Control) -> None:
+    chain = await deploy_chain(control, max_concurrency=1)
+    for cursor in (1, 2):
+        await told(control, chain, cursor=cursor)
+    assert await promises(control) == [("route_event", "Done")] * 2
+    await drained(control)
+    assert await messages(control) == 1
+
+
+async def test_a_completion_inside_a_transaction_owes_its_routing(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await told(replace(control, handed=None), chain, cursor=7)
+    assert await promises(control) == [("route_event", "Pending")]
+    await drained(control)
+    assert len(await tasks_of(control, chain, "second")) == 1

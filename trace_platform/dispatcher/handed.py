@@ -1,0 +1,45 @@
+"""Wake-ups from where they were written to where they are published, within one process.
+
+They stand in the outbox as taken by this replica: if it dies with them, they are taken again when their time runs out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trace_platform.dispatcher.bell import Bell
+
+
+@dataclass(frozen=True)
+class WakeUp:
+    """A promise in our hands: this task is to be woken on its runtime's queue."""
+
+    promise: int
+    payload: str
+
+
+class Handed:
+    """Given by who has committed them, taken once. The bell is for this process alone: nobody else can take them."""
+
+    def __init__(self) -> None:
+        self.bell = Bell()
+        self._waiting: list[WakeUp] = []
+        self._aside: list[WakeUp] = []
+
+    def give(self, wake_ups: Sequence[WakeUp]) -> None:
+        if wake_ups:
+            self._waiting += wake_ups
+            self.bell.wake()
+
+    def take(self) -> list[WakeUp]:
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def put_aside(self, wake_ups: Sequence[WakeUp]) -> None:
+        """They need more than a message: for the drain."""
+        self._aside += wake_ups
+
+    def take_all(self) -> list[WakeUp]:
+        taken, self._aside = [*self._aside, *self.take()], []
+        return taken
