@@ -15,7 +15,7 @@ from tests.dispatcher.support import control_for
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.dispatcher.loops.wake import Wake
+from trace_platform.dispatcher.wake import Wake
 
 pytestmark = pytest.mark.anyio
 
@@ -54,12 +54,13 @@ async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: 
 
 async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(control: Control) -> None:
     chain, wake = await deploy_chain(control), Wake(control)
+    wake.start()
     await told(control, chain, cursor=7)
-    assert await wake.once() == 1
-    assert await messages(control) == 1
-    assert (await promises(control))[0] == ("enqueue_task", "Processing")
-    while await wake.next_due() is not None:
-        await wake.once()
+    received = await control.queue.receive(
+        QUEUE, max_messages=10, visibility=timedelta(minutes=1), wait=timedelta(seconds=60)
+    )
+    assert len(received) == 1
+    await wake.stop()
     assert (await promises(control))[0] == ("enqueue_task", "Done")
     await drained(control)
     assert await messages(control) == 0

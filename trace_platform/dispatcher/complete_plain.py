@@ -1,7 +1,7 @@
 """Many completions with events and no outputs, in one statement: fenced, ended, told of, and their events routed.
 
 Each event is stored with what routing it comes to, so between two tasks of a chain there is one commit, not two, and no
-loop. Next: `loops/wake.py` publishes the wake-ups.
+loop. Next: `wake.py` publishes the wake-ups.
 """
 
 from __future__ import annotations

@@ -5,10 +5,8 @@ They stand in the outbox as taken by this replica: if it dies with them, they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from trace_platform.dispatcher.bell import Bell
 
 
 @dataclass(frozen=True)
@@ -20,17 +18,21 @@ class WakeUp:
 
 
 class Handed:
-    """Given by who has committed them, taken once. The bell is for this process alone: nobody else can take them."""
+    """Given by who has committed them, taken once."""
 
     def __init__(self) -> None:
-        self.bell = Bell()
+        self._told: Callable[[], None] | None = None
         self._waiting: list[WakeUp] = []
         self._aside: list[WakeUp] = []
 
+    def tell(self, told: Callable[[], None] | None) -> None:
+        """Whom to call when there is something."""
+        self._told = told
+
     def give(self, wake_ups: Sequence[WakeUp]) -> None:
-        if wake_ups:
-            self._waiting += wake_ups
-            self.bell.wake()
+        self._waiting += wake_ups
+        if wake_ups and self._told is not None:
+            self._told()
 
     def take(self) -> list[WakeUp]:
         taken, self._waiting = self._waiting, []

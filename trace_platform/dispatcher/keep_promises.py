@@ -6,7 +6,7 @@ Kept twice is harmless: a claim is only given once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -76,14 +76,8 @@ class Keeper:
                 by_queue[one.queue].append(one)
         kept = list[int]()
         for queue, some in by_queue.items():
-            ids = [one.id for one in some]
-            try:
-                crash_point("drain_outbox.before_act")
-                await self._control.queue.publish(queue, [Outgoing(one.message) for one in some])
-            except Unavailable as away:
-                await self.put_off(ids, away.message)
-            else:
-                kept += ids
+            sent = self._control.queue.publish(queue, [Outgoing(one.message) for one in some])
+            kept += await self._kept([one.id for one in some], sent)
         return kept
 
     async def mark(self, kept: Sequence[int]) -> None:
@@ -93,15 +87,18 @@ class Keeper:
             crash_point("drain_outbox.after_mark")
 
     async def _run_here(self, tasks: dict[UUID, int]) -> None:
-        if not tasks:
-            return
+        if tasks:
+            await self.mark(await self._kept(list(tasks.values()), run_in_process(self._control, list(tasks))))
+
+    async def _kept(self, promises: list[int], act: Awaitable[object]) -> list[int]:
+        """All of them, or none if what they need is away."""
         try:
             crash_point("drain_outbox.before_act")
-            await run_in_process(self._control, list(tasks))
+            await act
         except Unavailable as away:
-            await self.put_off(list(tasks.values()), away.message)
-        else:
-            await self.mark(list(tasks.values()))
+            await self.put_off(promises, away.message)
+            return []
+        return promises
 
     async def put_off(
         self, promises: Sequence[int], error: str, *, final: bool = False, delay: timedelta | None = None

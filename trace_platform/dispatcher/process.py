@@ -31,9 +31,9 @@ from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retain import Retain
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
-from trace_platform.dispatcher.loops.wake import Wake
 from trace_platform.dispatcher.replicas import take_over
 from trace_platform.dispatcher.runtimes import INVOKERS
+from trace_platform.dispatcher.wake import Wake
 from trace_platform.doors import Door, open_doors
 from trace_platform.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
 from trace_platform.process import Process
@@ -106,6 +106,9 @@ async def dispatching(
             stack.push_async_callback(functions.stop)
         for loop in loops(control, settings, functions):
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
+        wake = Wake(control)
+        wake.start()
+        stack.push_async_callback(wake.stop)
         others = HearOthers(control)
         await others.start()
         stack.push_async_callback(others.stop)
@@ -132,7 +135,6 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         *(
             Loop(name, loop.once, loop.next_due, bell, beat, control.metrics)
             for name, loop, bell in (
-                ("wake", Wake(control), control.handed.bell if control.handed else Bell()),
                 ("drain", Drain(control, functions), control.owed),
                 ("reap", Reaper(control), control.leases),
                 ("sources", KeepSources(control), control.sources),

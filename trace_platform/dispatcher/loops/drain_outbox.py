@@ -62,7 +62,7 @@ class Drain:
         return self._next_due
 
     async def _keep_handed(self) -> int:
-        """What `loops/wake.py` leaves to us, and all that was handed on where that loop does not run."""
+        """What `wake.py` leaves to us, and all that was handed on where that loop does not run."""
         handed = self._control.handed.take_all() if self._control.handed else []
         await self._keeper.keep([self._keeper.wake_up(one) for one in handed])
         return len(handed)
