@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -40,8 +41,17 @@ async def promises(control: Control) -> list[tuple[str, str]]:
     return [(row["kind"], row["status"]) for row in rows]
 
 
-async def messages(control: Control) -> int:
-    return len(await control.queue.receive(QUEUE, max_messages=10, visibility=timedelta(minutes=1)))
+async def messages(control: Control, wait: int = 0) -> int:
+    hidden = timedelta(minutes=5)
+    return len(await control.queue.receive(QUEUE, max_messages=10, visibility=hidden, wait=timedelta(seconds=wait)))
+
+
+async def blocked(control: Control) -> None:
+    """Until somebody waits for a lock."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(60):
+        while not await control.pool.fetchval(waits):  # noqa: ASYNC110 - what is waited for is in Postgres
+            await asyncio.sleep(0.01)
 
 
 async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: Control) -> None:
@@ -56,14 +66,25 @@ async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(c
     chain, wake = await deploy_chain(control), Wake(control)
     wake.start()
     await told(control, chain, cursor=7)
-    received = await control.queue.receive(
-        QUEUE, max_messages=10, visibility=timedelta(minutes=1), wait=timedelta(seconds=60)
-    )
-    assert len(received) == 1
+    assert await messages(control, wait=60) == 1
     await wake.stop()
     assert (await promises(control))[0] == ("enqueue_task", "Done")
     await drained(control)
     assert await messages(control) == 0
+
+
+async def test_what_goes_out_while_others_are_being_marked_is_marked_too(control: Control) -> None:
+    chain, wake = await deploy_chain(control), Wake(control)
+    wake.start()
+    await told(control, chain, cursor=1)
+    async with control.pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM outbox FOR UPDATE")
+        assert await messages(control, wait=60) == 1
+        await blocked(control)
+        await told(control, chain, cursor=2)
+        assert await messages(control, wait=60) == 1
+    await wake.stop()
+    assert await promises(control) == [("enqueue_task", "Done")] * 2 + [("route_event", "Done")] * 2
 
 
 async def test_the_same_news_from_two_completions_makes_one_task(control: Control) -> None:

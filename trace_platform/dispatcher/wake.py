@@ -45,9 +45,8 @@ class Wake:
         """What has gone out is marked; what has not is left to others."""
         if self._control.handed is not None:
             self._control.handed.tell(None)
-        for task in (self._publishing, self._marking):
-            if task is not None:
-                await asyncio.wait({task})
+        while task := self._publishing or self._marking:  # the first begins the second
+            await asyncio.wait({task})
 
     def _go(self) -> None:
         if self._publishing is None:
@@ -80,10 +79,13 @@ class Wake:
 
     async def _mark_soon(self) -> None:
         try:
-            await asyncio.sleep(MARK_SECONDS)
-            kept, self._kept = self._kept, []
-            await self._keeper.mark(kept)
+            while self._kept:
+                await asyncio.sleep(MARK_SECONDS)
+                kept, self._kept = self._kept, []
+                await self._keeper.mark(kept)
         except OUTAGES as away:
             log.warning("wake-ups will go out twice", because=str(away) or type(away).__name__)
+        except Exception:
+            log.exception("wake-ups will go out twice")
         finally:
             self._marking = None
