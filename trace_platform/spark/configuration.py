@@ -176,7 +176,7 @@ def environment(options: SparkOptions, java: Java, env: Mapping[str, str], folde
         "SPARK_CONNECT_MODE": "0",
         "PYSPARK_PYTHON": options.python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": _python_path(env),
+        "PYTHONPATH": _python_path(options, env),
         "PYTHONHASHSEED": "0",  # workers must agree on the hash of a string
         "PYTHONSAFEPATH": "1",  # a file in the working directory must not become a module of a worker
         "SPARK_LOCAL_DIRS": str(folder / "blocks"),  # as a setting, spark.local.dir, it makes Spark warn
@@ -228,8 +228,11 @@ def _properties(values: Mapping[str, str]) -> str:
     return "".join(f"{key}={''.join(escapes.get(c, c) for c in value)}\n" for key, value in values.items())
 
 
-def _python_path(env: Mapping[str, str]) -> str:
+def _python_path(options: SparkOptions, env: Mapping[str, str]) -> str:
     """A worker imports our functions by name, so it must find this very package, installed or in a checkout."""
-    ours = Path(__file__).absolute().parents[2]
+    here = Path(__file__).absolute()
+    ours = [str(here.parents[2])]
+    if options.is_local:  # elsewhere there is no such folder
+        ours.insert(0, str(here.parent / "python_start"))
     others = [str(Path(entry).absolute()) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return os.pathsep.join([str(ours), *others])
+    return os.pathsep.join([*ours, *others])

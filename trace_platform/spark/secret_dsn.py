@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-
 from trace_platform.errors import SettingsError
 
 
@@ -16,6 +13,10 @@ class SecretDsn:
     __slots__ = ("_dsn", "_password")
 
     def __init__(self, dsn: str) -> None:
+        # Here and not above: those who are handed one that is made already, Python workers, do without.
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+
         try:
             self._password = str(conninfo_to_dict(dsn).get("password") or "")
         except ProgrammingError:  # its message repeats the text
