@@ -31,6 +31,9 @@ def leave_out_zips() -> None:
     if os.path.dirname(home) in sys.path and os.path.exists(os.path.join(home, "__init__.py")):  # noqa: PTH110,PTH118,PTH120 - no more imports than there must be
         packed = os.path.join(home, "")  # noqa: PTH118 - as above
         sys.path[:] = [entry for entry in sys.path if not entry.startswith(packed)]
+        # Before each task a worker has Python look at the path anew, and all that it remembers of a zip is read again.
+        for entry in [entry for entry in sys.path_importer_cache if entry.startswith(packed)]:
+            del sys.path_importer_cache[entry]
 
 
 def load_for_planning() -> None:
