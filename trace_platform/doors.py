@@ -63,6 +63,8 @@ STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
 )
 
 RENEWAL_LOOK_SECONDS = 60.0
+HANG_UP_SECONDS = 0.1
+"""How long a door that closes waits for those who only keep a connection."""
 HTTP_FAULT = 500
 
 
@@ -277,6 +279,21 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        hanging_up = asyncio.create_task(self._hang_up())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hanging_up.cancel()
+
+    async def _hang_up(self) -> None:
+        """TLS says goodbye both ways, and who keeps a connection for his next question may not listen now."""
+        while True:
+            await asyncio.sleep(HANG_UP_SECONDS)
+            for connection in list(self.server_state.connections):
+                if _is_between_questions(connection):
+                    connection.transport.abort()
+
 
 def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
     config = uvicorn.Config(
@@ -294,6 +311,12 @@ def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
     config.load()
     config.ssl = context
     return _Server(config)
+
+
+def _is_between_questions(connection: Any) -> bool:
+    """All is answered, and the answer is on its way."""
+    answered = connection.cycle is None or connection.cycle.response_complete
+    return bool(answered and not connection.transport.get_write_buffer_size())
 
 
 async def _started(servers: Sequence[_Server], serving: Sequence[asyncio.Task[None]]) -> None:
