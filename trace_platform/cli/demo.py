@@ -9,10 +9,11 @@ from trace_platform.cli import say
 
 def demo() -> None:
     """Start a whole Trace on a chain of its own in a temporary folder, show it, attack it, and leave nothing behind."""
+    from trace_platform.cli.app import app
     from trace_platform.lite.demo import demo as run_demo
 
     began = time.monotonic()
-    run_demo(say.out)
+    run_demo(say.out, lambda words: app(list(words), standalone_mode=False))
     say.out.print(f"\n[bold green]Done in {time.monotonic() - began:.0f} s.[/] What to try next:")
     for verb, why in (
         ("make up", "keep it running; Ctrl-C stops it"),

@@ -10,30 +10,39 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.errors import SetupError
-from trace_platform.lite.demo_alerts import raised
+from trace_platform.lite.demo_alerts import Raised, raised
 from trace_platform.lite.demo_check import check_datasets
 from trace_platform.lite.demo_hook import Hook, listening
-from trace_platform.lite.demo_system import Running, up
+from trace_platform.lite.demo_system import Command, Running, up
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.home import Home
+from trace_platform.lite.ports import LOOPBACK, free_port
 
 DAG = "evm_quickstart"
-PAST, PIECE = 3000, 250
+PAST, PIECE = 3000, 500
 """Blocks that are backfilled, and how many a task takes; the follower begins where they end."""
 RANGE, FINALITY = 50, 32
+CHAIN_ID: Final = 1337
+FUNCTION: Final = "large_transfers"
 PATIENCE_SECONDS = 180.0
+LOOK_SECONDS: Final = 0.3
+"""Who looks more often takes more from what he waits for than he gains."""
 
 
 def quickstart() -> str:
@@ -41,37 +50,51 @@ def quickstart() -> str:
     return files("trace_platform.lite").joinpath("evm_quickstart.yaml").read_text()
 
 
-def demo(console: Console) -> None:
+def demo(console: Console, command: Command | None = None) -> None:
+    """`command` runs a verb of the command line in this process; without it, each is a process of its own."""
     folder = Path(tempfile.mkdtemp(prefix="trace-demo-"))
+    port = free_port()
     try:
-        with running(blocks=PAST + 60, finality=FINALITY) as devchain, listening() as hook:
-            _Show(console, Home(folder / "home"), devchain, hook).everything()
+        with ExitStack() as until_the_end, ThreadPoolExecutor(1) as beside, listening() as hook:
+            # The chain is made while Trace starts, which is told now where it will be.
+            chain = running(chain_id=CHAIN_ID, blocks=PAST + 60, finality=FINALITY, port=port)
+            begun = beside.submit(until_the_end.enter_context, chain)
+            _Show(console, Home(folder / "home"), f"http://{LOOPBACK}:{port}", begun.result, hook, command).everything()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@dataclass(frozen=True)
 class _Show:
-    def __init__(self, console: Console, home: Home, devchain: Devchain, hook: Hook) -> None:
-        self._console = console
-        self._home = home
-        self._devchain = devchain
-        self._hook = hook
+    _console: Console
+    _home: Home
+    _node: str
+    """Where the chain is going to be."""
+    _begun: Callable[[], Devchain]
+    """Waits until it is there."""
+    _hook: Hook
+    _command: Command | None
+
+    @property
+    def _devchain(self) -> Devchain:
+        return self._begun()
 
     def everything(self) -> None:
         self._heading("Starting from nothing: a chain, two Postgres servers, eight processes, certificates and keys")
-        self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
         settings = {
-            "TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={self._devchain.url}",
-            "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(self._devchain.chain_id),
+            "TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={self._node}",
+            "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(CHAIN_ID),
             "TRACE_DELIVERY__ALLOW": "127.0.0.0/8",  # who is told here is on this machine
         }
-        with up(self._home, self._line, settings) as system:
+        with up(self._home, self._line, settings, self._command) as system:
+            self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
             self._knock(system)
             self._deploy(system)
             self._backfill(system)
             self._follow(system)
-            self._alerts(system)
-            self._datasets(system)
+            chain = self._devchain.chain()
+            self._alerts(system, chain)
+            self._datasets(system, chain)
             self._explain(system)
             families = {int(one["pid"]) for one in system.processes()}
         self._expect(not members_of(families), "nothing is left running")
@@ -115,24 +138,23 @@ class _Show:
         with bars:
             jobs = {"ingest": "blocks ingested", "decode": "transfers decoded", "blocks_checked": "blocks checked"}
             shown = {job: bars.add_task(words, total=pieces * PIECE) for job, words in jobs.items()}
-            killed = False
+            attacks = [self._kill_dispatcher, self._kill_runner]
             began = time.monotonic()
             while True:
-                counts = self._completed(system)
+                done = {job: min(self._completed(system, job), pieces) for job in jobs}
                 for job, bar in shown.items():
-                    bars.update(bar, completed=min(counts[job], pieces) * PIECE)
-                if all(counts[job] >= pieces for job in jobs):
+                    bars.update(bar, completed=done[job] * PIECE)
+                if all(done[job] == pieces for job in jobs):
                     break
-                if counts["ingest"] >= 2 and not killed:  # noqa: PLR2004 - in the midst of it
-                    killed = True
-                    bars.console.print(f"  {self._kill_dispatcher(system)}", markup=False, highlight=False)
-                self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"the backfill ends; so far {dict(counts)}")
-                time.sleep(0.3)
+                if done["ingest"] and attacks:  # in the midst of it
+                    bars.console.print(f"  {attacks.pop(0)(system)}", markup=False, highlight=False)
+                self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"the backfill ends; so far {done}")
+                time.sleep(LOOK_SECONDS)
+        self._line(self._tried_again(system))
 
     def _follow(self, system: Running) -> None:
         self._heading("The tip, followed through reorgs; what is final is compacted, what is large is told")
         head = self._mined(system, 20)
-        self._line(self._kill_runner(system))
         self._devchain.reorg(3)
         self._line(f"reorg: the last 3 blocks below {head:,} are replaced by others")
         head = self._mined(system, 30)
@@ -143,30 +165,15 @@ class _Show:
         self._wait(lambda: self._quiet(system), "what was found is told")
         self._devchain.switch(left, head + 5)
         self._line(f"reorg: the last 11 blocks below {head:,} are replaced by others, and come back as they were")
-        head = self._mined(system, 90)
+        head = self._mined(system, 60)
         ranges = (head - FINALITY + 1 - PAST) // RANGE
-        self._wait(lambda: self._completed(system)["compact"] >= ranges, "what is final is compacted")
+        self._wait(lambda: self._completed(system, "compact") >= ranges, "what is final is compacted")
         self._wait(lambda: self._quiet(system), "everything that follows from it is done")
         self._line(f"the hot tables stand at block {head:,}; {ranges} ranges of {RANGE} final blocks are Parquet now")
 
-    def _kill_runner(self, system: Running) -> str:
-        """In the midst of a function: it is tried again, and finds what it had found."""
-        for _ in range(5):
-            self._devchain.mine(10)
-            self._wait(lambda: bool(system.tasks(DAG, job="large_transfers", status="Running")), "a function runs")
-            self._killed(system, "runner")
-            self._wait(lambda: self._quiet(system), "what was interrupted is done")
-            again = [one for one in system.tasks(DAG, job="large_transfers") if one["attempt"] > 1]
-            if again:
-                self._followed_to_head(system)
-                return f"kill -9 of the runner while code of users ran: tried again, by itself, {len(again)} of them"
-        raise SetupError("the demo expected that a function was interrupted, and none was")
-
-    def _alerts(self, system: Running) -> None:
+    def _alerts(self, system: Running, chain: Chain) -> None:
         self._heading("Alerts: rows that code of users found in a sandbox, told once")
-        chain, head = self._devchain.chain(), self._devchain.describe()["head"]
-        self._wait(lambda: raised(system, chain, self._hook, PAST, head).all_told, "every large transfer is told of")
-        found = raised(system, chain, self._hook, PAST, head)
+        found = self._all_told(system, chain)
         self._expect(found.rows == found.keys, f"{found.rows} rows are as many events, not {found.keys}")
         self._expect(not found.doubled and not self._hook.refused, "no alert is told under two ids, or unsigned")
         gone = f"{found.orphaned} of them of blocks that a reorg took away"
@@ -175,9 +182,16 @@ class _Show:
         example = self._hook.told[0]["event"]
         paid = example["payload"]
         self._line(f"such as              block {example['block_number']:,}: {paid['amount']} of {paid['token']}")
-        task = next(one for one in system.tasks(DAG, job="large_transfers", status="Completed"))
+        task = next(one for one in system.tasks(DAG, job=FUNCTION, status="Completed"))
         for line in system.trace("task", "logs", task["id"])["lines"][-1:]:
             self._line(f"trace task logs      {line['text']}")
+
+    def _all_told(self, system: Running, chain: Chain) -> Raised:
+        began = time.monotonic()
+        while not (found := raised(system, chain, self._hook, PAST, chain.head)).all_told:
+            self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"every large transfer is told of: {found}")
+            time.sleep(LOOK_SECONDS)
+        return found
 
     def _mined(self, system: Running, blocks: int) -> int:
         """Mine, and wait until the follower has written the new head; its number."""
@@ -189,25 +203,42 @@ class _Show:
         self._wait(lambda: self._followed(system) == head, f"block {head} is followed")
         return head
 
-    def _datasets(self, system: Running) -> None:
+    def _datasets(self, system: Running, chain: Chain) -> None:
         self._heading("Every dataset, checked row for row against the chain itself")
         table = Table(box=None, pad_edge=False, padding=(0, 2))
         for column in ("dataset", "rows", "blocks", "commits", "equals the chain"):
             table.add_column(column, justify="right" if column in {"rows", "commits"} else "left")
-        for seen in check_datasets(system, self._devchain):
+        for seen in check_datasets(system, chain):
             self._expect(seen.equal, f"{seen.name} equals the chain: {seen.how}")
             table.add_row(f"  {seen.name}", f"{seen.rows:,}", seen.blocks, str(seen.commits), seen.how)
         self._console.print(table)
 
     def _explain(self, system: Running) -> None:
-        self._heading("trace why transfers 0-249")
-        for step in system.trace("why", "transfers", "0-249")["steps"]:
+        first = f"0-{PIECE - 1}"
+        self._heading(f"trace why transfers {first}")
+        for step in system.trace("why", "transfers", first)["steps"]:
             self._line(f"{step['kind']:<8} {step['sentence']}")
 
     def _kill_dispatcher(self, system: Running) -> str:
         began = time.monotonic()
         old, now = self._killed(system, "dispatcher")
         return f"kill -9 of the Dispatcher: {old} is gone, {now} took over in {time.monotonic() - began:.1f} s"
+
+    def _kill_runner(self, system: Running) -> str:
+        self._devchain.mine(10)
+        self._wait(lambda: bool(system.tasks(DAG, job=FUNCTION, status="Running")), "a function runs")
+        old, now = self._killed(system, "runner")
+        return f"kill -9 of the runner while code of users ran: {old} is gone, {now} took over"
+
+    def _tried_again(self, system: Running) -> str:
+        """One that had just ended when the runner was killed was not interrupted: then once more."""
+        for _ in range(5):
+            self._wait(lambda: self._quiet(system), "what was interrupted is done")
+            again = [one for one in system.tasks(DAG, job=FUNCTION, status="Completed") if one["attempt"] > 1]
+            if again:
+                return f"what the runner had in hand was tried again, by itself: {len(again)} of {FUNCTION}"
+            self._kill_runner(system)
+        raise SetupError("the demo expected that a function was interrupted, and none was")
 
     def _killed(self, system: Running, name: str) -> tuple[int, int]:
         """By -9, and back again: the old process and the new one."""
@@ -221,15 +252,17 @@ class _Show:
         self._wait(is_back, f"the {name} comes back")
         return old, int(system.process(name)["pid"])
 
-    def _completed(self, system: Running) -> Counter[str]:
-        return Counter(task["job"] for task in system.tasks(DAG, status="Completed"))
+    def _completed(self, system: Running, job: str) -> int:
+        return len(system.tasks(DAG, job=job, status="Completed"))
 
     def _quiet(self, system: Running) -> bool:
-        failed = [task for dag in (DAG, "alerts") for task in system.tasks(dag, status="Failed")]
-        self._expect(not any(task["next_retry_at"] is None for task in failed), f"no task fails for good: {failed}")
-        statuses = [(dag, status) for dag in (DAG, "alerts") for status in ("Queued", "Running")]
-        busy = [task for dag, status in statuses for task in system.tasks(dag, status=status)]
-        return not failed and not [task for task in busy if task["job"] != "follow"]
+        for dag, status in [(dag, status) for status in ("Running", "Queued", "Failed") for dag in (DAG, "alerts")]:
+            left = [task for task in system.tasks(dag, status=status) if task["job"] != "follow"]
+            gone = [task for task in left if status == "Failed" and task["next_retry_at"] is None]
+            self._expect(not gone, f"no task fails for good: {gone}")
+            if left:
+                return False
+        return True
 
     def _followed(self, system: Running) -> int | None:
         for task in system.tasks(DAG, job="follow", status="Running"):
@@ -241,7 +274,7 @@ class _Show:
         began = time.monotonic()
         while not so():
             self._expect(time.monotonic() - began < PATIENCE_SECONDS, promise)
-            time.sleep(0.2)
+            time.sleep(LOOK_SECONDS)
 
     def _heading(self, title: str) -> None:
         self._console.print(f"\n[bold]{title}[/]")

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from trace_platform.chain.abi import ERC20_TRANSFER
 from trace_platform.chain.decode_logs import decode_logs
 from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.chain.schemas import UNIQUE_KEYS
 from trace_platform.domain.objects import Folder
@@ -32,8 +31,7 @@ class Seen:
     how: str
 
 
-def check_datasets(system: Running, devchain: Devchain) -> Iterator[Seen]:
-    chain = devchain.chain()
+def check_datasets(system: Running, chain: Chain) -> Iterator[Seen]:
     for era in ("past", "recent"):
         for table in ("blocks", "transactions", "logs"):
             yield _seen(system, chain, f"{era}_{table}", table)
