@@ -154,18 +154,18 @@ class _Show:
 
     def _follow(self, system: Running) -> None:
         self._heading("The tip, followed through reorgs; what is final is compacted, what is large is told")
-        head = self._mined(system, 20)
+        head = self._followed_to_head(system)
         self._devchain.reorg(3)
         self._line(f"reorg: the last 3 blocks below {head:,} are replaced by others")
         head = self._mined(system, 30)
-        self._wait(lambda: self._quiet(system), "what was found is told")
+        self._wait(lambda: self._looked(system), "code of users has seen it")
         left = self._devchain.describe()["branch"]
         self._devchain.reorg(11)
         self._followed_to_head(system)
-        self._wait(lambda: self._quiet(system), "what was found is told")
+        self._wait(lambda: self._looked(system), "code of users has seen it")
         self._devchain.switch(left, head + 5)
         self._line(f"reorg: the last 11 blocks below {head:,} are replaced by others, and come back as they were")
-        head = self._mined(system, 60)
+        head = self._mined(system, 40)
         ranges = (head - FINALITY + 1 - PAST) // RANGE
         self._wait(lambda: self._completed(system, "compact") >= ranges, "what is final is compacted")
         self._wait(lambda: self._quiet(system), "everything that follows from it is done")
@@ -254,6 +254,9 @@ class _Show:
 
     def _completed(self, system: Running, job: str) -> int:
         return len(system.tasks(DAG, job=job, status="Completed"))
+
+    def _looked(self, system: Running) -> bool:
+        return not any(system.tasks(DAG, job=FUNCTION, status=one) for one in ("Running", "Queued", "Failed"))
 
     def _quiet(self, system: Running) -> bool:
         for dag, status in [(dag, status) for status in ("Running", "Queued", "Failed") for dag in (DAG, "alerts")]:

@@ -53,9 +53,20 @@ class Embedded:
         return self.cluster.dsn(database, SUPERUSER, self.password)
 
 
-def provision(given: Given, state: Embedded | None, data: Embedded | None, worker_token: str) -> Dsns:
-    """Idempotent: a database that is as it should be is left alone; role passwords are new each time."""
-    words = {role: secrets.token_urlsafe(32) for role in ("dispatcher", "worker", "query", "queue", "delivery")}
+def new_passwords() -> dict[str, str]:
+    """Of every role; new at each start."""
+    return {role: secrets.token_urlsafe(32) for role in ("dispatcher", "worker", "query", "queue", "delivery")}
+
+
+def provision(
+    given: Given,
+    state: Embedded | None,
+    data: Embedded | None,
+    *,
+    words: Mapping[str, str],
+    worker_token: str,
+) -> None:
+    """Idempotent: a database that is as it should be is left alone; roles get these passwords."""
     if state is not None:
         ensure_databases(state.admin(), "state")
         migrate(state.admin("state"), "state")
@@ -69,14 +80,14 @@ def provision(given: Given, state: Embedded | None, data: Embedded | None, worke
     for database, dsn in outside.items():
         if dsn is not None:
             migrate(dsn, database)
-    dsns = _dsns(given, state, data, words)
-    ensure_first_rows(state.admin("state") if state else dsns.state, worker_token)
-    return dsns
+    ensure_first_rows(state.admin("state") if state else given.state or "", worker_token)
 
 
-def _dsns(given: Given, state: Embedded | None, data: Embedded | None, words: Mapping[str, str]) -> Dsns:
-    def embedded(server: Embedded | None, database: str, role: str) -> str:
-        return server.cluster.dsn(database, role, words[role]) if server else ""
+def dsns_of(given: Given, state: Cluster | None, data: Cluster | None, words: Mapping[str, str]) -> Dsns:
+    """Known before there is any server: who needs none at first may start with them."""
+
+    def embedded(server: Cluster | None, database: str, role: str) -> str:
+        return server.dsn(database, role, words[role]) if server else ""
 
     return Dsns(
         state=given.state or embedded(state, "state", "dispatcher"),

@@ -67,6 +67,7 @@ class Supervisor:
         self._sockets = sockets
         self._changed = changed
         self._stages: list[list[_Kept]] = []
+        self._ahead: list[_Kept] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._chores: list[asyncio.Task[None]] = []
 
@@ -76,13 +77,19 @@ class Supervisor:
 
     @property
     def _kept(self) -> list[_Kept]:
-        return [kept for stage in self._stages for kept in stage]
+        return [kept for stage in [*self._stages, self._ahead] for kept in stage]
 
-    async def start(self, stage: Sequence[Child]) -> None:
-        """Start them together and return when all are ready; raises if one cannot start."""
+    async def start(self, stage: Sequence[Child], *, ahead: bool = False) -> None:
+        """Start them together and return when all are ready; raises if one cannot start.
+
+        Those that go `ahead` of what they stand on are stopped as if they had come last.
+        """
         self._ensure_guard()
         fresh = [_Kept(child, self) for child in stage]
-        self._stages.append(fresh)
+        if ahead:
+            self._ahead += fresh
+        else:
+            self._stages.append(fresh)
         for kept in fresh:
             kept.begin()
         try:
@@ -96,7 +103,8 @@ class Supervisor:
         """The last started is the first stopped; a family that does not end in time is killed."""
         for chore in self._chores:
             chore.cancel()
-        for stage in reversed(self._stages):
+        *before, last = self._stages or [[]]
+        for stage in ([*last, *self._ahead], *reversed(before)):
             await asyncio.gather(*(kept.end() for kept in stage))
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()

@@ -31,7 +31,7 @@ from trace_platform.lite.home import (
 from trace_platform.lite.launch import Launch, hide_memory
 from trace_platform.lite.plan import PROCESSES, children
 from trace_platform.lite.ports import DOORS, Ports, choose_ports, choose_store_ports
-from trace_platform.lite.provision import Dsns, Embedded, Given, provision
+from trace_platform.lite.provision import Embedded, Given, dsns_of, new_passwords, provision
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.lite.supervisor import Child, Seen, Supervisor
 from trace_platform.lite.user_token import mint_user_token
@@ -130,7 +130,8 @@ class _Up:
         token, key = ensure_worker_token(home), ensure_issuer_key(home)
         shutil.rmtree(home.work, ignore_errors=True)
         home.work.mkdir(mode=0o700)
-        dsns = await self._databases(ports, token)
+        given, words = _given(settings), new_passwords()
+        clusters = self._clusters(given, ports)
         store = await self._store(ports)
         names = [name for name in PROCESSES if name not in self._wish.without]
         made = children(
@@ -138,29 +139,42 @@ class _Up:
             settings,
             ports=ports,
             tls=tls,
-            dsns=dsns,
+            dsns=dsns_of(given, clusters.get("state"), clusters.get("data"), words),
             worker_token=token,
             issuer=public_pem(key),
             store=store,
         )
         self._reached = _as_caller(settings, ports, tls, token)
-        # Two stages, so that the Dispatcher is stopped last; but started together: who needs it waits for it, and
-        # Spark, which takes longest, need not.
-        stages = [c for c in made if c.name == "dispatcher"], [c for c in made if c.name != "dispatcher"]
-        await asyncio.gather(*(self._supervisor.start(stage) for stage in stages))
+        # Spark takes longest, and needs no database: its process goes ahead, and waits for the Dispatcher.
+        ahead = [child for child in made if child.name == "worker" and "dispatcher" in names]
+        begun = asyncio.create_task(self._supervisor.start(ahead, ahead=True))
+        try:
+            await self._databases(given, clusters, words, token)
+            # Two stages, so that the Dispatcher is stopped last; but started together: who needs it waits for it.
+            stages = (
+                [child for child in made if child.name == "dispatcher"],
+                [child for child in made if child.name != "dispatcher" and child not in ahead],
+            )
+            await asyncio.gather(*(self._supervisor.start(stage) for stage in stages), begun)
+        finally:
+            begun.cancel()
         self._tell_ready(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
 
-    async def _databases(self, ports: Ports, worker_token: str) -> Dsns:
-        given = _given(self._settings)
+    def _clusters(self, given: Given, ports: Ports) -> dict[str, postgres.Cluster]:
         wanted = {"state": given.embeds_state, "data": given.embeds_data}
-        clusters = [self._cluster(name, ports) for name, embeds in wanted.items() if embeds]
-        for cluster in clusters:
+        return {name: self._cluster(name, ports) for name, embeds in wanted.items() if embeds}
+
+    async def _databases(
+        self, given: Given, clusters: dict[str, postgres.Cluster], words: dict[str, str], worker_token: str
+    ) -> None:
+        for cluster in clusters.values():
             if not cluster.directory.exists():
                 self._watcher.said(f"making the {cluster.name} database in {cluster.directory}")
-        servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, cluster) for cluster in clusters)))
+        servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, one) for one in clusters.values())))
         await self._supervisor.start([_postgres_child(server) for server in servers.values()])
         self._watcher.said("bringing schemas and roles up to date")
-        return await asyncio.to_thread(provision, given, servers.get("state"), servers.get("data"), worker_token)
+        state, data = servers.get("state"), servers.get("data")
+        await asyncio.to_thread(provision, given, state, data, words=words, worker_token=worker_token)
 
     async def _store(self, others: Ports) -> SeaweedFS | None:
         """The S3 server, if files are to lie in one of ours."""

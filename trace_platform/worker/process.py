@@ -61,8 +61,9 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
             concurrency=settings.worker.concurrency,
             metrics=process.metrics,
         )
-        await until_answers(process, "data Postgres", lambda: answers(data))
+        # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
         await until_answers(process, "the Dispatcher", dispatcher.ready)
+        await until_answers(process, "data Postgres", lambda: answers(data))
         process.ready(says)
         watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
         await wrapper.work(process.stop)
