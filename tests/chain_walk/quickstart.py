@@ -12,7 +12,7 @@ from trace_platform.operators.chain_tables import ALL
 
 PAST = 20
 DAG = "evm_quickstart"
-SMALLER = {"3000": str(PAST), "chunk: 500": "chunk: 20", "size: 50": "size: 20", "grace_seconds: 5": "grace_seconds: 0"}
+SMALLER = {"2000": str(PAST), "chunk: 500": "chunk: 20", "size: 50": "size: 20", "grace_seconds: 5": "grace_seconds: 0"}
 """The quickstart as it is, for a chain of sixty blocks."""
 TRANSFER = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 

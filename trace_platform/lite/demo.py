@@ -35,7 +35,7 @@ from trace_platform.lite.home import Home
 from trace_platform.lite.ports import LOOPBACK, free_port
 
 DAG = "evm_quickstart"
-PAST, PIECE = 3000, 500
+PAST, PIECE = 2000, 500
 """Blocks that are backfilled, and how many a task takes; the follower begins where they end."""
 RANGE, FINALITY = 50, 32
 CHAIN_ID: Final = 1337
@@ -150,7 +150,6 @@ class _Show:
                     bars.console.print(f"  {attacks.pop(0)(system)}", markup=False, highlight=False)
                 self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"the backfill ends; so far {done}")
                 time.sleep(LOOK_SECONDS)
-        self._line(self._tried_again(system))
 
     def _follow(self, system: Running) -> None:
         self._heading("The tip, followed through reorgs; what is final is compacted, what is large is told")
@@ -173,6 +172,7 @@ class _Show:
 
     def _alerts(self, system: Running, chain: Chain) -> None:
         self._heading("Alerts: rows that code of users found in a sandbox, told once")
+        self._line(self._tried_again(system))
         found = self._all_told(system, chain)
         self._expect(found.rows == found.keys, f"{found.rows} rows are as many events, not {found.keys}")
         self._expect(not found.doubled and not self._hook.refused, "no alert is told under two ids, or unsigned")
@@ -236,7 +236,7 @@ class _Show:
             self._wait(lambda: self._quiet(system), "what was interrupted is done")
             again = [one for one in system.tasks(DAG, job=FUNCTION, status="Completed") if one["attempt"] > 1]
             if again:
-                return f"what the runner had in hand was tried again, by itself: {len(again)} of {FUNCTION}"
+                return f"{FUNCTION:<20} of the killed runner tried again, by itself: {len(again)}"
             self._kill_runner(system)
         raise SetupError("the demo expected that a function was interrupted, and none was")
 
