@@ -91,6 +91,18 @@ async def test_a_door_that_is_not_ready_says_so_and_stays_alive(tmp_path: Path) 
     assert answer.json()["error"]["retryable"] is True
 
 
+async def test_a_door_closes_though_somebody_keeps_a_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = tls_in(tmp_path)
+    context = ssl.create_default_context(cafile=tls.ca)
+    door = Door("d", "127.0.0.1", 0, door_app([], ready))
+    async with httpx.AsyncClient(verify=context) as http:  # which reads nothing between two questions
+        async with open_doors([door], tls) as addresses:
+            assert (await http.get(f"{addresses['d']}/healthz")).is_success
+        assert "exceeded" not in caplog.text, "nobody was waited for in vain"
+
+
 async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

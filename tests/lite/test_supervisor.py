@@ -91,6 +91,17 @@ def test_stages_start_in_order_and_stop_in_reverse(folder: Path) -> None:
     assert story.index(("second", "stopped")) < story.index(("first", "stopping"))
 
 
+def test_what_went_ahead_is_stopped_before_what_it_stands_on(folder: Path) -> None:
+    async def work(watched: Watched) -> None:
+        ahead = asyncio.create_task(watched.supervisor.start([child("ahead", "ready(); beat()")], ahead=True))
+        await watched.supervisor.start([child("ground", "ready(); beat()")])
+        await watched.supervisor.start([child("beside", "ready(); beat()")])
+        await ahead
+
+    story = supervised(folder, work).story
+    assert story.index(("ahead", "stopped")) < story.index(("ground", "stopping"))
+
+
 def test_a_killed_child_comes_back_as_another_process(folder: Path) -> None:
     async def work(watched: Watched) -> None:
         await watched.supervisor.start([child("one", "ready(); beat()")])

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-QUICK: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.codegen.wholeStage": "false"}
+QUICK: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "FALLBACK",  # Spark's own: its rows are many
+}
 """Its jobs are one stage of Python: what plans and compiles more costs each of them a third of its time."""
 
 

@@ -67,6 +67,12 @@ FAIR_POOLS: Final = """\
 
 
 QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1",)
+QUICK_PLANS: Final[Mapping[str, str]] = {
+    # Java code that is written, compiled and loaded for a plan pays when many rows go through it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 PATIENT_COMPILER: Final = (
     # Java's second compiler begins with what has run ten times as often as it would by itself. What runs for every row
     # gets there in a moment; the many things that a start does a few thousand times are left alone, and it is over
@@ -98,7 +104,8 @@ class SparkOptions:
     """Made by `class_archive.py`; a quicker start. None: the installation's own, if it has one. One that is missing or
     damaged is as good as none."""
     quick_compiler: bool = False
-    """For a JVM that has little to do with rows: warm with half the work, and two to three times slower at them."""
+    """For a JVM that has little to do with rows: warm with half the work, and two to three times slower at them. Its
+    plans are run as they are, without Java code made for each."""
     conf: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables for the JVM and the Python workers, who do not inherit ours."""
@@ -152,6 +159,8 @@ def settings(options: SparkOptions, folder: Path) -> dict[str, str]:
     if options.is_local:
         values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         values |= {"spark.python.daemon.module": "trace_platform.spark.worker_daemon"}  # elsewhere it may not be there
+    if options.quick_compiler:
+        values |= QUICK_PLANS
     values |= {**options.conf, **FIXED}
     more = options.conf.get("spark.driver.extraJavaOptions", "")
     values["spark.driver.extraJavaOptions"] = f"{_java_options(options, folder)} {more}".strip()
