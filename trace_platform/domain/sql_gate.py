@@ -77,6 +77,8 @@ class CheckedSql:
 
     tree: exp.Query
     tables: frozenset[str]
+    lasting: bool = False
+    """It asks neither a clock nor chance, so of the same rows it always makes the same."""
 
     def render(self, relations: Mapping[str, str]) -> str:
         """As text for Spark, each granted name standing for one of its relations."""
@@ -119,7 +121,8 @@ def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool
             raise InvalidSql(f"the query has more than {MAX_NODES} parts", hint="split it over several jobs")
         rules.check(node)
     _refuse_other_meaning(tree)
-    return CheckedSql(tree, frozenset(name for _, name in granted_tables(tree, tables)))
+    lasting = not any(_is_clock_or_chance(call) for call in tree.find_all(exp.Anonymous))
+    return CheckedSql(tree, frozenset(name for _, name in granted_tables(tree, tables)), lasting)
 
 
 def granted_tables(tree: exp.Query, tables: Collection[str]) -> Iterator[tuple[exp.Table, str]]:
@@ -249,7 +252,7 @@ class _Rules:
         if not isinstance(call.this, str):
             raise _refusal(call, "the name of a function is not quoted")
         name = call.this.casefold()
-        if name in CLOCKS_AND_CHANCE and (name != "unix_timestamp" or not call.expressions):
+        if _is_clock_or_chance(call):
             if self.deterministic:
                 raise _refusal(
                     call, f"{name}() gives another result each time", "what is stored must be the same when made again"
@@ -308,6 +311,11 @@ def _names_cte(table: exp.Table) -> bool:
             return True
         below, above = above, above.parent
     return False
+
+
+def _is_clock_or_chance(call: exp.Anonymous) -> bool:
+    name = str(call.this).casefold()
+    return name in CLOCKS_AND_CHANCE and (name != "unix_timestamp" or not call.expressions)
 
 
 def _small(node: exp.Expr) -> bool:
