@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 MEGABYTE = 1024 * 1024
 SMALL_HEAP = 2 * 1024 * MEGABYTE
-"""Below it, one thread that stops all others for some milliseconds clears the heap with less work than Java's own way."""
+"""Below it, one thread that stops all others for some milliseconds clears the heap with less work than Java's way."""
 
 
 class Warm(Protocol):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from trace_platform.domain.sql_gate import CheckedSql
+from trace_platform.domain.sql_words import CLOCK_WORDS
 from trace_platform.errors import InvalidSql
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ OUTWARD: Final = _words("""
 
 
 TIMES: Final = ("date", "timestamp", "timestamp_ntz")
-CLOCK_WORDS: Final = ("now", "today", "yesterday", "tomorrow")
 
 
 @dataclass(frozen=True)
