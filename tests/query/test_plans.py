@@ -1,4 +1,4 @@
-"""A plan is kept for the next time the same is asked; what it gives is never kept, nor a plan that time would change."""
+"""A plan is kept for the next time the same is asked; its rows never are, nor a plan that time would change."""
 
 from __future__ import annotations
 
