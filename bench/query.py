@@ -78,7 +78,7 @@ async def measure(home: Path, size: int) -> None:
     report(
         "query",
         results["group"]["p50_ms"],
-        "ms (p50, warm, a GROUP BY over two small files, through the door)",
+        "ms (p50, warm, a GROUP BY asked before over two small files, through the door)",
         ratio_to_bare_spark=round(statistics.geometric_mean(ratios), 2),
         queries=results,
         ratio_to_duckdb=in_duckdb(objects, parts, results["group"]["p50_ms"], size),
