@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.doors import STATUS_OF, Door, door_app, open_doors
+from trace_platform.doors import STATUS_OF, Door, _bind, door_app, open_doors
 from trace_platform.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import TlsSettings
@@ -122,3 +122,18 @@ async def test_a_door_without_a_certificate_does_not_open(tmp_path: Path, missin
     with pytest.raises(SetupError, match="cannot be used"):
         async with open_doors([], broken):
             pass
+
+
+async def test_an_answers_body_does_not_wait_for_its_head_to_be_acknowledged() -> None:
+    listener = _bind(Door("any", "127.0.0.1", 0, door_app([], ready)))
+    met: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted: socket.socket = writer.get_extra_info("socket")
+        met.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(meet, sock=listener):
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await met == 1
+        writer.close()

@@ -81,6 +81,9 @@ CLOCKS_AND_CHANCE: Final = _words("""
 """)
 """Another result each time: for questions only, never for what is stored. (`unix_timestamp()` is the clock.)"""
 
+CLOCK_WORDS: Final = ("now", "today", "yesterday", "tomorrow")
+"""Texts that Spark takes for a time of its own clock, where it makes a time of a text."""
+
 SESSION_WORDS: Final = _words("""
     current_date current_time current_timestamp current_user localtimestamp session_user user
 """)

@@ -32,29 +32,45 @@ FIXED: Final = {
 
 
 @dataclass(frozen=True)
+class Plan:
+    """A question as Spark will run it, as often as it is asked."""
+
+    frame: DataFrame
+    bounded: DataFrame
+    """The same, with no more rows than may come unguarded, and one."""
+    few: int
+    """So many."""
+    columns: list[ResultColumn]
+
+
+@dataclass(frozen=True)
 class Rows:
     table: pa.Table
     columns: list[ResultColumn]
     truncated: bool
 
 
-def collect(frame: DataFrame, max_rows: int, max_bytes: int) -> Rows:
+def bounded(frame: DataFrame, max_rows: int, max_bytes: int) -> Plan:
+    columns = columns_of(frame)
+    few = _few(frame, max_rows, max_bytes)
+    return Plan(frame, _bounded(frame, few), few, columns)
+
+
+def collect(plan: Plan, max_rows: int, max_bytes: int) -> Rows:
     """At most `max_rows`; refused if they are more than `max_bytes`, before they fill any memory.
 
     Rows of texts, bytes and lists can be of any size. Few of them are asked for first, which is nearly always enough;
     if there are more, they come through a guard that counts bytes.
     """
-    columns = columns_of(frame)
-    few = _few(frame, max_rows, max_bytes)
-    table = _bounded(frame, few).toArrow()
-    if table.num_rows > few and few < max_rows:
-        table = _guarded(frame.limit(max_rows + 1), max_bytes).toArrow()
+    table = plan.bounded.toArrow()
+    if table.num_rows > plan.few and plan.few < max_rows:
+        table = _guarded(plan.frame.limit(max_rows + 1), max_bytes).toArrow()
     truncated = table.num_rows > max_rows
     if truncated:
         table = table.slice(0, max_rows)
     if table.nbytes > max_bytes:
         raise too_large(max_bytes)
-    return Rows(table, columns, truncated)
+    return Rows(table, plan.columns, truncated)
 
 
 def _few(frame: DataFrame, max_rows: int, max_bytes: int) -> int:
@@ -117,5 +133,5 @@ def too_large(max_bytes: int) -> ResultTooLarge:
 
 def _fits(frame: Any, max_rows: int) -> bool:
     """Whether Spark knows that there are not more, by an aggregate or a LIMIT: a limit of ours would cost a stage."""
-    known = frame._jdf.queryExecution().optimizedPlan().maxRows().toString()  # noqa: SLF001 - there is no other way
+    known = frame._jdf.queryExecution().analyzed().maxRows().toString()  # noqa: SLF001 - there is no other way
     return known != "None" and int(known.removeprefix("Some(").removesuffix(")")) <= max_rows

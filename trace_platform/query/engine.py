@@ -21,6 +21,7 @@ from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import ObjectStore
 from trace_platform.query.collect import Rows, collect, export
 from trace_platform.query.failures import in_our_words
+from trace_platform.query.plans import planned
 from trace_platform.query.question import Question
 from trace_platform.query.sessions import Prepared, Sessions
 from trace_platform.query.slots import Slots
@@ -189,12 +190,14 @@ class Engine:
         ):
             names.update(views)
             running.go_on()
-            frame = checked_frame(spark, question.checked.render(views), frozenset(views.values()))
-            running.go_on()
             if question.export is not None:
+                frame = checked_frame(spark, question.checked.render(views), frozenset(views.values()))
+                running.go_on()
                 exported, columns = export(frame, self._store.objects, question.export, question.files)
                 return Found(columns, None, exported=exported)
-            rows: Rows = collect(frame, question.max_rows, self._max_bytes)
+            plan = planned(prepared, question, views, self._max_bytes)
+            running.go_on()
+            rows: Rows = collect(plan, question.max_rows, self._max_bytes)
             return Found(rows.columns, rows.table, rows.truncated)
 
     def _because(self, wrong: Exception) -> Exception:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from trace_platform.query.collect import Plan
 from trace_platform.query.question import Pin
 from trace_platform.spark.tags import has_tasks, interrupt
 
@@ -23,17 +24,23 @@ if TYPE_CHECKING:
 SPARE: Final = 2
 MOST_VIEWS: Final = 64
 """Of one session. A dataset that is committed to often leaves one behind with every commit."""
+MOST_PLANS: Final = 8
+"""Of one session, a few hundred KB of Java's memory each."""
 QUICK: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 """For small inputs: planning anew between stages costs more than it saves."""
 
 
 @dataclass
 class Prepared:
-    """A session and the views that its grant has used, by the pin that each shows."""
+    """A session and the views that its grant has used, by the pin that each shows; and its last plans, by their text.
+
+    A text names views and a view shows one pin for ever, so a plan never outlives the commit that it was made for.
+    """
 
     spark: SparkSession
     grant: Hashable = None
     views: OrderedDict[Pin, tuple[str, DataFrame]] = field(default_factory=OrderedDict)
+    plans: OrderedDict[Hashable, Plan] = field(default_factory=OrderedDict)
     quick: bool | None = None
 
     def keep(self, pin: Pin, name: str, frame: DataFrame) -> None:
@@ -41,6 +48,11 @@ class Prepared:
         while len(self.views) > MOST_VIEWS:
             _, (old, _) = self.views.popitem(last=False)
             self.spark.catalog.dropTempView(old)
+
+    def keep_plan(self, key: Hashable, plan: Plan) -> None:
+        self.plans[key] = plan
+        while len(self.plans) > MOST_PLANS:
+            self.plans.popitem(last=False)
 
     def plan_for(self, *, small: bool) -> None:
         """Set how Spark plans; only where that is another way than last time."""
@@ -138,3 +150,4 @@ class Sessions:
             for name, _ in one.views.values():
                 one.spark.catalog.dropTempView(name)
         one.views.clear()
+        one.plans.clear()

@@ -14,10 +14,12 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from trace_platform.domain.sql_gate import CheckedSql
+from trace_platform.domain.sql_words import CLOCK_WORDS
 from trace_platform.errors import InvalidSql
 
 if TYPE_CHECKING:
@@ -58,6 +60,18 @@ OUTWARD: Final = _words("""
 """Expressions whose value does not follow from their arguments, or that reach out."""
 
 
+TIMES: Final = ("date", "timestamp", "timestamp_ntz")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A query that passed the second line."""
+
+    frame: DataFrame
+    lasting: bool
+    """No text in it is taken for a time that depends on when it is read: CAST('now' AS TIMESTAMP)."""
+
+
 def select(
     spark: SparkSession, checked: CheckedSql, frames: Mapping[str, DataFrame], *, without_plans: bool = False
 ) -> DataFrame:
@@ -73,6 +87,11 @@ def select(
 
 def checked_frame(spark: SparkSession, text: str, views: frozenset[str]) -> DataFrame:
     """Any text as a DataFrame, if Spark reads it as a query over these temporary views alone."""
+    return looked_at(spark, text, views).frame
+
+
+def looked_at(spark: SparkSession, text: str, views: frozenset[str]) -> Looked:
+    """The same, with what the look has found."""
     if not _has_plans(spark):
         raise InvalidSql("this Spark does not show its plans, so the query cannot be checked a second time")
     from pyspark.sql.classic.dataframe import DataFrame
@@ -83,7 +102,7 @@ def checked_frame(spark: SparkSession, text: str, views: frozenset[str]) -> Data
     frame = session.sql(text)  # `spark.sql` would ask Java eight times more, for parameters that there are none of
     analysed = json.loads(frame.queryExecution().analyzed().toJSON())
     _walk(analysed, lambda kind, node: _refuse_analysed(kind, node, views), views)
-    return DataFrame(frame, spark)
+    return Looked(DataFrame(frame, spark), lasting=not _asks_clock(analysed))
 
 
 def _unseen(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:
@@ -167,6 +186,26 @@ def _after(nodes: list[dict[str, Any]], at: int) -> int:
         owed += int(nodes[at]["num-children"]) - 1
         at += 1
     return at
+
+
+def _asks_clock(tree: Any) -> bool:
+    """Whether Spark may find a word for a time: in a text that it makes a time of, wherever that stands."""
+    if isinstance(tree, dict):
+        return any(_asks_clock(part) for part in tree.values())
+    if not isinstance(tree, list):
+        return False
+    return any(_asks_clock(part) or _is_clock_cast(tree, at) for at, part in enumerate(tree))
+
+
+def _is_clock_cast(nodes: list[Any], at: int) -> bool:
+    """What is made of a column is made for each row, where such words mean nothing; anything else is not trusted."""
+    node = nodes[at]
+    if not isinstance(node, dict) or node.get("class") != f"{EXPRESSIONS}Cast" or node.get("dataType") not in TIMES:
+        return False
+    inside = nodes[at + 1 : _after(nodes, at)]
+    if len(inside) == 1 and inside[0]["class"] == f"{EXPRESSIONS}Literal":
+        return str(inside[0].get("value")).strip().casefold().startswith(CLOCK_WORDS)
+    return not any(one["class"] == f"{EXPRESSIONS}AttributeReference" for one in inside)
 
 
 def _refuse_parsed(kind: str, node: dict[str, Any]) -> None:

@@ -1,0 +1,137 @@
+"""A plan is kept for the next time the same is asked; its rows never are, nor a plan that time would change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.filters import from_json
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.sql_gate import check_sql
+from trace_platform.markers import ColumnEntry
+from trace_platform.query.collect import collect
+from trace_platform.query.plans import planned
+from trace_platform.query.question import ONE_GO_BYTES, Asker, ColdFiles, Question, Relation
+from trace_platform.query.sessions import MOST_PLANS, Prepared
+from trace_platform.query.views import Store, views_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BYTES = 1024 * 1024
+COUNT = "SELECT count(*) AS n FROM events"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(DiskObjects(tmp_path / "objects"), "postgresql://nobody@127.0.0.1/none")
+
+
+@pytest.fixture
+def prepared(spark: SparkSession) -> Prepared:
+    made = Prepared(spark.newSession())
+    made.plan_for(small=True)
+    return made
+
+
+def events(store: Store, rows: int, commit: int = 1) -> Relation:
+    folder = Folder.parse(f"s3://trace/datasets/{uuid4()}/{uuid4()}/")
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"number": range(rows), "text": ["now"] * rows}), sink)
+    store.objects.put(folder.object("part.parquet"), sink.getvalue().to_pybytes())
+    columns = (ColumnEntry("number", "bigint"), ColumnEntry("text", "string"))
+    cold = ColdFiles((uuid4(), commit), columns, (folder.object("part.parquet"),), bytes=1000, rows=rows)
+    return Relation("events", uuid4(), cold.pin[0], commit, hot=False, cold=cold)
+
+
+def asked(prepared: Prepared, store: Store, relation: Relation, sql: str, max_rows: int = 100) -> list[list[object]]:
+    checked = check_sql(sql, {"events"}, deterministic=False)
+    asker = Asker(uuid4(), "a grant")
+    question = Question(uuid4(), asker, checked, {"events": relation}, max_rows=max_rows, seconds=60)
+    with views_of(prepared, question.relations, store, asker.org_id) as views:
+        table = collect(planned(prepared, question, views, BYTES), max_rows, BYTES).table
+    return [list(row.values()) for row in table.to_pylist()]
+
+
+def test_a_plan_is_made_once_and_its_rows_are_read_each_time(prepared: Prepared, store: Store) -> None:
+    relation = events(store, 3)
+    assert asked(prepared, store, relation, COUNT) == [[3]]
+    (first,) = prepared.plans.values()
+    assert asked(prepared, store, relation, COUNT) == [[3]]
+    assert list(prepared.plans.values()) == [first]
+    assert relation.cold is not None
+    store.objects.delete(relation.cold.files)
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        asked(prepared, store, relation, COUNT)
+
+
+def test_another_commit_or_another_limit_has_a_plan_of_its_own(prepared: Prepared, store: Store) -> None:
+    assert asked(prepared, store, events(store, 3), COUNT) == [[3]]
+    later = events(store, 5, commit=2)
+    assert asked(prepared, store, later, COUNT) == [[5]]
+    numbers = "SELECT number FROM events ORDER BY number"
+    assert len(asked(prepared, store, later, numbers, max_rows=2)) == 2
+    assert len(asked(prepared, store, later, numbers)) == 5
+    assert len(prepared.plans) == 4
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "now()",
+        "rand()",
+        "unix_timestamp()",
+        "CAST('now' AS TIMESTAMP)",
+        "CAST(' Today' AS DATE)",
+        "CAST(concat('no', 'w') AS TIMESTAMP)",
+        "to_timestamp('now')",
+        "to_date(concat(char(110), 'ow'))",
+        "extract(year FROM 'now')",
+        "year('tomorrow')",
+        "TIMESTAMP 'now'",
+    ],
+)
+def test_what_time_or_chance_would_change_is_planned_each_time(
+    prepared: Prepared, store: Store, expression: str
+) -> None:
+    asked(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
+    assert not prepared.plans
+
+
+@pytest.mark.parametrize(
+    "expression", ["CAST('2026-01-01' AS TIMESTAMP)", "try_cast(text AS DATE)", "unix_timestamp(DATE '2026-01-01')"]
+)
+def test_times_that_stand_still_are_no_hindrance(prepared: Prepared, store: Store, expression: str) -> None:
+    asked(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
+    assert len(prepared.plans) == 1
+
+
+def test_a_plan_that_would_hold_rows_is_not_kept(prepared: Prepared, store: Store) -> None:
+    relation = events(store, 3)
+    joined = "SELECT count(*) AS n FROM events a JOIN events b ON a.number = b.number"
+    assert asked(prepared, store, relation, joined) == [[3]]
+    assert asked(prepared, store, relation, "SELECT (SELECT max(number) FROM events) AS m FROM events LIMIT 1") == [[2]]
+    assert not prepared.plans
+
+
+def test_only_whole_small_tables_of_files_are_planned_for_good(prepared: Prepared, store: Store) -> None:
+    relation = events(store, 3)
+    assert relation.cold is not None
+    narrowed = replace(relation, filters=(from_json({"lt": ["number", 1]}),))
+    assert asked(prepared, store, narrowed, COUNT) == [[1]]
+    large = replace(relation, cold=replace(relation.cold, pin=(uuid4(), 1), bytes=ONE_GO_BYTES + 1))
+    assert asked(prepared, store, large, COUNT) == [[3]]
+    assert not prepared.plans
+
+
+def test_a_session_keeps_its_last_plans_only(prepared: Prepared) -> None:
+    for number in range(MOST_PLANS + 3):
+        prepared.keep_plan(number, None)  # type: ignore[arg-type]
+    assert list(prepared.plans) == list(range(3, MOST_PLANS + 3))
