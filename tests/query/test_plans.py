@@ -15,12 +15,14 @@ from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.filters import from_json
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.sql_gate import check_sql
+from trace_platform.errors import InvalidSql
 from trace_platform.markers import ColumnEntry
 from trace_platform.query.collect import collect
 from trace_platform.query.plans import planned
 from trace_platform.query.question import ONE_GO_BYTES, Asker, ColdFiles, Question, Relation
 from trace_platform.query.sessions import MOST_PLANS, Prepared
 from trace_platform.query.views import Store, views_of
+from trace_platform.spark.plan_check import select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,3 +137,12 @@ def test_a_session_keeps_its_last_plans_only(prepared: Prepared) -> None:
     for number in range(MOST_PLANS + 3):
         prepared.keep_plan(number, None)  # type: ignore[arg-type]
     assert list(prepared.plans) == list(range(3, MOST_PLANS + 3))
+
+
+def test_what_a_job_stores_depends_on_no_clock_also_where_spark_finds_it_by_itself(spark: SparkSession) -> None:
+    days = spark.sql("SELECT DATE'2026-01-01' AS day, 'nowhere' AS text")
+    for query in ("SELECT day FROM days WHERE day < 'now'", "SELECT day FROM days WHERE day IN ('yesterday UTC')"):
+        with pytest.raises(InvalidSql, match="another each time"):
+            select(spark, check_sql(query, {"days"}), {"days": days})
+    harmless = check_sql("SELECT day FROM days WHERE text <> 'now' AND day < '2027-01-01'", {"days"})
+    assert select(spark, harmless, {"days": days}).count() == 1

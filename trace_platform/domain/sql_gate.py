@@ -11,7 +11,7 @@ so the list in `sql_words.py` names what Spark will run.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Final
@@ -29,6 +29,7 @@ from trace_platform.domain.sql_words import (
     REPEATERS,
     SESSION_WORDS,
     TIMES,
+    is_clock_word,
 )
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import InvalidSql
@@ -36,6 +37,7 @@ from trace_platform.errors import InvalidSql
 MAX_CHARS: Final = 100_000
 MAX_NODES: Final = 20_000
 MAX_REPEATS: Final = 10_000
+SAME_AGAIN: Final = "what is stored must be the same when made again"
 KEPT: Final = 512
 """Checked queries that are remembered: a job's query is the same for all of its tasks."""
 
@@ -261,13 +263,23 @@ class _Rules:
         name = call.this.casefold()
         if _is_clock_or_chance(call):
             if self.deterministic:
-                raise _refusal(
-                    call, f"{name}() gives another result each time", "what is stored must be the same when made again"
-                )
+                raise _refusal(call, f"{name}() gives another result each time", SAME_AGAIN)
         elif name not in FUNCTIONS and name != "unix_timestamp":
             raise _refusal(call, f"there is no function {name[:64]}()", closest(name, FUNCTIONS), "unknown_function")
+        if name in TIMES:
+            self._times(call, call.expressions)
         if self.bounded:
             self._bounds(call, name)
+
+    def _cast(self, cast: exp.Cast) -> None:
+        if cast.to.is_type("date", "timestamp", "timestampntz", "timestamptz", "timestampltz"):
+            self._times(cast, [cast.this])
+
+    def _times(self, node: exp.Expr, texts: Iterable[exp.Expr]) -> None:
+        """Where Spark makes a time of a text, some words mean the clock."""
+        for text in texts if self.deterministic else ():
+            if isinstance(text, exp.Literal) and is_clock_word(text.name):
+                raise _refusal(node, f"{text.name!r} is another time each time", SAME_AGAIN)
 
     def _bounds(self, call: exp.Anonymous, name: str) -> None:
         if name in REPEATERS:
@@ -295,6 +307,8 @@ _BY_TYPE: Final[Mapping[type[Any], Any]] = {
     exp.With: _Rules._with,  # noqa: SLF001
     exp.Column: _Rules._column,  # noqa: SLF001
     exp.Anonymous: _Rules._call,  # noqa: SLF001
+    exp.Cast: _Rules._cast,  # noqa: SLF001
+    exp.TryCast: _Rules._cast,  # noqa: SLF001
     exp.Lateral: _Rules._lateral,  # noqa: SLF001
     exp.Limit: _Rules._limit,  # noqa: SLF001
 }

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from trace_platform.domain.sql_gate import CheckedSql
-from trace_platform.domain.sql_words import CLOCK_WORDS
+from trace_platform.domain.sql_gate import SAME_AGAIN, CheckedSql
+from trace_platform.domain.sql_words import CLOCK_WORDS, is_clock_word
 from trace_platform.errors import InvalidSql
 
 if TYPE_CHECKING:
@@ -69,20 +69,25 @@ class Looked:
 
     frame: DataFrame
     lasting: bool
-    """No text in it is taken for a time that depends on when it is read: CAST('now' AS TIMESTAMP)."""
+    """No text in it can be taken for a time that depends on when it is read: CAST('now' AS TIMESTAMP)."""
+    clock_word: str | None
+    """A text that certainly is."""
 
 
 def select(
     spark: SparkSession, checked: CheckedSql, frames: Mapping[str, DataFrame], *, without_plans: bool = False
 ) -> DataFrame:
-    """The query over these DataFrames, by their granted names. Nothing has run yet when it is returned."""
+    """The query of a job over these DataFrames, by their granted names. Nothing has run yet when it is returned."""
     names = {name: f"v_{uuid4().hex}" for name in checked.tables}
     views, text = {names[name]: frames[name] for name in names}, checked.render(names)
     with _in_words(names):
         if without_plans and not _has_plans(spark):
             return _unseen(spark, text, views)
         with _views(spark, views):
-            return checked_frame(spark, text, frozenset(views))
+            looked = looked_at(spark, text, frozenset(views))
+    if looked.clock_word is not None:
+        raise InvalidSql(f"{looked.clock_word!r} is read as a time, another each time", hint=SAME_AGAIN)
+    return looked.frame
 
 
 def checked_frame(spark: SparkSession, text: str, views: frozenset[str]) -> DataFrame:
@@ -102,7 +107,12 @@ def looked_at(spark: SparkSession, text: str, views: frozenset[str]) -> Looked:
     frame = session.sql(text)  # `spark.sql` would ask Java eight times more, for parameters that there are none of
     analysed = json.loads(frame.queryExecution().analyzed().toJSON())
     _walk(analysed, lambda kind, node: _refuse_analysed(kind, node, views), views)
-    return Looked(DataFrame(frame, spark), lasting=not _asks_clock(analysed))
+    texts = list(_made_times(analysed))
+    return Looked(
+        DataFrame(frame, spark),
+        lasting=not any(text is None or text.strip().casefold().startswith(CLOCK_WORDS) for text in texts),
+        clock_word=next((text for text in texts if text is not None and is_clock_word(text)), None),
+    )
 
 
 def _unseen(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:
@@ -188,24 +198,21 @@ def _after(nodes: list[dict[str, Any]], at: int) -> int:
     return at
 
 
-def _asks_clock(tree: Any) -> bool:
-    """Whether Spark may find a word for a time: in a text that it makes a time of, wherever that stands."""
-    if isinstance(tree, dict):
-        return any(_asks_clock(part) for part in tree.values())
-    if not isinstance(tree, list):
-        return False
-    return any(_asks_clock(part) or _is_clock_cast(tree, at) for at, part in enumerate(tree))
+def _made_times(tree: Any) -> Iterator[str | None]:
+    """Every text that Spark makes a time of, wherever that stands; None: one that it works out first.
 
-
-def _is_clock_cast(nodes: list[Any], at: int) -> bool:
-    """What is made of a column is made for each row, where such words mean nothing; anything else is not trusted."""
-    node = nodes[at]
-    if not isinstance(node, dict) or node.get("class") != f"{EXPRESSIONS}Cast" or node.get("dataType") not in TIMES:
-        return False
-    inside = nodes[at + 1 : _after(nodes, at)]
-    if len(inside) == 1 and inside[0]["class"] == f"{EXPRESSIONS}Literal":
-        return str(inside[0].get("value")).strip().casefold().startswith(CLOCK_WORDS)
-    return not any(one["class"] == f"{EXPRESSIONS}AttributeReference" for one in inside)
+    What is made of a column is made for each row, where no word means the clock.
+    """
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    for part in parts:
+        yield from _made_times(part)
+    for at, node in enumerate(tree) if isinstance(tree, list) else ():
+        if isinstance(node, dict) and node.get("class") == f"{EXPRESSIONS}Cast" and node.get("dataType") in TIMES:
+            inside = tree[at + 1 : _after(tree, at)]
+            if len(inside) == 1 and inside[0]["class"] == f"{EXPRESSIONS}Literal":
+                yield str(inside[0].get("value"))
+            elif not any(one["class"] == f"{EXPRESSIONS}AttributeReference" for one in inside):
+                yield None
 
 
 def _refuse_parsed(kind: str, node: dict[str, Any]) -> None:
