@@ -22,7 +22,7 @@ import asyncpg
 
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_port
+from trace_platform.lite.ports import free_port, free_ports
 from trace_platform.lite.postgres import Cluster, RunningServer, running
 from trace_platform.store.first_start import ensure_first_rows
 from trace_platform.store.migrate import Database, migrate
@@ -71,7 +71,7 @@ async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, A
     state = server.dsn("state")
     ensure_first_rows(state, WORKER_TOKEN)
     tls = ensure_certificates(folder / "tls", datetime.now(UTC))
-    ports = free_port(), free_port()
+    ports = free_ports(2)
     document = {
         "home": str(folder / "home"),
         "state": {"dsn": state},

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from trace_platform.doors import STATUS_OF, Door, _bind, door_app, open_doors
 from trace_platform.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from trace_platform.lite.certificates import ensure_certificates
+from trace_platform.lite.ports import free_ports
 from trace_platform.settings import TlsSettings
 
 pytestmark = pytest.mark.anyio
@@ -110,6 +111,14 @@ async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> No
         with pytest.raises(SetupError, match=f"the task door cannot listen on 127.0.0.1:{port}"):
             async with open_doors([door], tls_in(tmp_path)):
                 pass
+
+
+async def test_two_doors_cannot_have_one_port(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    doors = [Door(name, "127.0.0.1", port, door_app([], ready)) for name in ("task", "internal")]
+    with pytest.raises(SetupError, match=f"the internal door cannot listen on 127.0.0.1:{port}"):
+        async with open_doors(doors, tls_in(tmp_path)):
+            pass
 
 
 @pytest.mark.parametrize("missing", ["cert", "key"])

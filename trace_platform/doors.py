@@ -88,7 +88,7 @@ async def open_doors(
     metrics = metrics or Metrics()
     files = _files(tls)
     context = _context(files)
-    sockets = [_bind(door) for door in doors]
+    sockets = _bind_all(doors)
     servers = [_server(Doorway(door.app, door.name, metrics), context) for door in doors]
     serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
     renewal = asyncio.create_task(_follow_renewals(context, files, look_every))
@@ -257,12 +257,20 @@ async def _follow_renewals(context: ssl.SSLContext, files: TlsFiles, every: floa
         seen = reload_if_changed(context, files, seen)
 
 
+def _bind_all(doors: Sequence[Door]) -> list[socket]:
+    with contextlib.ExitStack() as taken:
+        sockets = [taken.enter_context(_bind(door)) for door in doors]
+        taken.pop_all()  # all are there: they are kept
+        return sockets
+
+
 def _bind(door: Door) -> socket:
     # Named as TCP: only then asyncio sends an answer's body without waiting until its head was acknowledged (40 ms).
     listener = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP)
     listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     try:
         listener.bind((door.host, door.port))
+        listener.listen()  # two may be bound to one port as long as neither listens
     except OSError as wrong:
         listener.close()
         raise SetupError(

@@ -75,6 +75,8 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                if len(body) < int(self.headers["content-length"]):
+                    return  # whoever sent it died in the midst of it
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 receiver.got.append(Got(self.path, headers, body))
                 if receiver.hold is not None and self.path == receiver.held_path:

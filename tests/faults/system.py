@@ -30,7 +30,7 @@ import msgspec
 
 from tests.faults.faulty_queue import Faults
 from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_port
+from trace_platform.lite.ports import free_ports
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.first_start import FIRST_ADMIN, ensure_first_rows
 from trace_platform.tls import TlsFiles
@@ -262,7 +262,8 @@ async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Pat
         asyncpg.create_pool(state_dsn, min_size=0, max_size=3) as pool,
         asyncpg.create_pool(queue_dsn, min_size=0, max_size=2) as queue_pool,
     ):
-        doors = [(free_port(), free_port()) for _ in range(2)]
+        ports = free_ports(4)
+        doors = [(ports[0], ports[1]), (ports[2], ports[3])]
         system = System(nursery, folder, state_dsn, queue_dsn, tls, pool, queue_pool, doors)
         try:
             yield system

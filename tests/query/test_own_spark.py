@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark_session import shared_session
 from trace_platform.query.spark import OwnSpark
 
 if TYPE_CHECKING:
@@ -17,24 +16,23 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def test_who_hangs_up_while_spark_starts_takes_it_from_nobody() -> None:
+async def test_who_hangs_up_while_spark_starts_takes_it_from_nobody(spark: SparkSession) -> None:
     begun, go_on, starts = threading.Event(), threading.Event(), 0
-    session = shared_session()
 
     def start() -> SparkSession:
         nonlocal starts
         starts += 1
         begun.set()
         assert go_on.wait(60)
-        return session
+        return spark
 
-    spark = OwnSpark(start, kept=1)
-    first = asyncio.create_task(spark.sessions())
+    own = OwnSpark(start, kept=1)
+    first = asyncio.create_task(own.sessions())
     await asyncio.to_thread(begun.wait, 60)
-    second = asyncio.create_task(spark.sessions())
+    second = asyncio.create_task(own.sessions())
     first.cancel()
     await asyncio.wait({first})
-    third = asyncio.create_task(spark.sessions())
+    third = asyncio.create_task(own.sessions())
     await asyncio.sleep(0)
     go_on.set()
     assert await second is await third

@@ -32,7 +32,7 @@ from trace_platform.dispatcher.trigger import trigger
 from trace_platform.dispatcher.upload_bundle import upload_bundle
 from trace_platform.doors import open_doors
 from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_port
+from trace_platform.lite.ports import free_ports
 from trace_platform.settings import QueueSettings, Settings
 from trace_platform.store.identity import find_user
 from trace_platform.tls import client_context
@@ -159,7 +159,7 @@ def bundle(code: str) -> bytes:
 @asynccontextmanager
 async def a_whole(dsns: Mapping[str, str], folder: Path, spark: SparkSession) -> AsyncIterator[Whole]:
     """Without a runner: `serving` is one in this process."""
-    task_port, runner_port = free_port(), free_port()
+    task_port, runner_port = free_ports(2)
     invoker = HttpInvoker(f"https://127.0.0.1:{runner_port}", INVOKE_TOKEN, client_context(_ca(folder)))
     try:
         more: dict[str, Any] = {"invoker": invoker, "task_port": task_port, "minter": Mounts()}

@@ -67,9 +67,13 @@ def _chosen(base: int, names: Sequence[str], taken: frozenset[int] = frozenset()
 
 
 def free_port() -> int:
-    with _take_any() as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """All different."""
+    with ExitStack() as held:
+        return [held.enter_context(_take_any()).getsockname()[1] for _ in range(count)]
 
 
 def wanted_ports(base: int, *, store: bool = False) -> list[int]:
@@ -80,8 +84,10 @@ def wanted_ports(base: int, *, store: bool = False) -> list[int]:
 
 def _take_any(taken: frozenset[int] = frozenset()) -> socket.socket:
     """Not one that the kernel would give (port 0): it may give the same to an outgoing connection before we listen."""
-    for port in set(random.SystemRandom().sample(FREE, 200)) - taken:
+    for port in random.SystemRandom().sample(FREE, 200):  # in this order: in a set's, the same few would come first
         with suppress(OSError):
+            if port in taken:
+                continue
             return socket.create_server((LOOPBACK, port))
     raise SetupError("no free port was found", where=f"{LOOPBACK}:{FREE.start}-{FREE.stop - 1}")
 
