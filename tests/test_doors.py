@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.doors import STATUS_OF, Door, _bind, door_app, open_doors
+from trace_platform.doors import STATUS_OF, Door, _bind, _server, door_app, open_doors
 from trace_platform.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.ports import free_ports
@@ -111,6 +111,14 @@ async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> No
         with pytest.raises(SetupError, match=f"the task door cannot listen on 127.0.0.1:{port}"):
             async with open_doors([door], tls_in(tmp_path)):
                 pass
+
+
+async def test_a_door_keeps_a_connection_longer_than_its_callers_do() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    kept = _server(door_app([], ready), context).config.timeout_keep_alive
+    expires = httpx.Limits().keepalive_expiry
+    assert expires is not None
+    assert kept > 2 * expires
 
 
 async def test_two_doors_cannot_have_one_port(tmp_path: Path) -> None:

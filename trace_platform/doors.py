@@ -63,6 +63,9 @@ STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
 )
 
 RENEWAL_LOOK_SECONDS = 60.0
+KEPT_SECONDS = 75
+"""How long a door keeps a connection for the next question: longer than any caller of ours (httpx 5 s, aiohttp 15 s).
+The caller must be the first to close, or a question may be on its way when the door hangs up, and is never answered."""
 HANG_UP_SECONDS = 0.1
 """How long a door that closes waits for those who only keep a connection."""
 HTTP_FAULT = 500
@@ -316,6 +319,7 @@ def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
         http="httptools",
         ws="none",
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEPT_SECONDS,
     )
     config.load()
     config.ssl = context
