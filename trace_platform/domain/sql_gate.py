@@ -21,15 +21,13 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
+from trace_platform.domain.sql_clock import is_clock_or_chance, is_clock_word, is_lasting
 from trace_platform.domain.sql_words import (
-    CLOCK_WORDS,
-    CLOCKS_AND_CHANCE,
     FUNCTIONS,
     GENERATORS,
     REPEATERS,
     SESSION_WORDS,
     TIMES,
-    is_clock_word,
 )
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import InvalidSql
@@ -131,7 +129,7 @@ def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool
             raise InvalidSql(f"the query has more than {MAX_NODES} parts", hint="split it over several jobs")
         rules.check(node)
     _refuse_other_meaning(tree)
-    return CheckedSql(tree, frozenset(name for _, name in granted_tables(tree, tables)), _is_lasting(tree))
+    return CheckedSql(tree, frozenset(name for _, name in granted_tables(tree, tables)), is_lasting(tree))
 
 
 def granted_tables(tree: exp.Query, tables: Collection[str]) -> Iterator[tuple[exp.Table, str]]:
@@ -261,7 +259,7 @@ class _Rules:
         if not isinstance(call.this, str):
             raise _refusal(call, "the name of a function is not quoted")
         name = call.this.casefold()
-        if _is_clock_or_chance(call):
+        if is_clock_or_chance(call):
             if self.deterministic:
                 raise _refusal(call, f"{name}() gives another result each time", SAME_AGAIN)
         elif name not in FUNCTIONS and name != "unix_timestamp":
@@ -332,28 +330,6 @@ def _names_cte(table: exp.Table) -> bool:
             return True
         below, above = above, above.parent
     return False
-
-
-def _is_clock_or_chance(call: exp.Anonymous) -> bool:
-    name = str(call.this).casefold()
-    return name in CLOCKS_AND_CHANCE and (name != "unix_timestamp" or not call.expressions)
-
-
-def _is_lasting(tree: exp.Query) -> bool:
-    """Casts that are not written down are seen in Spark's plan, those inside of its functions of time are not."""
-    calls = list(tree.find_all(exp.Anonymous))
-    of_time = [argument for call in calls if str(call.this).casefold() in TIMES for argument in call.expressions]
-    of_time += [extract.expression for extract in tree.find_all(exp.Extract)]
-    return not any(_is_clock_or_chance(call) for call in calls) and all(_stands_still(one) for one in of_time)
-
-
-def _stands_still(argument: exp.Expr) -> bool:
-    """Whether no text in it can turn out to be 'now'; in doubt, no."""
-    if isinstance(argument, exp.Literal):
-        return not argument.name.strip().casefold().startswith(CLOCK_WORDS)
-    return isinstance(argument, exp.Column) or (
-        isinstance(argument, exp.Anonymous) and str(argument.this).casefold() in TIMES
-    )
 
 
 def _small(node: exp.Expr) -> bool:

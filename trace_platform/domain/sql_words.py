@@ -84,13 +84,6 @@ CLOCKS_AND_CHANCE: Final = _words("""
 CLOCK_WORDS: Final = ("now", "today", "yesterday", "tomorrow")
 """Texts that Spark takes for a time of its own clock, where it makes a time of a text."""
 
-
-def is_clock_word(text: str) -> bool:
-    """One of them, and perhaps a zone behind it."""
-    word = text.strip().casefold()
-    return any(word.startswith(one) and not word[len(one) : len(one) + 1].isalnum() for one in CLOCK_WORDS)
-
-
 SESSION_WORDS: Final = _words("""
     current_date current_time current_timestamp current_user localtimestamp session_user user
 """)

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from trace_platform.domain.sql_clock import is_clock_word
 from trace_platform.domain.sql_gate import SAME_AGAIN, CheckedSql
-from trace_platform.domain.sql_words import CLOCK_WORDS, is_clock_word
+from trace_platform.domain.sql_words import CLOCK_WORDS
 from trace_platform.errors import InvalidSql
 
 if TYPE_CHECKING:

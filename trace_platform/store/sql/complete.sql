@@ -74,6 +74,7 @@ WITH asked AS (
 ), told AS (
     SELECT *, true AS is_served, NULL::jsonb AS jobs FROM stored WHERE routed_at IS NOT NULL
 -- part: tasks_of_told
+-- part: wake_ups_of_made
 ), remembered AS (
     INSERT INTO operator_state (org_id, job_id, state)
     -- Of several tasks of one job in this batch, the last word counts: a row cannot be written twice in one statement.

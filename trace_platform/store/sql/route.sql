@@ -21,6 +21,7 @@ WITH due AS (
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
             AND served.dataset_version = e.dataset_version
 -- part: tasks_of_told
+-- part: wake_ups_of_made
 ), marked AS (
     UPDATE events e
        SET routed_at = CASE WHEN told.is_served THEN coalesce(e.routed_at, now()) END,
@@ -80,14 +81,7 @@ WITH due AS (
     INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
     SELECT invalidation_id, job_id, org_id, id FROM made
     ON CONFLICT DO NOTHING
-), owed AS (
-    -- Taken by the router as they are written, so that it can publish them at once; if it dies, they are taken again.
-    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
-    SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime),
-           'Processing', $2, now() + $3::interval, 1
-      FROM made m JOIN jobs j ON j.id = m.job_id
-     WHERE m.woken_at IS NOT NULL
-    RETURNING id, payload
+-- part: wake_ups_of_made
 ), marked AS (
     UPDATE data_invalidations v SET routed_at = coalesce(v.routed_at, now()) FROM told WHERE v.id = told.id AND v.disposition = 'Route'
 ), done AS (

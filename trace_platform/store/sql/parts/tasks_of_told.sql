@@ -1,5 +1,4 @@
--- From events (`told`) to tasks for their readers, once each, and a wake-up for each task that may start now.
--- $2: who publishes the wake-ups; $3: how long they are left to it.
+-- From events (`told`) to tasks for their readers, once each (`made`).
 ), wanted AS (
     SELECT DISTINCT ON (e.id, j.id)
            e.id AS event_id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value, e.partition_key,
@@ -34,11 +33,3 @@
      ORDER BY job_id, dedupe_key -- two who make the same ones at once do so in the same order: neither waits for ever
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
     RETURNING id, org_id, job_id, woken_at
-), owed AS (
-    -- Taken by the router as they are written, so that it can publish them at once; if it dies, they are taken again.
-    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
-    SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime),
-           'Processing', $2, now() + $3::interval, 1
-      FROM made m JOIN jobs j ON j.id = m.job_id
-     WHERE m.woken_at IS NOT NULL
-    RETURNING id, payload
