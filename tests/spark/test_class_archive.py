@@ -6,25 +6,37 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.spark_session import end_shared
+from trace_platform.errors import SetupError
 from trace_platform.spark import archive_place, class_archive
 from trace_platform.spark.archive_place import archive_for
 from trace_platform.spark.class_archive import make_archive
+from trace_platform.spark.configuration import spark_home
 from trace_platform.spark.java import Java, find_java
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_wheels_java_gets_an_archive_that_it_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For real, with a training run cut short. The check inside fails if Java would not use what was made."""
+def test_the_wheels_java_gets_an_archive_that_it_accepts_also_below_a_folder_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For real, with a training run cut short. The check inside fails if Java takes Spark's classes elsewhere."""
     end_shared()
     monkeypatch.setattr(class_archive, "train", lambda *_: None)
+    spark = tmp_path / "a folder" / "pyspark"
+    (spark / "jars").mkdir(parents=True)
+    for jar in (spark_home() / "jars").glob("*.jar"):
+        class_archive._link_or_copy(jar, spark / "jars" / jar.name)
+    monkeypatch.setattr(class_archive, "spark_home", lambda: spark)
+    used = watched_temporary_folders(monkeypatch)
     cache = tmp_path / "a cache"
     java = find_java({"PATH": ""}, cache)
     assert archive_for(java, cache) is None
@@ -33,6 +45,8 @@ def test_the_wheels_java_gets_an_archive_that_it_accepts(tmp_path: Path, monkeyp
     assert archive_for(java, cache) == made
     left = sorted(path.name for path in made.parent.iterdir())
     assert left == sorted([made.name, f"{made.stem}.base.jsa", "lock"])
+    assert len(used) == 2
+    assert not any(Path(one).exists() for one in used), "the jars lay elsewhere for a while only"
 
     before = made.stat().st_mtime_ns
     assert make_archive(java, cache, os.environ) == made
@@ -43,7 +57,16 @@ def test_the_wheels_java_gets_an_archive_that_it_accepts(tmp_path: Path, monkeyp
         file.seek(made.stat().st_size // 2)
         file.write(os.urandom(4096))
     with pytest.raises(subprocess.CalledProcessError):
-        class_archive._try(java, made)
+        class_archive._try(java, made, tmp_path)
+
+
+def test_an_archive_without_sparks_classes_is_none(tmp_path: Path) -> None:
+    """As Java makes it below a folder with a space, and says nothing."""
+    java = find_java({"PATH": ""}, tmp_path)
+    bare = tmp_path / "bare.jsa"
+    class_archive._run(java, "-Xshare:dump", f"-XX:SharedArchiveFile={bare}")
+    with pytest.raises(SetupError, match="left Spark's classes out"):
+        class_archive._try(java, bare, tmp_path)
 
 
 def test_one_that_cannot_be_made_leaves_a_note_and_is_not_tried_again(
@@ -81,6 +104,9 @@ def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, mon
     place.parent.mkdir()
     (place.parent / "making-dead").mkdir()
     (place.parent / "making-dead" / "classes.jsa").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (place.parent / "making-dead" / "elsewhere").write_text(str(elsewhere))
     for age, name in enumerate(("new", "old", "older")):
         for path in (place.parent / f"{name}.jsa", place.parent / f"{name}.base.jsa"):
             path.touch()
@@ -89,6 +115,7 @@ def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, mon
     assert make_archive(java, tmp_path, {}) == place
     left = sorted(path.name for path in place.parent.iterdir())
     assert left == sorted([place.name, "new.jsa", "new.base.jsa", "lock"])
+    assert not elsewhere.exists()
 
 
 def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
@@ -102,6 +129,19 @@ def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
         process.wait()
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
+
+
+def watched_temporary_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    made: list[str] = []
+    make = tempfile.TemporaryDirectory
+
+    def watched(**asked: Any) -> tempfile.TemporaryDirectory[str]:
+        folder = make(**asked)
+        made.append(folder.name)
+        return folder
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", watched)
+    return made
 
 
 def until_java_runs(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -212,6 +212,13 @@ def test_the_class_path_names_each_jar_once_and_in_order(tmp_path: Path) -> None
     assert class_path(given) == f"{tmp_path}/slf4j-api-2.jar:{tmp_path}/a.jar:{tmp_path}/b.jar:{tmp_path}"
 
 
+def test_sparks_own_jars_are_named_alike_wherever_it_is_installed() -> None:
+    """Java takes a class archive for the class path it was made with alone."""
+    named = class_path(f"{configuration.spark_home()}/jars/*").split(":")
+    assert len(named) > 100
+    assert all(one.startswith("jars/") for one in named)
+
+
 def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> None:
     """No JAVA_HOME, nothing at all on PATH, every path with a space, a damaged class archive; at last a killed JVM."""
     place = tmp_path / "a folder ü"

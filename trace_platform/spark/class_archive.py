@@ -4,6 +4,9 @@ The file is made by a training run (`python -m trace_platform.spark.class_archiv
 used as our tasks use it, and ended. It is written beside its place and renamed, so a half-made one is never used; Java
 checks it against itself and against the jars, and starts without it when they differ. A run that fails leaves a note
 and is not tried again for the same Java and Spark.
+
+Java archives no class of a jar whose path looks different in a URL: it takes the `%20` there for the file's own name.
+Below a folder with a space the training run is therefore given the same jars in another one, by hard links.
 """
 
 from __future__ import annotations
@@ -14,23 +17,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
-from trace_platform.errors import TraceError
+from trace_platform.errors import SetupError, TraceError
 from trace_platform.spark.archive_place import class_path_of_spark, installed_cache, place_of
-from trace_platform.spark.configuration import SparkOptions, quoted
+from trace_platform.spark.configuration import SparkOptions, quoted, spark_home
 from trace_platform.spark.java import Java, find_java
+from trace_platform.spark.launch import JARS
 from trace_platform.spark.session import start_session, stop_session, warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEPT: Final = 2
-"""Archives are large (150 MB); an older Java's is soon of no use."""
+"""Archives are large (190 MB); an older Java's is soon of no use."""
 DUMP_SECONDS: Final = 300
+ELSEWHERE: Final = "elsewhere"
+KNOWN_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 TRAINING: Final = (
     "SELECT kind, count(*) AS n, sum(v) AS v, max(text) AS t FROM rows WHERE id > 5 GROUP BY 1 ORDER BY 1",
     "SELECT a.id, b.n FROM rows a JOIN (SELECT kind, count(*) AS n FROM rows GROUP BY 1) b ON a.kind = b.kind LIMIT 9",
@@ -49,7 +56,7 @@ def make_archive(java: Java, cache: Path, env: Mapping[str, str]) -> Path | None
         if _note(place).exists():
             return None
         for half_made in place.parent.glob("making-*"):  # by one that was killed; the lock says there is no other
-            shutil.rmtree(half_made, ignore_errors=True)
+            _remove_half_made(half_made)
         try:
             _make(java, place, env)
         except (TraceError, OSError, subprocess.SubprocessError) as error:
@@ -64,27 +71,69 @@ def _note(place: Path) -> Path:
 
 
 def _make(java: Java, place: Path, env: Mapping[str, str]) -> None:
-    with tempfile.TemporaryDirectory(prefix="making-", dir=place.parent) as folder:
-        fresh = Path(folder) / "classes.jsa"
+    with tempfile.TemporaryDirectory(prefix="making-", dir=place.parent) as name, _plain_jars(Path(name)) as jars:
+        folder = Path(name)
+        fresh = folder / "classes.jsa"
         # The quick compiler only: this JVM lives for seconds, and what it compiles is not kept.
         asked = [*_base(java, place), f"-XX:ArchiveClassesAtExit={fresh}", "-XX:TieredStopAtLevel=1"]
         options = SparkOptions(
-            local_dir=Path(folder) / "spark",
+            local_dir=folder / "spark",
             app_name="trace class archive",
             conf={"spark.driver.extraJavaOptions": " ".join(quoted(option) for option in asked)},
             class_archive=fresh,  # which is not there yet: it starts without one
+            jars=jars,
             killed_when_orphaned=True,
         )
         session = start_session(options, java, env)
         try:
-            train(session, Path(folder) / "rows")
+            train(session, folder / "rows")
         except BaseException:
             stop_session(session, 0)
             raise
         stop_session(session, DUMP_SECONDS)
-        _try(java, fresh)
+        _try(java, fresh, folder)
         _sync(fresh)
         fresh.replace(place)
+
+
+@contextmanager
+def _plain_jars(folder: Path) -> Iterator[Path]:
+    """Spark's jars in a folder whose path is the same in a URL: where they are, or for a while somewhere else."""
+    jars = (spark_home() / "jars").resolve()
+    if _is_plain(jars):
+        yield jars
+        return
+    with tempfile.TemporaryDirectory(prefix="trace-", dir=_plain_place(jars)) as name:
+        (folder / ELSEWHERE).write_text(name)  # for whoever comes after one that was killed
+        for jar in jars.glob("*.jar"):
+            _link_or_copy(jar, Path(name) / jar.name)
+        yield Path(name)
+
+
+def _plain_place(jars: Path) -> Path:
+    """On the disk of these jars, if there is one."""
+    asked = (tempfile.gettempdir(), "/var/tmp", "/tmp", Path.home())  # noqa: S108 - a new folder is made in it
+    places = [path for path in (Path(one).resolve() for one in asked) if _is_plain(path) and os.access(path, os.W_OK)]
+    if not places:
+        raise SetupError("no folder for temporary files has a path that is the same in a URL", where=str(jars))
+    return min(places, key=lambda path: path.stat().st_dev != jars.stat().st_dev)
+
+
+def _is_plain(path: Path) -> bool:
+    return quote(str(path)) == str(path)
+
+
+def _link_or_copy(jar: Path, place: Path) -> None:
+    try:
+        place.hardlink_to(jar)
+    except OSError:  # on another disk, or another user's file
+        shutil.copy2(jar, place)  # with its time, by which Java knows it again
+
+
+def _remove_half_made(folder: Path) -> None:
+    with suppress(OSError):
+        shutil.rmtree((folder / ELSEWHERE).read_text(), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def train(session: SparkSession, folder: Path) -> None:
@@ -99,10 +148,14 @@ def train(session: SparkSession, folder: Path) -> None:
         session.sql(sql).toArrow()
 
 
-def _try(java: Java, archive: Path) -> None:
-    """Java starts without an archive that it cannot use, and says nothing; asked like this, it refuses to."""
-    asked = ("-Xshare:on", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={archive}")
-    _run(java, *asked, "-cp", class_path_of_spark(), "-version")
+def _try(java: Java, archive: Path, folder: Path) -> None:
+    """Java starts without an archive that it cannot use, and archives what it likes; and it says nothing of either."""
+    with suppress(FileExistsError):
+        (folder / JARS).symlink_to(spark_home() / "jars")
+    asked = ("-Xshare:on", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={archive}", "-Xlog:class+load:stdout")
+    said = _run(java, *asked, "-cp", class_path_of_spark(), KNOWN_CLASS, "--version", cwd=folder)
+    if f"{KNOWN_CLASS} source: shared objects file" not in said:
+        raise SetupError(f"Java left Spark's classes out of the archive that it wrote: {archive}")
 
 
 def _base(java: Java, place: Path) -> list[str]:
@@ -119,9 +172,11 @@ def _base(java: Java, place: Path) -> list[str]:
     return [f"-XX:SharedArchiveFile={base}"]
 
 
-def _run(java: Java, *arguments: str) -> None:
+def _run(java: Java, *arguments: str, cwd: Path | None = None) -> str:
     argv = [str(java.runtime / "bin" / "java"), "-XX:-UsePerfData", *arguments]
-    subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=DUMP_SECONDS)
+    return subprocess.run(
+        argv, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DUMP_SECONDS, cwd=cwd
+    ).stdout
 
 
 def _sync(path: Path) -> None:

@@ -103,6 +103,8 @@ class SparkOptions:
     class_archive: Path | None = None
     """Made by `class_archive.py`; a quicker start. None: the installation's own, if it has one. One that is missing or
     damaged is as good as none."""
+    jars: Path | None = None
+    """Where Spark's jars lie, if not in pyspark: the same ones elsewhere, for making the archive."""
     quick_compiler: bool = False
     """For a JVM that has little to do with rows: warm with half the work, and two to three times slower at them. Its
     plans are run as they are, without Java code made for each."""

@@ -4,6 +4,9 @@ Spark's start script asks a small Java program of Spark for the command and runs
 ourselves: no shell has to read our paths, and the class path is the same at every start, each jar once and by name.
 (Spark's own names one jar twice and leaves the order of the others to the file system; Java 21 then refuses the class
 archive, and which of two classes wins could differ from machine to machine.)
+
+The jars are named as seen from the JVM's working directory, through a link there: the class path is then the same
+wherever Trace is installed, and so is the class archive, which Java accepts for the class path it was made with alone.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from typing import Final
 from trace_platform.errors import SetupError
 from trace_platform.spark.configuration import SparkOptions, spark_home
 
-LONGEST_ARGUMENT: Final = 100_000
-"""Linux takes 128 KiB in one argument; a class path of 280 jars comes near it below a very deep folder."""
+JARS: Final = "jars"
+"""The link in a JVM's working directory."""
 ASK_SECONDS: Final = 60
 
 TIE: Final = """
@@ -66,6 +69,7 @@ def _command(options: SparkOptions, environment: Mapping[str, str], folder: Path
         return [str(spark_home() / "bin" / "spark-submit"), *asked, "--load-spark-defaults", "pyspark-shell"]
     argv = _ask_spark(environment, [*asked, "pyspark-shell"])
     place = argv.index("-cp") + 1
+    (folder / "work" / JARS).symlink_to(options.jars or spark_home() / "jars")
     argv[place] = class_path(argv[place])
     return argv
 
@@ -93,13 +97,14 @@ def _ask_spark(environment: Mapping[str, str], asked: list[str]) -> list[str]:
 
 
 def class_path(given: str) -> str:
-    """Each existing entry once, wildcards written out by name."""
+    """Each existing entry once, wildcards written out by name, Spark's own jars through the link."""
     entries: dict[str, None] = {}
     for entry in given.split(":"):
         path = Path(entry)
-        if path.name == "*":
-            entries |= dict.fromkeys(str(jar) for jar in sorted(path.parent.glob("*.jar")))
-        elif path.exists():
-            entries[entry] = None
-    ordered = ":".join(entries)
-    return ordered if len(ordered.encode()) < LONGEST_ARGUMENT else given
+        found = sorted(path.parent.glob("*.jar")) if path.name == "*" else [path] if path.exists() else []
+        entries |= dict.fromkeys(map(_as_seen_from_work, found))
+    return ":".join(entries)
+
+
+def _as_seen_from_work(path: Path) -> str:
+    return f"{JARS}/{path.name}" if path.parent == spark_home() / "jars" else str(path)
