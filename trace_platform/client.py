@@ -116,9 +116,11 @@ class DispatcherClient:
         answer = await _post(self._http, "/internal/sources/drain", b"", {})
         return msgspec.json.decode(answer.content, type=DrainAnswer).told
 
-    async def claim_batch(self, task_ids: Sequence[UUID], worker_id: str) -> list[Claimed | NotClaimed]:
-        """Several claims in one call, answered in their order."""
-        body = msgspec.json.encode(ClaimBatchRequest(task_ids=list(task_ids), worker_id=worker_id))
+    async def claim_batch(
+        self, task_ids: Sequence[UUID], worker_id: str, claim_id: UUID | None = None
+    ) -> list[Claimed | NotClaimed]:
+        """Several claims in one call, answered in their order; with the same `claim_id` again, as before."""
+        body = msgspec.json.encode(ClaimBatchRequest(task_ids=list(task_ids), worker_id=worker_id, claim_id=claim_id))
         answer = await _post(self._http, "/internal/task-claim-batch", body, {})
         return CLAIM_BATCH_ANSWER.decode(answer.content).answers
 

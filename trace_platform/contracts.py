@@ -43,6 +43,9 @@ class Fenced(Message, frozen=True, kw_only=True):
 class ClaimRequest(Message, frozen=True):
     task_id: UUID
     worker_id: Text
+    claim_id: UUID | None = None
+    """Chosen by the worker, the same whenever it asks again: a claim whose answer was lost is then answered, and not
+    taken for somebody else's."""
 
 
 class ClaimBatchRequest(Message, frozen=True):
@@ -50,6 +53,7 @@ class ClaimBatchRequest(Message, frozen=True):
 
     task_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
     worker_id: Text
+    claim_id: UUID | None = None
 
 
 class JobRef(Message, frozen=True):

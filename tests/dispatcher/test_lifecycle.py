@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
+from trace_platform.capability.claims import decode
+from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import (
     Claimed,
     ClaimRequest,
@@ -25,7 +28,7 @@ from trace_platform.contracts import (
     OutputBody,
 )
 from trace_platform.dispatcher.accept_event import accept_events
-from trace_platform.dispatcher.claim_task import claim_tasks, claimer
+from trace_platform.dispatcher.claim_task import claim_again, claim_tasks, claimer
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.drain_outbox import Drain
@@ -68,6 +71,58 @@ async def test_of_many_claims_at_once_exactly_one_is_given(control: Control) -> 
     answers = await asyncio.gather(*(claim(ClaimRequest(task_id=task, worker_id=f"w{n}")) for n in range(20)))
     assert sum(isinstance(answer, Claimed) for answer in answers) == 1
     assert {answer.reason for answer in answers if isinstance(answer, NotClaimed)} == {"AlreadyRunning"}
+
+
+async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_and_its_inputs(control: Control) -> None:
+    chain = await deploy_chain(control)
+    complete, claim = Completer(control), claimer(control)
+
+    async def first_writes(start: int) -> None:
+        task, claims = await claimed(control, await a_task(control, chain))
+        await complete(completion(task, outputs=[output(chain, "first", start, start + 9)]), claims)
+
+    await first_writes(0)
+    asked = ClaimRequest(task_id=await a_task(control, chain, "second"), worker_id="w", claim_id=uuid4())
+    heard = await claim(asked)
+    assert isinstance(heard, Claimed)
+    assert [one.commit for one in heard.task.inputs] == [1]
+    await first_writes(10)
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", asked.task_id)
+
+    for other in ({"worker_id": "v"}, {"claim_id": uuid4()}, {"claim_id": None}):
+        assert await claim(msgspec.structs.replace(asked, **other)) == NotClaimed(reason="AlreadyRunning"), other
+
+    again = await claim(asked)
+    assert isinstance(again, Claimed)
+    assert (again.attempt, again.lease_token, again.task) == (heard.attempt, heard.lease_token, heard.task)
+    assert again.lease_expires_at > heard.lease_expires_at
+    assert (
+        decode(take_apart(again.capability_token).payload).grants
+        == decode(take_apart(heard.capability_token).payload).grants
+    )
+    attempts = "SELECT count(*) FROM task_attempts WHERE task_id = $1"
+    assert await control.pool.fetchval(attempts, asked.task_id) == 1
+
+    await complete(completion(again), decode(take_apart(again.capability_token).payload))
+    assert await claim(asked) == NotClaimed(reason="Completed")
+    assert await claim_again(control, [asked]) == [], "what has ended meanwhile is nobody's"
+
+
+async def test_a_retry_of_a_task_is_another_lease_also_for_the_same_question(control: Control) -> None:
+    """A question that was long under way finds the next attempt: what the first one holds no longer counts."""
+    chain = await deploy_chain(control)
+    asked = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
+    (first,) = await claim_tasks(control, [asked])
+    await expire(control, asked.task_id)
+    await retry_now(control, asked.task_id)
+    await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = $1", asked.task_id)
+    (second,) = await claim_tasks(control, [asked])
+    assert isinstance(first, Claimed)
+    assert isinstance(second, Claimed)
+    assert (first.attempt, second.attempt) == (1, 2)
+    claims = decode(take_apart(first.capability_token).payload)
+    with pytest.raises(LeaseLost):
+        await Completer(control)(completion(first), claims)
 
 
 async def test_a_claim_of_an_unknown_task_creates_nothing(control: Control) -> None:

@@ -35,6 +35,7 @@ SCENARIOS: list[Callable[[Control], Awaitable[None]]] = [
     ),
     lifecycle.test_a_stale_attempt_cannot_heartbeat_emit_or_commit,
     lifecycle.test_of_many_claims_at_once_exactly_one_is_given,
+    lifecycle.test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_and_its_inputs,
     lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=False),
     lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=True),

@@ -77,8 +77,6 @@ async def test_postgres_is_killed_in_the_middle_and_nothing_is_lost_or_doubled(
 ) -> None:
     async with AsyncExitStack() as stack:
         walk = await stack.enter_async_context(walking(state_db, queue_db, tmp_path))
-        # A claim whose answer was lost with the connection is nobody's until its lease is over.
-        await walk.control.pool.execute("UPDATE jobs SET heartbeat_interval_seconds = 2, heartbeat_timeout_seconds = 6")
         await stack.enter_async_context(working(walk.worker("w")))
         triggering = asyncio.create_task(keep_triggering(walk))
         for _ in range(2):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from tests.walk.walking import Walk, walking, working
@@ -115,3 +116,40 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
         (2, "quick", "Completed"),
     ]
     assert await pool.fetchval("SELECT count(*) FROM events WHERE scope = 'cursor:7'") == 3
+
+
+class DropsAnswers(httpx.AsyncBaseTransport):
+    """A line on which the first answers to claims are lost, after the Dispatcher has given them."""
+
+    def __init__(self, line: httpx.AsyncBaseTransport, lost: int = 2) -> None:
+        self.line, self.lost = line, lost
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await self.line.handle_async_request(request)
+        if "task-claim" in request.url.path and self.lost:
+            self.lost -= 1
+            await answer.aread()
+            raise httpx.ReadError("the line is cut")
+        return answer
+
+    async def aclose(self) -> None:
+        await self.line.aclose()
+
+
+async def test_a_lost_answer_to_a_claim_costs_no_lease(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    """The lease outlasts the test's patience: whoever waits for it to end fails."""
+    dropping: list[DropsAnswers] = []
+
+    def line(as_it_is: httpx.AsyncBaseTransport) -> httpx.AsyncBaseTransport:
+        dropping.append(DropsAnswers(as_it_is))
+        return dropping[0]
+
+    async with walking(state_db, queue_db, tmp_path, line=line) as walk, working(walk.worker("w")):
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("after", ["Completed"])
+        attempts = (
+            "SELECT a.attempt FROM task_attempts a JOIN tasks t ON t.id = a.task_id JOIN jobs j ON j.id = t.job_id"
+        )
+        rows = await walk.control.pool.fetch(f"{attempts} WHERE j.name = 'work'")
+    assert [row["attempt"] for row in rows] == [1]
+    assert dropping[0].lost == 0

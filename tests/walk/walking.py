@@ -106,8 +106,12 @@ async def walking(
     places: ObjectSettings | None = None,
     invoker: Invoker | None = None,
     task_port: int = 0,
+    line: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] = lambda as_it_is: as_it_is,
 ) -> AsyncIterator[Walk]:
-    """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing."""
+    """A Dispatcher with its doors and loops; a second one is a second call that deploys nothing.
+
+    `line` stands between workers and the Dispatcher's internal door.
+    """
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
     settings = load_settings({}, home=tmp_path).model_copy(
@@ -129,7 +133,11 @@ async def walking(
         headers = {"X-Trace-Worker-Token": TOKEN}
         async with (
             dispatching(control, verifier, settings, invoker) as doors,
-            httpx.AsyncClient(base_url=doors["dispatcher_internal"], headers=headers, verify=context) as internal,
+            httpx.AsyncClient(
+                base_url=doors["dispatcher_internal"],
+                headers=headers,
+                transport=line(httpx.AsyncHTTPTransport(verify=context)),
+            ) as internal,
             httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
         ):
             yield Walk(control, org, DispatcherClient(internal), TaskClient(task), doors, files.ca)

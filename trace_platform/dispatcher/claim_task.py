@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 import asyncpg
 import msgspec
@@ -49,18 +49,31 @@ def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
 
 
 async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[Answer | Exception]:
-    rows = await control.hot.fetch(
-        queries("claim")["claim_tasks"],
-        [request.task_id for request in asked],
-        [request.worker_id for request in asked],
-        [uuid4() for _ in asked],
-    )
+    rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(asked))
     control.metrics.moved("Queued", "Running", len(rows))
+    given = {row["task_id"] for row in rows}
+    statuses: dict[UUID, str] = {}
+    if others := [one for one in asked if one.task_id not in given]:
+        statuses = await _statuses(control, others)
+        rows += await claim_again(control, [one for one in others if statuses.get(one.task_id) == TaskState.RUNNING])
     claimed = {row["task_id"]: await _claimed(control, row) for row in rows}
     claimed = await with_alerts(control, claimed, {row["task_id"]: row["org_id"] for row in rows})
-    others = [request.task_id for request in asked if request.task_id not in claimed]
-    answers: dict[UUID, Answer] = {**(await _not_claimed(control, others) if others else {}), **claimed}
-    return [answers[request.task_id] for request in asked]
+    return [claimed.get(one.task_id) or NotClaimed(reason=_why_not(statuses.get(one.task_id))) for one in asked]
+
+
+def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list[UUID]]:
+    return [one.task_id for one in asked], [one.worker_id for one in asked], [_lease_token(one) for one in asked]
+
+
+def _lease_token(asked: ClaimRequest) -> UUID:
+    """The same for the same question, so that a lease says which question it answered; nobody else can compute it."""
+    return uuid5(asked.claim_id, str(asked.task_id)) if asked.claim_id else uuid4()
+
+
+async def claim_again(control: Control, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
+    """Those of them that are the askers' own already: a Dispatcher or a connection died before it could say so."""
+    repeatable = [one for one in asked if one.claim_id]
+    return await control.hot.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
 
 
 def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
@@ -90,9 +103,9 @@ def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayloa
     )
 
 
-async def _not_claimed(control: Control, tasks: Sequence[UUID]) -> dict[UUID, NotClaimed]:
-    found = {row["id"]: row["status"] for row in await control.hot.fetch(queries("claim")["statuses"], tasks)}
-    return {task: NotClaimed(reason=_why_not(found.get(task))) for task in tasks}
+async def _statuses(control: Control, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
+    rows = await control.hot.fetch(queries("claim")["statuses"], [one.task_id for one in asked])
+    return {row["id"]: row["status"] for row in rows}
 
 
 async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:

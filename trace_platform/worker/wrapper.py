@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 import structlog
@@ -97,9 +97,9 @@ class Wrapper:
         if not readable:
             return []
         crash_point("wrapper.received")
-        tasks = [task for _, task in readable]
+        tasks, claim = [task for _, task in readable], uuid4()
         try:
-            answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id))
+            answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id, claim))
         except TraceError as refusal:
             log.exception("claim refused", tasks=[str(task) for task in tasks], **refusal.as_dict())
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)

@@ -44,17 +44,38 @@ WITH asked AS (
     SELECT task_id, attempt, org_id, dataset_uuid, version, last_commit FROM pinned
     ON CONFLICT DO NOTHING
 )
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
-       c.input_versions::text AS trigger, c.invalidation_id,
-       (SELECT jsonb_agg(jsonb_build_object(
-            'dataset_uuid', p.dataset_uuid, 'dataset_version', p.version, 'commit', p.last_commit, 'name', p.name, 'alias', p.alias,
-            'storage_location', p.storage_location, 'where', p.where_tree, 'follows', p.triggers) ORDER BY p.position)
-          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
-       (SELECT s.state FROM operator_state s
-         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
-       c.bootstrap::text,
-       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
-  FROM claimed c;
+-- part: answers_of_claimed
+
+-- name: claim_again
+-- Claims whose answer was not heard, asked for in the same words: what was recorded then, and the lease from now on.
+WITH asked AS (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+), claimed AS (
+    UPDATE tasks t
+       SET last_heartbeat = now(),
+           lease_expires_at = least(
+               now() + make_interval(secs => j.heartbeat_timeout_seconds),
+               t.started_at + make_interval(secs => t.timeout_seconds)
+           )
+      FROM asked a, jobs j
+     WHERE t.id = a.task_id
+       AND j.id = t.job_id
+       AND t.worker_id = a.worker_id
+       AND t.lease_token = a.lease_token -- fence
+       AND (t.status = 'Running') IS TRUE -- fence
+    RETURNING a.n, t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
+              t.input_versions, t.invalidation_id, j.output_datasets,
+              CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
+), pinned AS (
+    SELECT c.id AS task_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
+           v.id AS version, v.storage_location, r.input_commit AS last_commit
+      FROM claimed c
+      JOIN job_inputs i ON i.job_id = c.job_id
+      JOIN datasets d ON d.id = i.dataset_uuid
+      JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
+      JOIN dataset_versions v ON v.id = r.input_dataset_version
+)
+-- part: answers_of_claimed
 
 -- name: statuses
 -- What has become of tasks that could not be claimed.
