@@ -12,6 +12,7 @@ from tests.walk.walking import working
 from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.show_dataset import show_dataset
 from trace_platform.errors import InvalidDag
+from trace_platform.ports import Outgoing
 from trace_platform.store.identity import User
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
@@ -76,6 +77,41 @@ async def test_full_mode_reads_all_of_every_input_and_replaces_the_whole(rig: Ri
     (partition,) = await rig.partitions("made")
     assert partition["partition_key"] == "all"
     assert await rig.rows("made", commit=1) == [{"n": 5, "total": 100}], "the former one can still be read"
+
+
+async def test_of_many_updates_at_once_a_whole_is_made_once_and_each_task_ends(rig: Rig) -> None:
+    """Tasks that waited for the one that read it all have nothing to do; news, or an order to do it again, have."""
+    await rig.deploy(dag("SELECT count(*) AS n, sum(value) AS total FROM numbers", "mode: full"))
+    await rig.run("d", "ask", start=0, end=4)
+    for _ in range(3):
+        await another_task(rig, "made")
+    async with working(rig.worker()):
+        states = await rig.settled()
+    assert states["made"] == ["Completed"] * 4
+    assert [one["valid_from"] for one in await rig.partitions("made")] == [1], "no commit, and so no event"
+    said = await rig.fetch("SELECT progress->>'message' AS said FROM tasks WHERE progress IS NOT NULL")
+    assert ["already" in one["said"] for one in said] == [True] * 3
+
+    await rig.run("d", "ask", start=5, end=9)
+    assert await rig.rows("made") == [{"n": 10, "total": 450}]
+    control, org, numbers = rig.walk.control, rig.walk.org, await rig.dataset("numbers")
+    async with working(rig.worker()):
+        await invalidate(control, org.id, org.user, numbers, start=3, end=5, reason="a test", request_id=uuid4())
+        await rig.settled()
+    assert [one["valid_from"] for one in await rig.partitions("made")] == [3]
+    assert await rig.rows("made") == [{"n": 10, "total": 450}]
+
+
+async def another_task(rig: Rig, job: str) -> None:
+    """As if news had made one."""
+    control = rig.walk.control
+    task = await control.pool.fetchval(
+        "INSERT INTO tasks (org_id, job_id, dedupe_key, timeout_seconds, woken_at)"
+        " SELECT org_id, id, $2, 600, now() FROM jobs WHERE name = $1 RETURNING id",
+        job,
+        str(uuid4()),
+    )
+    await control.queue.publish("tasks-ecs_platform", [Outgoing(f'{{"task_id": "{task}"}}'.encode())])
 
 
 async def test_followed_inputs_are_narrowed_alike_and_others_read_whole(rig: Rig) -> None:

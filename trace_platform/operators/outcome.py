@@ -29,6 +29,8 @@ class Outcome:
     """On workers: called when the completion was accepted. It may never be: whoever dies first, it is forgotten."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """On workers: rows that were read and have no row in any output, by reason. Shown to people, and counted."""
+    said: str = ""
+    """On workers: what people should know of how it went."""
 
 
 class Settings(BaseModel):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
 from trace_platform.domain.catalog import ColumnSource, ConfigProblem, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.event import LabelScope, RangeScope
+from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidRequest, InvalidSql
 from trace_platform.operators.context import WHOLE, TaskContext
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from trace_platform.domain.sql_gate import CheckedSql
+
+
+MADE_FROM: Final = "made_from"
 
 
 class Config(Settings):
@@ -58,12 +62,30 @@ SPEC = OperatorSpec(
 def run(ctx: TaskContext[Config]) -> Outcome | None:
     from trace_platform.spark.failures import spark_failures
 
+    pins = _pins(ctx)
+    if pins and ctx.state.get(MADE_FROM) == pins and ctx.task.invalidation_id is None:
+        return Outcome(said="nothing to do: it was made from these commits of its inputs already")
     query = checked(ctx.config.query, [one.name for one in ctx.inputs])
     (output,) = ctx.outputs
     with spark_failures("/config/query"):
         for part in _parts(ctx, output):
             output.write(_result(ctx, query, part), part, files=ctx.config.files)
-    return None
+    return Outcome(state={MADE_FROM: pins}) if pins else None
+
+
+def _pins(ctx: TaskContext[Config]) -> dict[str, Any] | None:
+    """What a whole result is made from, if that says all about it: the same SELECT of the same commits gives the same.
+
+    Updates come faster than a large whole is made. The first task after them reads all that is there, and those that
+    waited behind it find nothing new. What is remembered is stored with the output's commit, so it is always of that.
+    """
+    if ctx.config.mode != "full" or any(is_buffered(one.storage_location) for one in ctx.task.outputs):
+        return None
+    if any(one.commit is None for one in ctx.task.inputs):
+        return None
+    (output,) = ctx.task.outputs
+    inputs = [[str(one.dataset_uuid), str(one.dataset_version), one.commit] for one in ctx.task.inputs]
+    return {"inputs": inputs, "output": str(output.dataset_version)}
 
 
 def checked(query: str, inputs: Sequence[str]) -> CheckedSql:

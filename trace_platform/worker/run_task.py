@@ -146,11 +146,12 @@ def _completed(fence: dict[str, Any], outcome: Outcome, **more: Any) -> Complete
         status="Completed",
         invalidations=list(outcome.invalidations),
         state=outcome.state,
-        progress=_last_word(outcome.left_out),
+        progress=_last_word(outcome),
         **values,
     )
 
 
-def _last_word(left_out: Mapping[str, int]) -> Progress | None:
-    said = ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
-    return Progress(message=f"left out: {said}") if said else None
+def _last_word(outcome: Outcome) -> Progress | None:
+    left_out = ", ".join(f"{count} {reason}" for reason, count in outcome.left_out.items() if count)
+    said = "; ".join(filter(None, (outcome.said, f"left out: {left_out}" if left_out else "")))
+    return Progress(message=said) if said else None
