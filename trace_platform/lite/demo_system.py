@@ -69,7 +69,10 @@ class Running:
         return [dict(zip(names, row, strict=True)) for row in said["rows"]]
 
     def tasks(self, dag: str, **query: str) -> list[dict[str, Any]]:
-        """The newest of them; empty while the door is away, as it is while a process is replaced."""
+        """The newest of them; empty while the door is away, as it is while a process is replaced.
+
+        All of a DAG in one call where several things are asked: whoever looks takes from what he waits for.
+        """
         try:
             answer = self.get("/v1/tasks", {"dag": dag, "limit": str(PAGE), **query})
         except httpx.HTTPError:

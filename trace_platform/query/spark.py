@@ -77,9 +77,13 @@ class OwnSpark:
             await self._end()
 
     async def warm_later(self, seconds: float) -> None:
+        """While nobody waits: the first question is then not the first job."""
         await asyncio.sleep(seconds)
         with suppress(Exception):  # whoever asks first is told what is wrong
             await self.sessions()
+            if self._spark is not None:
+                report = await asyncio.to_thread(warm, self._spark)
+                log.info("Spark is warm", seconds=round(report.seconds, 1))
 
     async def close(self) -> None:
         if self._starting is not None:  # what is being started cannot be stopped before it is there
@@ -91,10 +95,9 @@ class OwnSpark:
             log.warning("Spark was lost, and is started again")
         await self._end()
         self._spark = await asyncio.to_thread(self._start)
-        report = await asyncio.to_thread(warm, self._spark)
         self._sessions = Sessions(self._spark, self._kept)
         self._sessions.fill()
-        log.info("Spark is warm", seconds=round(report.seconds, 1))
+        log.info("Spark runs")
 
     async def _end(self) -> None:
         if self._sessions is not None:

@@ -16,7 +16,7 @@ from trace_platform.settings import Settings
 from trace_platform.spark.archive_place import archive_for
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
-from trace_platform.spark.session import is_alive, start_session, stop_session, warm
+from trace_platform.spark.session import is_alive, start_session, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +47,8 @@ class OwnSpark:
                 stop_session(self._session)
                 self._session = None
             if self._session is None:
-                self._session = self._start()
-                log.info("Spark is warm", seconds=round(warm(self._session).seconds, 1))
+                self._session = self._start()  # not warmed: a batch waits for it, and does that as well
+                log.info("Spark runs")
             return self._session
 
     def close(self) -> None:

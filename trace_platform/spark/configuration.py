@@ -7,6 +7,7 @@ all of that instead, so a session is the same wherever it is started, and a test
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ QUICK_PLANS: Final[Mapping[str, str]] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+CHOSEN_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
+"""Java refuses to start with two of them."""
 PATIENT_COMPILER: Final = (
     # Java's second compiler begins with what has run ten times as often as it would by itself. What runs for every row
     # gets there in a moment; the many things that a start does a few thousand times are left alone, and it is over
@@ -221,6 +224,8 @@ def _java_options(options: SparkOptions, folder: Path) -> str:
         "-Xlog:all=error:stderr",
     ]
     given += QUICK_COMPILER if options.quick_compiler else PATIENT_COMPILER
+    if options.quick_compiler and not CHOSEN_COLLECTOR.search(options.conf.get("spark.driver.extraJavaOptions", "")):
+        given.append("-XX:+UseSerialGC")  # so little is thrown away that several threads for it are only in the way
     if options.class_archive is not None and options.class_archive.exists():
         # Verified, so that a damaged one is left alone and not run: a tenth of a second for every class in it.
         given += ["-Xshare:auto", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={options.class_archive}"]
