@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Final
 
 import structlog
 import uvloop
@@ -27,6 +28,8 @@ from trace_platform.settings import Settings
 
 log = structlog.get_logger()
 
+PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler", "delivery", "runner")
+"""In the order in which `trace up` starts them; its `--without` takes these names."""
 COLLECT_AFTER = (20_000, 20, 20)
 """Python looks for garbage after so many new objects. Its own 700 are fewer than a batch of tasks makes."""
 

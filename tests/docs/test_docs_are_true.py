@@ -18,8 +18,8 @@ from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.domain.sql_words import FUNCTIONS
 from trace_platform.gateway.process import public_door
-from trace_platform.lite.plan import PROCESSES
 from trace_platform.operators.registry import specs
+from trace_platform.process import PROCESSES
 from trace_platform.query.process import metrics_route, query_door
 from trace_platform.query.routes import openapi_route, task_route, user_route
 from trace_platform.settings import IdentitySettings, TokenSettings, leaves

@@ -19,11 +19,12 @@ from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.errors import SetupError
 from trace_platform.gateway.process import public_door
-from trace_platform.lite.plan import PROCESSES, _metrics
+from trace_platform.lite.plan import _metrics
 from trace_platform.lite.ports import free_port
 from trace_platform.observe.doorway import Doorway, Routes
 from trace_platform.observe.listener import serve_metrics
 from trace_platform.observe.metrics import GAUGES, Metrics, names
+from trace_platform.process import PROCESSES
 from trace_platform.query.process import metrics_route
 from trace_platform.settings import IdentitySettings, MetricsSettings
 from trace_platform.store.queries import queries

@@ -210,10 +210,13 @@ def _text_of(file: str) -> str:
 
 def _name_in(text: str) -> str:
     """The name that the call's path needs. Where there is none, checking the file says so, and what else is wrong."""
-    from trace_platform.dispatcher.deploy_named import name_in
+    from trace_platform.domain.dag_yaml import name_in
+
+    if found := name_in(text):
+        return found
     from trace_platform.domain.dag import parse_dag
 
-    return name_in(text) or parse_dag(text, _built_in()).name
+    return parse_dag(text, _built_in()).name
 
 
 def _built_in() -> Catalog:

@@ -6,7 +6,7 @@ import asyncio
 
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import Deployed, deploy_dag
-from trace_platform.domain.dag_yaml import Entries, plain, read_yaml
+from trace_platform.domain.dag_yaml import name_in
 from trace_platform.errors import InvalidRequest
 from trace_platform.store.identity import User
 
@@ -21,10 +21,3 @@ async def deploy_named(control: Control, user: User, dag_name: str, text: str) -
             hint=f"POST it to /v1/dags/{said[:128]}/versions, or change `name`",
         )
     return await deploy_dag(control, user.org_id, user.id, text)
-
-
-def name_in(text: str) -> str | None:
-    """What the document calls itself, if it does; what else is wrong with it is not asked. InvalidDag: no YAML."""
-    root, _ = read_yaml(text)
-    found = plain(root).get("name") if isinstance(root, Entries) else None
-    return found if isinstance(found, str) else None

@@ -336,3 +336,10 @@ def _yaml_hint(refusal: MarkedYAMLError) -> str | None:
     if "block end" in problem or "<block end>" in problem:
         return "check the indentation of this line"
     return None
+
+
+def name_in(text: str) -> str | None:
+    """What the document calls itself, if it does; what else is wrong with it is not asked. InvalidDag: no YAML."""
+    root, _ = read_yaml(text)
+    found = plain(root).get("name") if isinstance(root, Entries) else None
+    return found if isinstance(found, str) else None

@@ -16,6 +16,7 @@ from trace_platform.lite.ports import Ports
 from trace_platform.lite.provision import Dsns
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.lite.supervisor import Child
+from trace_platform.process import PROCESSES
 from trace_platform.settings import (
     ClientSettings,
     CredentialSettings,
@@ -30,9 +31,6 @@ from trace_platform.settings import (
 )
 from trace_platform.spark.configuration import INHERITED_FOR_CLUSTERS
 from trace_platform.tls import TlsFiles
-
-PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler", "delivery", "runner")
-"""In the order of their start; `--without` takes these names."""
 
 WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
 

@@ -262,16 +262,23 @@ class _Kept:
         return reason or _how_it_ended(process.returncode)
 
     async def _news(self, ended: asyncio.Task[None]) -> None:
-        """Until it ends, says something, is to stop, or a second has passed: then a probe is asked, off the loop."""
+        """Until it ends, says something, is to stop, or it is time to ask the probe, off the loop."""
         stopping = asyncio.create_task(self._stopping.wait())
         heard = asyncio.create_task(self._heard.event.wait())
-        pause = 0.05 if self.child.probe and not self._heard.ready else 1.0
-        done, _ = await asyncio.wait({ended, stopping, heard}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            {ended, stopping, heard}, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED
+        )
         stopping.cancel()
         heard.cancel()
         self._heard.event.clear()
         if self.child.probe and not done and await asyncio.to_thread(self.child.probe):
             self._heard.take("READY=1\nWATCHDOG=1")
+
+    def _pause(self) -> float:
+        """A probe is a new connection: often while a start waits for it, then as often as the watchdog needs."""
+        if not self.child.probe:
+            return 1.0
+        return min(5.0, self._supervisor.settings.watchdog_seconds / 3) if self._heard.ready else 0.05
 
     def _overdue(self, started: float) -> str:
         settings = self._supervisor.settings

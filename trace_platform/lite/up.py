@@ -29,12 +29,13 @@ from trace_platform.lite.home import (
     write_private,
 )
 from trace_platform.lite.launch import Launch, hide_memory
-from trace_platform.lite.plan import PROCESSES, children
+from trace_platform.lite.plan import children
 from trace_platform.lite.ports import DOORS, Ports, choose_ports, choose_store_ports
 from trace_platform.lite.provision import Embedded, Given, dsns_of, new_passwords, provision
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.lite.supervisor import Child, Seen, Supervisor
 from trace_platform.lite.user_token import mint_user_token
+from trace_platform.process import PROCESSES
 from trace_platform.settings import EndpointSettings, Settings, TlsSettings
 from trace_platform.store.first_start import FIRST_ADMIN
 from trace_platform.tls import TlsFiles

@@ -71,7 +71,7 @@ def starter(settings: Settings) -> Callable[[], SparkSession]:
             shuffle_partitions=settings.spark.shuffle_partitions,
             class_archive=archive_for(java, cache) if java else None,
             quick_compiler=True,  # rows are checked in Python and merged in Postgres
-            conf=QUICK,
+            conf={} if settings.spark.quick_compiler else QUICK,
         )
         return start_session(options, java, os.environ)
 

@@ -28,7 +28,6 @@ ARROW: Final = frozenset({"application/vnd.apache.arrow.stream", "application/vn
 CONTENT_TYPES: Final = JSON_LINES | PARQUET | ARROW
 NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """A NUL character in JSON: no text of Postgres can hold it."""
-TRUE: Final = pa.array([True])[0]
 
 
 def _is_text(given: pa.DataType) -> bool:
@@ -304,5 +303,5 @@ def _first_null(array: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _first_true(array: pa.Array | pa.ChunkedArray) -> int | None:
-    found = pc.index(array, TRUE).as_py()
+    found = pc.index(array, True).as_py()
     return None if found < 0 else int(found)

@@ -1,7 +1,7 @@
 """`trace runner`: untrusted code, in sandboxes, behind a door that speaks Lambda's Invoke API.
 
 It reaches the task doors (which its sandboxes reach through it), the internal door for the keys of tokens, and the
-object store. Tasks of `ecs_udf` are taken from their queue by whoever started it with `beside` (`cli/processes.py`).
+object store. Tasks of `ecs_udf` are taken from their queue by whoever started it with `beside` (`part.py`).
 """
 
 from __future__ import annotations
