@@ -66,6 +66,23 @@ async def test_a_report_has_one_row_for_each_check_and_partition(rig: Rig, numbe
     assert {(row["partition"], row["start"], row["end"]) for row in found.values()} == {("0-9", 0, 9)}
 
 
+async def test_uniqueness_counts_the_same_when_the_column_is_counted_anyway(rig: Rig, numbers: Numbers) -> None:
+    """With `continuous` beside it there is a pass less, and nothing else is different: NULL is one key."""
+    among = ("{kind: unique, columns: [value], level: warn}", "{kind: continuous, column: value, level: warn}")
+    await rig.deploy(dag(*among))
+    given: dict[tuple[int, int], dict[int, int | None]] = {
+        (0, 3): {0: None, 1: 5, 2: 6, 3: 7},
+        (10, 13): {10: None, 11: None, 12: 6, 13: 7},
+        (20, 23): {20: 5, 21: 5, 22: 5, 23: None},
+        (30, 33): {30: 1, 31: 2, 32: 3, 33: 4},
+    }
+    for (start, end), values in given.items():
+        numbers.value = values.__getitem__
+        await rig.run("d", "ask", start=start, end=end)
+    found = {row["partition"]: row["failing_rows"] for row in await rig.rows("report") if "unique" in row["check"]}
+    assert found == {"0-3": 0, "10-13": 1, "20-23": 2, "30-33": 0}
+
+
 async def test_a_failed_check_fails_the_task_for_good_with_its_rows_and_commits_nothing(
     rig: Rig, numbers: Numbers
 ) -> None:

@@ -1,6 +1,7 @@
 """`quality`: checks of inputs, row by row and as a whole. What must hold fails the task, what should hold is reported.
 
-All checks of one input that look at rows are one aggregation; only uniqueness, gaps and SQL need passes of their own.
+All checks of one input that look at rows are one aggregation. SQL needs a pass of its own; so does uniqueness, unless
+the aggregation counts the different values of that column anyway and finds as many as rows.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class _Part:
         names: dict[str, None] = {}
         for check in self._ctx.config.checks:
             if not isinstance(check, Sql | Unique):
-                names[self._input(check)] = None
+                names[self._input(check)] = None  # a column that is unique is counted only along with others
             if isinstance(check, CompareRows):
                 names[check.other] = None
         return list(names)
@@ -183,9 +184,19 @@ class _Part:
         counts = [f.count(f.lit(1)).alias("rows")]
         for index, check in enumerate(self._ctx.config.checks):
             if not isinstance(check, Sql) and self._input(check) == name:
-                counts += [column.alias(f"{key}_{index}") for key, column in _counts(frame, check).items()]
+                counted = _counts(frame, check, self._numbered(name))
+                counts += [column.alias(f"{key}_{index}") for key, column in counted.items()]
         row = frame.agg(*counts).first()
         return row.asDict() if row is not None else {}
+
+    def _numbered(self, name: str) -> set[str]:
+        """Columns of an input whose different values are counted for another check.
+
+        One such column costs no more than grouping by it. With a second, every row would be looked at twice.
+        """
+        checks = [one for one in self._ctx.config.checks if isinstance(one, Continuous) and self._input(one) == name]
+        columns = {one.column for one in checks}
+        return columns if len(columns) == 1 else set()
 
     def _input(self, check: _Check) -> str:
         return check.input or self._ctx.inputs[0].name
@@ -194,12 +205,15 @@ class _Part:
         name = check.name or f"{check.kind} {_about(check)}".strip()
         if isinstance(check, Sql):
             failing, said = self._sql(check)
-        elif isinstance(check, Unique):
-            failing, said = self._unique(check)
         else:
-            row = totals[self._input(check)]
+            row = totals.get(self._input(check), {})
             mine = {key.removesuffix(f"_{index}"): value for key, value in row.items() if key.endswith(f"_{index}")}
-            failing, said = self._judged(check, int(row["rows"]), mine, totals)
+            if not isinstance(check, Unique):
+                failing, said = self._judged(check, int(row["rows"]), mine, totals)
+            elif mine and int(row["rows"]) == int(mine["different"]) + min(int(mine["nulls"]), 1):
+                failing, said = 0, ""  # NULL is one key, as in every grouping
+            else:
+                failing, said = self._unique(check)
         return Verdict(name, check.level, failing == 0, failing, said if failing else "")
 
     def _judged(
@@ -286,7 +300,7 @@ class _Part:
         return int(rows[0]["_all"]), f"{rows[0]['_all']} rows, such as {samples}"
 
 
-def _counts(frame: DataFrame, check: Any) -> dict[str, Column]:
+def _counts(frame: DataFrame, check: Any, numbered: set[str]) -> dict[str, Column]:
     from pyspark.sql import functions as f
 
     if isinstance(check, NotNull | InRange):
@@ -294,6 +308,9 @@ def _counts(frame: DataFrame, check: Any) -> dict[str, Column]:
     if isinstance(check, Continuous):
         column = frame[check.column]
         return {"least": f.min(column), "most": f.max(column), "different": f.count_distinct(column)}
+    if isinstance(check, Unique) and len(check.columns) == 1 and check.columns[0] in numbered:
+        column = frame[check.columns[0]]
+        return {"different": f.count_distinct(column), "nulls": f.count_if(column.isNull())}
     return {}
 
 
