@@ -30,6 +30,8 @@ SHORT_RUN = {
     "TRACE_QUERY__WARM_AFTER_SECONDS": "3600",
     # Over in a minute: what Java's better compiler does would not pay in that time.
     "TRACE_SPARK__QUICK_COMPILER": "true",
+    # Some thousand rows are not worth a second task in every stage.
+    "TRACE_SPARK__SHUFFLE_PARTITIONS": "1",
 }
 
 
