@@ -66,6 +66,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="trace-bench-"))
     try:
         with up(Home(folder / "home"), lambda _: None, {}) as system:
+            system.until_all_is_ready()
             _deploy(system, folder)
             times = sorted([_seconds(system, run) for run in range(size + WARM)][WARM:])
     finally:

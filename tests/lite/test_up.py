@@ -27,6 +27,7 @@ import psycopg
 import pytest
 
 from trace_platform.lite.guard import members_of
+from trace_platform.lite.ports import free_port
 from trace_platform.lite.postgres import RunningServer
 
 TRACE = [sys.executable, "-m", "trace_platform"]
@@ -368,14 +369,42 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
         postgres.drop_database(database)
 
 
+def test_the_doors_are_open_and_verbs_answered_while_spark_is_still_on_its_way(folder: Path) -> None:
+    """A master that nobody runs: Spark goes on trying for a minute, and nobody else waits for it."""
+    nobody = free_port()
+    system = System(
+        folder, "--without", "sink,query,delivery,runner", env={"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{nobody}"}
+    )
+    argv = [*TRACE, "up", "--home", str(system.home), "--port-base", "0", "--ready-file", str(system.ready_file)]
+    system.process = subprocess.Popen(
+        [*argv, *system._options], env=system._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    doors = system.home / "run" / "ready.json"
+    try:
+        wait_until(doors.exists)
+        listed = system.trace("dag", "list", "--json")
+        assert listed.returncode == 0, listed.stderr
+        assert system.processes()["worker"]["state"] == "starting"
+        assert not system.ready_file.exists(), "not all is ready"
+        assert not (system.home / "run" / "all_ready.json").exists()
+    finally:
+        families = system.pids()
+        system.process.kill()  # not asked to stop: Spark's start cannot be
+        said = system.process.communicate()[0]
+        wait_until(lambda: not members_of(families), 60)
+    assert "the doors are open" in said
+
+
 def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
     system = System(folder)
     started = system.trace("up", "--detach", "--port-base", "0", "--without", LIGHT)
     assert started.returncode == 0, started.stderr
     assert system.trace("status").returncode == 0
+    assert (system.home / "run" / "all_ready.json").exists()
     families = system.pids()
     assert system.trace("down").returncode == 0
     assert members_of(families) == []
+    assert not list((system.home / "run").glob("*ready.json"))
 
 
 def test_a_taken_port_is_named_before_anything_starts(folder: Path) -> None:

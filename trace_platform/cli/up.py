@@ -67,7 +67,7 @@ def _in_background(home: Path, port_base: int, without: str, ready_file: Path | 
 
     folder = HomeFolder(home)
     folder.make()
-    log, ready = folder.logs / "up.log", (ready_file or folder.ready).absolute()
+    log, ready = folder.logs / "up.log", (ready_file or folder.all_ready).absolute()
     argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(home), "--port-base", str(port_base)]
     argv += ["--without", without, "--ready-file", str(ready)]
     if holder(folder) is None:

@@ -93,6 +93,8 @@ class _Show:
             self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
             self._knock(system)
             self._deploy(system)
+            self._heading("Spark, which was warmed meanwhile")
+            system.until_all_is_ready()
             self._backfill(system)
             truth = self._follow(system)
             self._datasets(system, self._alerts(system, truth))

@@ -24,6 +24,8 @@ from trace_platform.tls import client_context
 Say = Callable[[str], None]
 Command = Callable[[Sequence[str]], None]
 """The command line itself: words, as they would be typed after `trace`."""
+OPEN, READY = "the doors are open", "Trace is ready"
+"""How `trace up` says so."""
 PAGE = 500
 SHORT_RUN = {
     # Whoever asks by SQL first starts the second Spark: it need not take cores from the first before that.
@@ -42,6 +44,8 @@ class Running:
     http: httpx.Client
     command: Command | None = None
     """Runs verbs in this process. None: each is a process of its own, which is most of a second of a core more."""
+    until_all_is_ready: Callable[[], None] = lambda: None
+    """The doors are open before that: Spark takes longest."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, token: bool = True) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"} if token else {}
@@ -92,36 +96,42 @@ class Running:
 
 @contextmanager
 def up(home: Home, line: Say, more: Mapping[str, str], command: Command | None = None) -> Iterator[Running]:
-    """`trace up` as anybody would start it, its own lines passed on as they come."""
-    ready = home.root.parent / "ready.json"
+    """`trace up` as anybody would start it, its own lines passed on as they come; yields when the doors are open."""
     argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(home.root), "--port-base", "0"]
-    began = time.monotonic()
+    began = time.time()
     process = subprocess.Popen(
-        [*argv, "--ready-file", str(ready)],
+        argv,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, **SHORT_RUN, **more},
     )
+
+    def rest() -> None:
+        if reached == OPEN:
+            _pass_on(process, line, READY)
+        line(f"ready after {home.all_ready.stat().st_mtime - began:.1f} s")
+
     try:
-        _pass_on(process, ready, line)
-        line(f"ready after {time.monotonic() - began:.1f} s")
-        said = json.loads(ready.read_text())
+        reached = _pass_on(process, line, OPEN, READY)
+        said = json.loads(home.ready.read_text())
         verify = client_context(Path(said["ca_file"]))
         with httpx.Client(base_url=said["endpoints"]["gateway"], verify=verify, timeout=20) as http:
-            yield Running(home, said, http, command)
+            yield Running(home, said, http, command, rest)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate()
 
 
-def _pass_on(process: subprocess.Popen[str], ready: Path, line: Say) -> None:
+def _pass_on(process: subprocess.Popen[str], line: Say, *last: str) -> str:
+    """Until it says one of these; which."""
     assert process.stdout is not None  # noqa: S101 - PIPE above
     said = []
     for text in process.stdout:
         said.append(text.rstrip())
-        if ready.exists():
-            return
-        if " ready" in text:
+        if " ready  " in text or OPEN in text:
             line(text.rstrip())
+        for words in last:
+            if text.startswith(words):
+                return words
     raise SetupError("`trace up` ended before it was ready", hint="\n".join(said[-5:]))

@@ -64,8 +64,13 @@ class Home:
 
     @property
     def ready(self) -> Path:
-        """Doors and tokens of the running system; there exactly while it is ready."""
+        """Doors and tokens of the running system, for verbs that talk to it; there while its doors are open."""
         return self.root / "run" / "ready.json"
+
+    @property
+    def all_ready(self) -> Path:
+        """The same; there while all of it is ready, Spark too."""
+        return self.root / "run" / "all_ready.json"
 
     @property
     def worker_token(self) -> Path:

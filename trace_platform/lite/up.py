@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +41,8 @@ from trace_platform.settings import EndpointSettings, Settings, TlsSettings
 from trace_platform.store.first_start import FIRST_ADMIN
 from trace_platform.tls import TlsFiles
 
+Document = dict[str, Any]
+"""How a running system is reached."""
 CERTIFICATE_LOOK_SECONDS = 3600.0
 DRAIN_CALL_SECONDS = 5.0
 
@@ -156,10 +159,18 @@ class _Up:
                 [child for child in made if child.name == "dispatcher"],
                 [child for child in made if child.name != "dispatcher" and child not in ahead],
             )
-            await asyncio.gather(*(self._supervisor.start(stage) for stage in stages), begun)
+            found = self._document(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
+            await asyncio.gather(self._open(stages, begun, found), begun)
         finally:
             begun.cancel()
-        self._tell_ready(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
+        self._tell_ready(found)
+
+    async def _open(self, stages: Sequence[Sequence[Child]], ahead: asyncio.Task[None], found: Document) -> None:
+        """From now on people and programs are answered; what waits for Spark runs when that is warm."""
+        await asyncio.gather(*(self._supervisor.start(stage) for stage in stages))
+        self._write(self._home.ready, found)
+        if not ahead.done():
+            self._watcher.said("the doors are open; Spark is being warmed")
 
     def _clusters(self, given: Given, ports: Ports) -> dict[str, postgres.Cluster]:
         wanted = {"state": given.embeds_state, "data": given.embeds_data}
@@ -216,9 +227,9 @@ class _Up:
         write_private(self._home.status, json.dumps(document))
         self._watcher.changed(everyone)
 
-    def _tell_ready(self, ports: Ports, tls: TlsFiles, user_token: str) -> None:
+    def _document(self, ports: Ports, tls: TlsFiles, user_token: str) -> Document:
         gone = {door for door in DOORS if door.partition("_")[0] in self._wish.without}
-        document: dict[str, object] = {
+        return {
             "pid": os.getpid(),
             "home": str(self._home.root),
             "endpoints": {door: ports.url(door) for door in DOORS if door not in gone},
@@ -228,19 +239,25 @@ class _Up:
             "ca_file": str(tls.ca),
             "user_token": user_token,
             "worker_token_file": str(self._home.worker_token),
-            "processes": {seen.name: seen.pid for seen in self._supervisor.seen},
         }
+
+    def _write(self, place: Path, found: Document) -> None:
+        pids = {seen.name: seen.pid for seen in self._supervisor.seen}
+        write_private(place, json.dumps({**found, "processes": pids}, indent=2) + "\n")
+
+    def _tell_ready(self, found: Document) -> None:
         for place in self._ready_files():
-            write_private(place, json.dumps(document, indent=2) + "\n")
-        self._watcher.ready(document)
+            self._write(place, found)
+        self._watcher.ready(found)
 
     def _forget_ready(self) -> None:
         for place in self._ready_files():
             place.unlink(missing_ok=True)
 
     def _ready_files(self) -> list[Path]:
-        """In the home always, for the verbs that talk to the system; and where the person asked for it."""
-        return [self._home.ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
+        """In the home always; and where the person asked for it."""
+        home = self._home
+        return [home.ready, home.all_ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
 
 
 def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:

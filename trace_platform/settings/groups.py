@@ -21,7 +21,7 @@ def _dsn(why: str) -> Any:
 
 
 class Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class StateSettings(Group):
