@@ -12,6 +12,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ TOKENS = TokenSettings(overlap_seconds=60, rotation_days=30)
 def killed_at(step: int, work: Callable[[], Awaitable[object]]) -> str | None:
     """The step before which a child that did this work died; None if it had no step so late."""
     reading, writing = os.pipe()
+    _be_alone()
     child = os.fork()
     if child == 0:
         _die_at(step, writing)
@@ -60,6 +62,12 @@ def killed_at(step: int, work: Callable[[], Awaitable[object]]) -> str | None:
         return name
     assert os.waitstatus_to_exitcode(status) == 0
     return None
+
+
+def _be_alone() -> None:
+    """A thread that Python calls ended may still be on its way out, in OpenSSL, whose locks a child would find held."""
+    while len(list(Path("/proc/self/task").iterdir())) > 1:
+        time.sleep(0.001)
 
 
 async def _done(work: Callable[[], Awaitable[object]]) -> None:

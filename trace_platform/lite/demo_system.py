@@ -129,7 +129,7 @@ def _pass_on(process: subprocess.Popen[str], line: Say, *last: str) -> str:
     said = []
     for text in process.stdout:
         said.append(text.rstrip())
-        if " ready  " in text or OPEN in text:
+        if text.split()[1:2] == ["ready"] or text.startswith(OPEN):
             line(text.rstrip())
         for words in last:
             if text.startswith(words):
