@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from tests.runner.conftest import HANDS
@@ -60,6 +61,22 @@ async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, fai
         async with rigged(dsns, tmp_path / "unsafe", walls) as rig:
             udf = rig.python("import os\ndef handler(event, context): return os.getuid()\n")
             assert (await rig.run(udf)).body == os.getuid()
+
+
+async def test_a_sandbox_is_in_the_runners_session_until_it_has_walls_and_in_none_of_ours_then(rig: Rig) -> None:
+    """If the runner is killed while they are built, its keeper finds what is left by the session."""
+    code = "import os, time\ndef handler(event, context):\n    time.sleep(1)\n    return os.getsid(0)\n"
+    running = asyncio.create_task(rig.run(rig.python(code)))
+    async with asyncio.timeout(30):
+        while not (builders := [one for one in psutil.Process().children() if one.name() == "bwrap"]):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    (builder,) = builders
+    assert os.getsid(builder.pid) == os.getsid(0)
+    assert os.getpgid(builder.pid) == builder.pid, "Ctrl-C in a terminal is not for it"
+    async with asyncio.timeout(30):
+        while not (inside := builder.children()) or os.getsid(inside[0].pid) == os.getsid(0):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert (await running).body > 0, "a session of its own: 0 is one that is not to be seen from inside"
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)

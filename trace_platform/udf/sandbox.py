@@ -2,6 +2,9 @@
 
 It hangs on this process by three strings: the kernel ends it when we die, its sockets lead to us, and its output is a
 pipe of ours. To end it is to kill its first process, and the kernel kills the rest.
+
+While its walls are being built the first string is not tied yet: if we are killed then, its first process waits for one
+that is dead, for ever. Until it has walls it therefore stays in our session, where whoever keeps us alive finds it.
 """
 
 from __future__ import annotations
@@ -152,7 +155,9 @@ async def _walled(walls: Walls, furniture: list[str], said: str, out: int) -> tu
         argv = [str(walls.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--info-fd", str(tell), "--"]
         argv += [interpreter(), "-I", "-S", f"{WITHIN.ours}/inside.py", said]
         try:
-            process = await _spawn(argv, out, (options, seccomp, tell, *walls.open_files), "/")
+            files = (options, seccomp, tell, *walls.open_files)
+            # A group of its own, so that Ctrl-C in a terminal is not for it. (uvloop knows no `process_group`.)
+            process = await _spawn(argv, out, "/", pass_fds=files, preexec_fn=os.setpgrp)
         finally:
             os.close(tell)
         answer = await asyncio.to_thread(_read_all, info)
@@ -164,14 +169,15 @@ async def _walled(walls: Walls, furniture: list[str], said: str, out: int) -> tu
 
 async def _unwalled(place: Place, said: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
     argv = [interpreter(), "-I", "-S", f"{place.ours}/inside.py", said]
-    process = await _spawn(argv, out, (), place.task_root)
+    process = await _spawn(argv, out, place.task_root, start_new_session=True)
     return process, process.pid
 
 
-async def _spawn(argv: list[str], out: int, files: tuple[int, ...], folder: str) -> asyncio.subprocess.Process:
+async def _spawn(argv: list[str], out: int, folder: str, **more: Any) -> asyncio.subprocess.Process:
     """With an empty environment: the first process's can be read in the sandbox."""
-    more: dict[str, Any] = {"pass_fds": files, "env": {}, "cwd": folder, "start_new_session": True}
-    return await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, **more)
+    return await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env={}, cwd=folder, **more
+    )
 
 
 def _read_all(file: int) -> bytes:
