@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from trace_platform.errors import SetupError
-from trace_platform.lite.guard import members_of
+from trace_platform.lite.guard import end_sessions, members_of
 from trace_platform.lite.launch import Launch
 from trace_platform.lite.supervisor import Child, Seen, Supervisor, turn_over
 from trace_platform.settings import UpSettings
@@ -228,3 +228,23 @@ def test_a_log_that_grew_too_large_is_turned_over_under_its_writer(folder: Path)
         writer.flush()
     assert log.read_bytes() == b"after\n"
     assert (folder / "one.log.1").stat().st_size == 1_100_000
+
+
+def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
+    """Its parent is seen no more, and it was not there when the look began: a third of these, if one look were all."""
+    dying = (
+        "import os, sys, time\nprint(flush=True)\ntime.sleep(float(sys.argv[1]))\n"
+        "if os.fork() == 0:\n    time.sleep(60)\nos._exit(0)\n"
+    )
+    for turn in range(40):
+        argv = [sys.executable, "-S", "-c", dying, str(turn % 20 / 2000)]
+        with subprocess.Popen(argv, start_new_session=True, stdout=subprocess.PIPE) as parent:
+            assert parent.stdout is not None
+            parent.stdout.readline()
+            end_sessions({parent.pid})
+            parent.stdout.close()
+            parent.wait()
+            left = members_of({parent.pid})
+            for one in left:
+                os.kill(one, signal.SIGKILL)
+        assert left == []

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+LOOKS = 2
 GRACE_SECONDS = 1.0
 """Postgres, told by the kernel, is closing its shared memory in this time."""
 
@@ -33,11 +34,19 @@ def main() -> None:
 
 
 def end_sessions(sessions: set[int]) -> None:
-    """SIGKILL everyone in them, again until nobody is left: a family may still be growing."""
+    """SIGKILL everyone in them, again until nobody is left: a family may still be growing.
+
+    Nobody found once is not enough: one who was born during the look, of one who died during it, is seen by the next.
+    """
+    looks_in_vain = 0
     for _ in range(50):
         members = [pid for pid in members_of(sessions) if pid != os.getpid()]
         if not members:
-            return
+            looks_in_vain += 1
+            if looks_in_vain == LOOKS:
+                return
+            continue
+        looks_in_vain = 0
         for pid in members:
             try:
                 os.kill(pid, signal.SIGKILL)
