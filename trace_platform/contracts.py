@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import msgspec
 
@@ -54,6 +54,14 @@ class ClaimBatchRequest(Message, frozen=True):
     task_ids: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
     worker_id: Text
     claim_id: UUID | None = None
+
+    def one_by_one(self) -> list[ClaimRequest]:
+        """Each place in the list is a question of its own: a task that is named twice is given once, also when the
+        whole list is asked again."""
+        return [
+            ClaimRequest(one, self.worker_id, uuid5(self.claim_id, str(place)) if self.claim_id else None)
+            for place, one in enumerate(self.task_ids)
+        ]
 
 
 class JobRef(Message, frozen=True):

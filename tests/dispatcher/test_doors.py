@@ -288,6 +288,18 @@ async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_wo
     assert [each.status_code for each in done] == [200, 200]
 
 
+async def test_a_task_named_twice_in_one_call_is_given_once_also_when_the_call_is_repeated(doors: Doors) -> None:
+    """Two wake-ups of one task may be received together; run twice, one attempt would spoil its own output."""
+    task = str(await a_task(doors.control, doors.chain))
+    body = {"task_ids": [task, task], "worker_id": "w", "claim_id": str(uuid4())}
+    for _ in range(2):
+        answer = await doors.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
+        assert answer.status_code == 200, answer.text
+        first, second = answer.json()["answers"]
+        assert first["task"]["task_id"] == task
+        assert second == {"status": "NotClaimed", "reason": "AlreadyRunning"}
+
+
 @pytest.mark.parametrize(
     ("body", "where"),
     [

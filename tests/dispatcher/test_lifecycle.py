@@ -108,6 +108,32 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
     assert await claim_again(control, [asked]) == [], "what has ended meanwhile is nobody's"
 
 
+async def test_a_worker_that_never_hears_holds_a_task_for_two_leases_at_most(control: Control) -> None:
+    chain = await deploy_chain(control)
+    asked = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
+    await claim_tasks(control, [asked])
+    long_ago = "UPDATE tasks SET started_at = now() - $2 * interval '1 second', lease_expires_at = now() WHERE id = $1"
+    seconds = await control.pool.fetchval("SELECT max(heartbeat_timeout_seconds) FROM jobs")
+    left = "SELECT extract(epoch FROM lease_expires_at - now()) FROM tasks WHERE id = $1"
+    for asked_after, lease in ((seconds / 2, seconds), (seconds * 1.5, seconds / 2), (seconds * 3, 0)):
+        await control.pool.execute(long_ago, asked.task_id, asked_after)
+        await claim_tasks(control, [asked])
+        assert float(await control.pool.fetchval(left, asked.task_id)) == pytest.approx(lease, abs=5), asked_after
+
+
+async def test_what_goes_wrong_with_one_claim_is_said_to_who_asked_for_it_and_to_nobody_else(control: Control) -> None:
+    chain = await deploy_chain(control)
+    good, bad = [ClaimRequest(await a_task(control, chain, name), "w", uuid4()) for name in ("first", "second")]
+    unreadable = "UPDATE tasks SET input_versions = '{\"dataset_uuid\": \"nobody\"}' WHERE id = $1"
+    await control.pool.execute(unreadable, bad.task_id)
+    told, wrong = await claim_tasks(control, [good, bad])
+    assert isinstance(told, Claimed)
+    assert isinstance(wrong, ValueError)
+    claim = claimer(control)
+    answers = await claim.settled([good, bad])
+    assert isinstance(answers[0], Claimed), "it was answered; who asks again is answered again"
+
+
 async def test_a_retry_of_a_task_is_another_lease_also_for_the_same_question(control: Control) -> None:
     """A question that was long under way finds the next attempt: what the first one holds no longer counts."""
     chain = await deploy_chain(control)

@@ -56,9 +56,10 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
     if others := [one for one in asked if one.task_id not in given]:
         statuses = await _statuses(control, others)
         rows += await claim_again(control, [one for one in others if statuses.get(one.task_id) == TaskState.RUNNING])
-    claimed = {row["task_id"]: await _claimed(control, row) for row in rows}
-    claimed = await with_alerts(control, claimed, {row["task_id"]: row["org_id"] for row in rows})
-    return [claimed.get(one.task_id) or NotClaimed(reason=_why_not(statuses.get(one.task_id))) for one in asked]
+    answers = {row["task_id"]: await _answer(control, row) for row in rows}
+    claimed = {task: one for task, one in answers.items() if isinstance(one, Claimed)}
+    answers |= await with_alerts(control, claimed, {row["task_id"]: row["org_id"] for row in rows})
+    return [answers.get(one.task_id) or NotClaimed(reason=_why_not(statuses.get(one.task_id))) for one in asked]
 
 
 def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list[UUID]]:
@@ -106,6 +107,14 @@ def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayloa
 async def _statuses(control: Control, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
     rows = await control.hot.fetch(queries("claim")["statuses"], [one.task_id for one in asked])
     return {row["id"]: row["status"] for row in rows}
+
+
+async def _answer(control: Control, row: asyncpg.Record) -> Claimed | Exception:
+    """What goes wrong with one (its code's folder is away, say) is said to who asked for it, and to nobody else."""
+    try:
+        return await _claimed(control, row)
+    except Exception as wrong:  # noqa: BLE001 - it is the answer
+        return wrong
 
 
 async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:

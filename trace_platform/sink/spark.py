@@ -1,6 +1,6 @@
 """The sink's Spark: started by the first message, and again if it was lost. Without buffered datasets there is none.
 
-The message about a new table comes when its DAG is activated: by the time of the first batch the session is warm.
+The message about a new table comes when its DAG is activated: by the time of the first batch the session is there.
 """
 
 from __future__ import annotations

@@ -224,12 +224,18 @@ def _java_options(options: SparkOptions, folder: Path) -> str:
         "-Xlog:all=error:stderr",
     ]
     given += QUICK_COMPILER if options.quick_compiler else PATIENT_COMPILER
-    if options.quick_compiler and not CHOSEN_COLLECTOR.search(options.conf.get("spark.driver.extraJavaOptions", "")):
+    if options.quick_compiler and _chooses_collector(options):
         given.append("-XX:+UseSerialGC")  # so little is thrown away that several threads for it are only in the way
     if options.class_archive is not None and options.class_archive.exists():
         # Verified, so that a damaged one is left alone and not run: a tenth of a second for every class in it.
         given += ["-Xshare:auto", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={options.class_archive}"]
     return " ".join(quoted(option) for option in given)
+
+
+def _chooses_collector(options: SparkOptions) -> bool:
+    """Ours to choose only where nobody else can have: a cluster's keeper has a say in its own defaults."""
+    asked = options.conf.get("spark.driver.extraJavaOptions", "")
+    return options.is_local and not CHOSEN_COLLECTOR.search(asked)
 
 
 def quoted(option: str) -> str:

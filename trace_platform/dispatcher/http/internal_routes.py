@@ -119,10 +119,7 @@ def _claims(control: Control, gate: WorkerGate) -> list[Route]:
     async def task_claim_batch(request: Request) -> Response:
         await gate.require(request)
         asked = await read(request, ClaimBatchRequest)
-        one_by_one = (
-            ClaimRequest(task_id=one, worker_id=asked.worker_id, claim_id=asked.claim_id) for one in asked.task_ids
-        )
-        answers = await claim.together(one_by_one)
+        answers = await claim.together(asked.one_by_one())
         if is_debugging():
             _say_claimed(control, answers, asked.worker_id)
         return json_response(ClaimBatchAnswer(answers=answers))

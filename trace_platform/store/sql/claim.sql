@@ -47,16 +47,18 @@ WITH asked AS (
 -- part: answers_of_claimed
 
 -- name: claim_again
--- Claims whose answer was not heard, asked for in the same words: what was recorded then, and the lease from now on.
+-- Claims whose answer was not heard, asked for in the same words: what was recorded then, and the lease from now on. It
+-- is made longer only for the time of one lease after the claim: who is never heard does not hold a task for ever.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
 ), claimed AS (
     UPDATE tasks t
        SET last_heartbeat = now(),
-           lease_expires_at = least(
+           lease_expires_at = greatest(t.lease_expires_at, least(
                now() + make_interval(secs => j.heartbeat_timeout_seconds),
+               t.started_at + make_interval(secs => 2 * j.heartbeat_timeout_seconds),
                t.started_at + make_interval(secs => t.timeout_seconds)
-           )
+           ))
       FROM asked a, jobs j
      WHERE t.id = a.task_id
        AND j.id = t.job_id
