@@ -57,7 +57,8 @@ class ClaimBatchRequest(Message, frozen=True):
 
     def one_by_one(self) -> list[ClaimRequest]:
         """Each place in the list is a question of its own: a task that is named twice is given once, also when the
-        whole list is asked again."""
+        whole list is asked again.
+        """
         return [
             ClaimRequest(one, self.worker_id, uuid5(self.claim_id, str(place)) if self.claim_id else None)
             for place, one in enumerate(self.task_ids)

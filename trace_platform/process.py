@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -20,6 +20,7 @@ import uvloop
 
 from trace_platform.crash_points import arm
 from trace_platform.errors import TraceError, Unavailable
+from trace_platform.observe.hidden import hider
 from trace_platform.observe.listener import serve_metrics
 from trace_platform.observe.logs import configure_logging
 from trace_platform.observe.metrics import Metrics
@@ -75,7 +76,7 @@ class Process:
 
 def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitable[None]]) -> int:
     """Run `main` until it returns or a signal asks it to stop; the result is the exit code."""
-    configure_logging(name, settings.log)
+    configure_logging(name, settings.log, hider(settings))
     arm(settings.faults.point, settings.faults.nth, settings.faults.how)
     microseconds = os.environ.pop("WATCHDOG_USEC", None)
     process_socket = os.environ.pop("NOTIFY_SOCKET", None)  # taken, so that our own children do not speak for us
@@ -94,12 +95,32 @@ def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitab
         start_tracing(name, settings.tracing)
         uvloop.run(framed())
     except TraceError as refusal:
-        log.error("ended", **refusal.as_dict())  # noqa: TRY400 - a refusal is said, not traced
+        _say_refused(refusal)
+        return 1
+    except ExceptionGroup as several:
+        refused, others = several.split(TraceError)
+        for one in _leaves(refused):
+            _say_refused(one)
+        if others is not None:
+            raise others from None
         return 1
     finally:
         stop_tracing()
     log.info("stopped")
     return 0
+
+
+def _say_refused(refusal: Exception) -> None:
+    if isinstance(refusal, TraceError):
+        log.error("ended", **refusal.as_dict())
+
+
+def _leaves(group: ExceptionGroup[Exception] | None) -> Iterator[Exception]:
+    for one in group.exceptions if group else ():
+        if isinstance(one, ExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
 
 
 async def until_answers(process: Process, what: str, ask: Callable[[], Awaitable[None]]) -> None:

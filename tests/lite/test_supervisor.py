@@ -248,3 +248,21 @@ def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
             for one in left:
                 os.kill(one, signal.SIGKILL)
         assert left == []
+
+
+def test_a_child_is_asked_to_stop_once_and_finishes_what_it_has_in_hand(folder: Path) -> None:
+    """Asked twice, a process takes it that there is no time, and drops its work."""
+    counts = (
+        "\nasked = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
+        "ready()\n"
+        "while not asked: tell('WATCHDOG=1'); time.sleep(0.02)\n"
+        "time.sleep(0.5)\n"
+        f"open({str(folder / 'asked')!r}, 'w').write(str(len(asked)))\n"
+    )
+
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("one", counts)])
+
+    supervised(folder, work)
+    assert (folder / "asked").read_text() == "1"

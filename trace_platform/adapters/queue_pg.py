@@ -59,12 +59,11 @@ OUTAGE: Final = (
     asyncpg.InterfaceError,  # the connection closed between two uses
     asyncpg.InternalClientError,  # it was cut in the middle of a question
     asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,  # connections, memory, disk
+    asyncpg.OperatorInterventionError,  # a shutdown, a start, a statement that was ended from outside
+    asyncpg.ReadOnlySQLTransactionError,  # a server that has been put behind another
 )
-"""What asyncpg raises when the server is away: trying again may help."""
+"""What asyncpg raises when the server is away, or cannot just now: trying again may help."""
 
 NOT_READY: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,

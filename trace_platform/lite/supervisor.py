@@ -187,9 +187,6 @@ class _Kept:
 
     async def end(self) -> None:
         self._stopping.set()
-        if self._process is not None and self._process.poll() is None:
-            self._see("stopping", status="")
-            self._process.send_signal(self.child.stop_signal)
         if self._lives is not None:
             await asyncio.gather(self._lives, return_exceptions=True)
         self._see("stopped", pid=None, status="")
@@ -290,7 +287,9 @@ class _Kept:
         return ""
 
     async def _wait_for_stop(self, process: subprocess.Popen[bytes], ended: asyncio.Task[None]) -> None:
+        """The signal once: who hears it twice takes it that we are in a hurry, and drops what it has in hand."""
         if process.poll() is None:
+            self._see("stopping", status="")
             process.send_signal(self.child.stop_signal)
         done, _ = await asyncio.wait({ended}, timeout=self._supervisor.settings.stop_seconds)
         if not done:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import structlog
 
+from trace_platform.observe.hidden import Hide
 from trace_platform.settings import LogSettings
 
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about")
@@ -49,8 +50,8 @@ def is_debugging() -> bool:
     return _debugging
 
 
-def configure_logging(process: str, settings: LogSettings) -> None:
-    """Our lines and those of the libraries below us come out alike, on standard output."""
+def configure_logging(process: str, settings: LogSettings, hide: Hide = str) -> None:
+    """Our lines and those of the libraries below us come out alike, on standard output, without what `hide` knows."""
 
     def add_process(_logger: object, _method: str, line: dict[str, Any]) -> dict[str, Any]:
         line.setdefault("process", process)
@@ -59,7 +60,11 @@ def configure_logging(process: str, settings: LogSettings) -> None:
     global _debugging  # noqa: PLW0603 - as all of logging, one a process, set when it starts
     _debugging = settings.level == "debug"
     for_eyes = settings.format == "console"
-    renderer: Any = structlog.dev.ConsoleRenderer() if for_eyes else structlog.processors.JSONRenderer()
+    render: Any = structlog.dev.ConsoleRenderer() if for_eyes else structlog.processors.JSONRenderer()
+
+    def renderer(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
+        return hide(render(logger, method, line))
+
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         _add_subject,

@@ -366,7 +366,10 @@ class SparkSettings(Group):
     """Where rows move."""
 
     master: str = setting("local[*]", "The Spark master; `local[*]` is this machine, all cores.")
-    remote: str | None = setting(None, "A Spark Connect server in place of a master.", unit="sc:// URL")
+    remote: str | None = setting(
+        None, "A Spark Connect server in place of a master.", unit="sc:// URL", pattern=r"^sc://"
+    )
+    remote_token: SecretStr | None = setting(None, "What the Spark Connect server asks its callers for.")
     python: Path | None = setting(
         None,
         "The Python of a cluster's executors, by its path there, with the packages Trace needs; ours is sent to them.",
@@ -378,6 +381,21 @@ class SparkSettings(Group):
         default=False,
         why="Java compiles quickly and no better, for short runs: what moves many rows takes twice as long or more.",
     )
+
+    @field_validator("remote")
+    @classmethod
+    def _keeps_no_token(cls, remote: str | None) -> str | None:
+        if remote and ("token=" in remote.lower() or "@" in remote):
+            raise ValueError("an address is shown to people: a token goes into spark.remote_token")
+        return remote
+
+    @property
+    def remote_url(self) -> str | None:
+        """With the token, as Spark wants it."""
+        if self.remote is None or self.remote_token is None:
+            return self.remote
+        slash = "" if "/" in self.remote.removeprefix("sc://") else "/"
+        return f"{self.remote}{slash};token={self.remote_token.get_secret_value()}"
 
 
 class UpSettings(Group):

@@ -66,7 +66,7 @@ def starter(settings: Settings) -> Callable[[], SparkSession]:
             local_dir=settings.home / "work" / "sink",
             app_name="trace sink",
             master=settings.spark.master,
-            remote=settings.spark.remote,
+            remote=settings.spark.remote_url,
             driver_memory=settings.sink.driver_memory,
             shuffle_partitions=settings.spark.shuffle_partitions,
             class_archive=archive_for(java, cache) if java else None,

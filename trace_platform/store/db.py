@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -25,6 +26,9 @@ OUTAGES = (
 )
 """What asyncpg raises when the server is away rather than the statement wrong."""
 
+ADDRESS: Final = re.compile(r"postgres(ql)?://([^\s%]|%[0-9A-Fa-f]{2})+")
+"""What every driver here reads alike. What one of them cannot read, it repeats in its error, password and all."""
+
 STEADY: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -43,7 +47,13 @@ def required(dsn: SecretStr | None, setting: str) -> str:
         raise SettingsError(
             f"{setting} is not set", where=setting, hint=f"set {variable}, or let `trace up` fill it in"
         )
-    return dsn.get_secret_value()
+    if not ADDRESS.fullmatch(told := dsn.get_secret_value()):
+        raise SettingsError(
+            f"{setting} is not an address of a database",
+            where=setting,
+            hint="postgresql://user:password@host:5432/name, with %20 for a blank, %25 for a %, and so on",
+        )
+    return told
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """Keeps a claim alive while its operator runs: lease and queue visibility, and what the Dispatcher has to say.
 
 A lease that is lost, or a task that is canceled, ends the work at once; nothing is reported for it. An outage is waited
-out: the Dispatcher may be back before the lease runs out. News of progress is passed on soon, not at the next beat.
+out: the Dispatcher may be back before the lease runs out, and is asked again soon. News of progress is passed on soon,
+not at the next beat.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 from trace_platform.client import TaskClient
 from trace_platform.contracts import Claimed, HeartbeatRequest
 from trace_platform.crash_points import crash_point
-from trace_platform.errors import LeaseLost, Unavailable
+from trace_platform.errors import TraceError, Unavailable
 from trace_platform.ports import Delivery, Queue
 from trace_platform.worker.door import Door
 
@@ -24,7 +25,10 @@ log = structlog.get_logger()
 VISIBILITY = timedelta(minutes=2)
 """How long a wake-up stays ours without a word; it is extended with every heartbeat."""
 NEWS_SECONDS = 1.0
-"""How often progress is told at most."""
+"""How often progress is told at most, and how long the queue may take to hear of a beat."""
+AFTER_OUTAGE_SECONDS = 1.0
+MOST_SECONDS = 30.0
+"""Between two beats, however long the lease: a cancel is heard with the next one, and the wake-up kept by it."""
 
 
 @dataclass(frozen=True)
@@ -50,28 +54,47 @@ class LeaseKeeper:
 
     async def run(self) -> str:
         """Why it is over."""
+        pause = self._interval
         while True:
-            await self._until_due()
+            await self._until_due(pause)
             try:
                 ended = await self._beat()
-            except LeaseLost as lost:
-                ended = lost.message
             except Unavailable as away:
                 log.warning("heartbeat not heard", because=away.message)
+                pause = AFTER_OUTAGE_SECONDS
                 continue
+            except TraceError as refusal:  # what is refused now is refused again: the lease cannot be kept
+                ended = refusal.message
+            except Exception as wrong:
+                log.exception("the lease cannot be kept")
+                ended = repr(wrong)
             if ended:
                 self._door.lost.set()
                 return ended
+            pause = self._interval
+            await self._hold()
 
-    async def _until_due(self) -> None:
+    @property
+    def _interval(self) -> float:
+        return min(self._claimed.task.heartbeat_seconds, MOST_SECONDS)
+
+    async def _until_due(self, seconds: float) -> None:
         """The interval of the job; sooner if there is progress to tell."""
         await asyncio.sleep(NEWS_SECONDS)
         try:
-            async with asyncio.timeout(max(self._claimed.task.heartbeat_seconds - NEWS_SECONDS, 0.0)):
+            async with asyncio.timeout(max(seconds - NEWS_SECONDS, 0.0)):
                 await self._door.progressed.wait()
         except TimeoutError:
             pass
         self._door.progressed.clear()
+
+    async def _hold(self) -> None:
+        """The wake-up stays ours. If that fails it may come to another worker, which finds the task taken."""
+        try:
+            async with asyncio.timeout(NEWS_SECONDS):
+                await self._wake_up.extend()
+        except Exception as wrong:  # noqa: BLE001 - whatever the queue has, the lease is what counts
+            log.warning("the wake-up was not held", because=str(wrong) or type(wrong).__name__)
 
     async def _beat(self) -> str:
         request = HeartbeatRequest(
@@ -86,5 +109,4 @@ class LeaseKeeper:
         self._door.token = answer.capability_token or self._door.token
         if answer.paused:
             self._door.asked_to_stop.set()
-        await self._wake_up.extend()
         return "the task was canceled" if answer.canceled else ""

@@ -16,6 +16,7 @@ import structlog
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.errors import SettingsError, SetupError
+from trace_platform.observe.hidden import hider
 from trace_platform.operators.context import Resources
 from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
@@ -50,7 +51,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         task_client(settings) as tasks,
         _spark(process, settings) as (spark, says),
     ):
-        runner = Runner(objects, resources(settings), spark)
+        runner = Runner(objects, resources(settings), spark, hide=hider(settings))
         wrapper = Wrapper(
             queue=queue,
             queue_name=queue_of(settings),
@@ -128,7 +129,7 @@ async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[Sp
         local_dir=settings.home / "work" / "spark",
         app_name="trace worker",
         master=settings.spark.master,
-        remote=settings.spark.remote,
+        remote=settings.spark.remote_url,
         driver_memory=settings.spark.driver_memory,
         shuffle_partitions=settings.spark.shuffle_partitions,
         python=str(settings.spark.python or sys.executable),

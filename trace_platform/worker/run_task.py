@@ -19,6 +19,7 @@ from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, CompleteRequest, Progress, TaskPayload
 from trace_platform.errors import InvalidRequest, SnapshotTooOld, TraceError, Unavailable
+from trace_platform.observe.hidden import Hide
 from trace_platform.operators.context import Resources, TaskContext, TaskDoor
 from trace_platform.operators.outcome import AfterCommit, Outcome
 from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
@@ -68,6 +69,8 @@ class Runner:
     pure: Callable[[TaskPayload], Outcome] = run_pure
     spark_lost: threading.Event = field(default_factory=threading.Event)
     """Set when Spark was found to be gone: no task can be run here any more."""
+    hide: Hide = str
+    """Takes out what must not be told of a failure."""
 
     def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
         """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker.
@@ -85,14 +88,14 @@ class Runner:
         except TraceError as wrong:
             self._refuse_if_spark_is_lost(wrong)
             log.warning("task failed", **wrong.as_dict())
-            said = (f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
+            said = self.hide(f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
             # The next attempt reads as of a later commit.
             again = wrong.retryable or isinstance(wrong, SnapshotTooOld)
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=again))
         except Exception as wrong:
             self._refuse_if_spark_is_lost(wrong)
             log.exception("task failed")
-            said = traceback.format_exc()[-MAX_ERROR_CHARS:]
+            said = self.hide(traceback.format_exc())[-MAX_ERROR_CHARS:]
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said))
 
     def cancel(self, claimed: Claimed) -> None:

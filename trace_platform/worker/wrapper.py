@@ -86,8 +86,8 @@ class Wrapper:
             return await asked
         except asyncio.CancelledError:
             return ()
-        except Unavailable as away:
-            log.warning("the queue is away", because=away.message)
+        except TraceError as wrong:  # also what does not pass by itself: tasks in hand are not dropped for it
+            log.warning("nothing received", **wrong.as_dict())
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
             return ()
 

@@ -1,0 +1,198 @@
+"""What a worker has in hand is kept, or ended at once; whatever the queue and the lines between are doing."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import httpx
+import pytest
+
+from tests.walk.walking import Walk, walking, working
+from trace_platform.client import CAPABILITY_HEADER, TaskClient
+from trace_platform.contracts import Claimed, CompleteRequest
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.operators.context import TaskDoor
+from trace_platform.worker.run_task import Finished
+from trace_platform.worker.wrapper import Wrapper
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Holds:
+    """Runs each task until it is let go or canceled."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
+    canceled: threading.Event = field(default_factory=threading.Event)
+    runs: int = 0
+
+    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+        del door
+        self.runs += 1
+        self.begun.set()
+        while not (self.let_go.wait(0.02) or self.canceled.is_set()):
+            pass
+        return Finished(
+            CompleteRequest(
+                task_id=claimed.task.task_id,
+                attempt=claimed.attempt,
+                lease_token=claimed.lease_token,
+                status="Completed",
+            )
+        )
+
+    def cancel(self, claimed: Claimed) -> None:
+        del claimed
+        self.canceled.set()
+
+
+async def until(happened: threading.Event, holds: Holds) -> None:
+    """What does not happen ends the test, not the patience of whoever runs it."""
+    if not await asyncio.to_thread(happened.wait, 30):
+        holds.let_go.set()
+        pytest.fail("it did not happen")
+
+
+async def a_task_in_hand(walk: Walk, holds: Holds, *, interval: int = 1, lease: int = 60) -> None:
+    timed = "UPDATE jobs SET heartbeat_interval_seconds = $1, heartbeat_timeout_seconds = $2"
+    await walk.control.pool.execute(timed, interval, lease)
+    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+    await until(holds.begun, holds)
+
+
+def holding(walk: Walk, holds: Holds, http: httpx.AsyncClient | None = None) -> Wrapper:
+    return replace(walk.worker("w"), runner=holds, tasks=TaskClient(http) if http else walk.tasks)
+
+
+class Line(httpx.AsyncBaseTransport):
+    """Between a worker and the task door; what is asked of `path` goes through `through` first."""
+
+    def __init__(self, walk: Walk, path: str, through: Callable[[httpx.Request], Awaitable[None]]) -> None:
+        self.line = httpx.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=walk.ca))
+        self.path, self.through = path, through
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith(self.path):
+            await self.through(request)
+        return await self.line.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.line.aclose()
+
+
+def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=walk.doors["dispatcher_task"], transport=line)
+
+
+async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    """The lease cannot be kept, so nothing of it will count; and its slot is free only when it has ended."""
+
+    async def loses_its_token(request: httpx.Request) -> None:
+        request.headers[CAPABILITY_HEADER] = "nobody"
+
+    holds = Holds()
+    async with (
+        walking(state_db, queue_db, tmp_path) as walk,
+        tasks_over(walk, Line(walk, "/heartbeat", loses_its_token)) as http,
+    ):
+        async with working(holding(walk, holds, http)):
+            await a_task_in_hand(walk, holds)
+            await until(holds.canceled, holds)
+        assert await walk.statuses("work") == ["Running"], "nothing was reported"
+
+
+async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    holds = Holds()
+    async with walking(state_db, queue_db, tmp_path) as walk, working(holding(walk, holds)):
+        await a_task_in_hand(walk, holds)
+        await out_of_order(queue_db, "extend(text, uuid[], interval)")
+        task = await walk.control.pool.fetchval(
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
+        )
+        await cancel_task(walk.control, walk.org.id, task, "not wanted any more")
+        await until(holds.canceled, holds)
+
+
+async def test_a_queue_that_refuses_its_worker_takes_nothing_out_of_its_hands(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    holds = Holds()
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        worker = asyncio.create_task(holding(walk, holds).work(stop := asyncio.Event()))
+        await a_task_in_hand(walk, holds)
+        await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)")
+        await asyncio.sleep(2)  # the worker asks, is refused, and asks again
+        assert not worker.done()
+        await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)", again=True)
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
+        holds.let_go.set()
+        await walk.until("work", ["Completed", "Completed"])
+        stop.set()
+        await worker
+        assert holds.runs == 2
+
+
+async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_over(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    """One beat fails, and the next one by the clock would come too late."""
+    failed: list[float] = []
+
+    async def drops_the_first(request: httpx.Request) -> None:
+        del request
+        if not failed:
+            failed.append(time.monotonic())
+            raise httpx.ReadError("the line is cut")
+
+    holds = Holds()
+    async with (
+        walking(state_db, queue_db, tmp_path, beat_seconds=0.2) as walk,
+        tasks_over(walk, Line(walk, "/heartbeat", drops_the_first)) as http,
+        working(holding(walk, holds, http)),
+    ):
+        await a_task_in_hand(walk, holds, interval=4, lease=7)
+        await asyncio.sleep(9)
+        holds.let_go.set()
+        await walk.until("work", ["Completed"])
+        assert failed
+        assert holds.runs == 1
+        assert not holds.canceled.is_set()
+
+
+async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    holds = Holds()
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        worker = asyncio.create_task(holding(walk, holds).work(stop := asyncio.Event()))
+        await a_task_in_hand(walk, holds)
+        stop.set()
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
+        await asyncio.sleep(0.5)
+        assert not worker.done()
+        holds.let_go.set()
+        await worker
+        assert await walk.statuses("work") == ["Completed", "Queued"], "and takes no more"
+
+
+async def out_of_order(queue_db: str, function: str, *, again: bool = False) -> None:
+    """Nobody may call one of the queue's functions by its name; or they may `again`."""
+    name, _, arguments = function.partition("(")
+    now, then = (f"{name}_away", name) if again else (name, f"{name}_away")
+    connection = await asyncpg.connect(queue_db)
+    try:
+        await connection.execute(f"ALTER FUNCTION pgqueue.{now}({arguments} RENAME TO {then}")
+    finally:
+        await connection.close()

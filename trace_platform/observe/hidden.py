@@ -1,0 +1,73 @@
+"""Secrets of the settings, taken out of what is said: a library that fails may repeat the address it was given.
+
+The second line only. Whatever knows that it holds a secret does not say it; this is for what does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+SHORTEST: Final = 6
+"""What is shorter is nobody's secret, and would be found in every other word."""
+INSTEAD: Final = "***"
+PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
+
+Hide = Callable[[str], str]
+
+
+def hider(settings: BaseModel) -> Hide:
+    """Takes every secret of these settings, and every part of one that is secret by itself, out of a text."""
+    found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
+    spelt = found | {json.dumps(piece)[1:-1] for piece in found}
+    wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
+    if not wanted:
+        return lambda text: text
+    pattern = re.compile("|".join(map(re.escape, wanted)))
+    return lambda text: pattern.sub(INSTEAD, text)
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _secrets(getattr(value, name))
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _secrets(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _secrets(one)
+
+
+def _pieces(secret: str) -> Iterator[str]:
+    """The whole; of addresses, also what stands in them: a password, and a key in the path or the query."""
+    yield secret
+    for found in PASSWORD.findall(secret):
+        yield found.strip("'")
+    for word in secret.split():
+        if "://" in word:
+            yield word
+            yield from _parts_of_address(word[word.rindex("=", 0, word.index("://")) + 1 :] if _named(word) else word)
+
+
+def _named(word: str) -> bool:
+    """`name=https://...`, as endpoints are given."""
+    return "=" in word[: word.index("://")]
+
+
+def _parts_of_address(address: str) -> Iterator[str]:
+    before, _, rest = address.partition("://")
+    account, at, _ = rest.rpartition("@")
+    if at:
+        password = account.partition(":")[2]
+        yield from (password, unquote(password))
+    if before.startswith(("http", "ws")):  # the last part of a database's address is only its name
+        parts = urlsplit(address)
+        yield from re.split(r"[/&=?]", f"{parts.path}?{parts.query}")
