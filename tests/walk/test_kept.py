@@ -162,8 +162,8 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
         tasks_over(walk, Line(walk, "/heartbeat", drops_the_first)) as http,
         working(holding(walk, holds, http)),
     ):
-        await a_task_in_hand(walk, holds, interval=4, lease=7)
-        await asyncio.sleep(9)
+        await a_task_in_hand(walk, holds, interval=6, lease=11)
+        await asyncio.sleep(12.5)
         holds.let_go.set()
         await walk.until("work", ["Completed"])
         assert failed

@@ -141,8 +141,9 @@ class Wrapper:
             outcome = await self._report(door, claimed.task, work.result(), lease)
         finally:
             self.sources.discard(door)
-            lease.cancel()
             door.lost.set()
+            lease.cancel()
+            await asyncio.wait({lease})  # what it was saying is taken back in good order
             self._count(claimed.task, outcome, time.perf_counter() - began)
 
     async def _end(self, work: asyncio.Task[Finished], claimed: Claimed) -> None:
