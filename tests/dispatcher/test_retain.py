@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
+from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
-from tests.dispatcher.test_outputs import begun, finish, folder_of, staged
+from tests.dispatcher.test_outputs import begun, finish
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, FilesAnswer, FilesRequest
 from trace_platform.dispatcher.control import Control
@@ -82,7 +83,7 @@ async def test_a_reader_whose_files_are_gone_is_refused_and_never_shown_a_hole(c
 
 async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Claimed:
     task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control, chain, task, *spans))
+    await finish(control, task, claims, staged(control.objects, task, *spans))
     return task
 
 

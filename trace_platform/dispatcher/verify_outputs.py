@@ -32,10 +32,10 @@ async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], cl
     schemas: dict[UUID, Schema] = {}
     markers: dict[Folder, Marker] = {}
     for index, output in enumerate(outputs):
-        if not (output.location or "").startswith(SCHEME):
-            continue
         where = f"/outputs/{index}"
         folder = _own_folder(output, where, claims)
+        if folder is None:
+            continue
         if folder not in markers:
             markers[folder] = await asyncio.to_thread(_read, objects, folder, where)
         _compare(output, markers[folder], where, claims)
@@ -43,13 +43,23 @@ async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], cl
     return schemas
 
 
-def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder:
-    """Of all that it may write, only the attempt's folder below the output holds files that can count."""
+def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder | None:
+    """Of all that it may write, only the attempt's folder below the output holds files that can count.
+
+    None: the dataset has no files, and the output names none. Where it has files they are always looked at: a partition
+    without them could not be read by anybody.
+    """
     granted = claims.grants.written.get(output.dataset_uuid)
     own = None
     if granted is not None and granted.storage_ref.startswith(SCHEME):
         own = attempt_folder(granted.storage_ref, claims.task_id, claims.attempt)
-    if own is None or output.location != str(own):
+    if output.location is None and own is not None:
+        raise InvalidRequest(
+            "the dataset is made of files, and this output does not say where they lie",
+            where=f"{where}/location",
+            hint=f"write files and their marker into {own}, and name it; or tell of it by an event alone",
+        )
+    if output.location is not None and (own is None or output.location != str(own)):
         raise Forbidden(
             "the token does not let this attempt write there",
             where=f"{where}/location",
