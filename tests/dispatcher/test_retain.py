@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
 from tests.dispatcher.staging import folder_of, staged
@@ -79,6 +80,29 @@ async def test_a_reader_whose_files_are_gone_is_refused_and_never_shown_a_hole(c
     await control.pool.execute("UPDATE partition_versions SET files_removed_at = now() WHERE valid_to IS NOT NULL")
     with pytest.raises(SnapshotTooOld, match="commit 1 needs partition 0-99"):
         await listed(control, chain, reader, reads)
+
+
+@pytest.mark.parametrize(
+    ("location", "files"),
+    [("", []), ("anything", [{"name": "x"}]), ("s3://trace/datasets/x/", [{"name": "../first_0_99.parquet"}])],
+)
+async def test_a_partition_whose_place_cannot_be_read_is_left_out_and_the_others_go(
+    control: Control, location: str, files: list[dict[str, str]]
+) -> None:
+    chain = await deploy_chain(control)
+    await written(control, chain, (100, 199))
+    former = await written(control, chain, (0, 99))
+    spoil = "UPDATE partition_versions SET location = $1, files = $2 WHERE partition_key = '100-199'"
+    await control.pool.execute("ALTER TABLE partition_versions DISABLE TRIGGER USER")
+    await control.pool.execute(spoil, location, files)
+    await control.pool.execute("ALTER TABLE partition_versions ENABLE TRIGGER USER")
+    await written(control, chain, (0, 99), (100, 199))
+    await control.pool.execute(A_MONTH_PASSES)
+    with structlog.testing.capture_logs() as said:
+        assert await Retain(control, MONTH).once() == 2
+        assert await Retain(control, MONTH).once() == 0, "nor does it come again"
+    assert names(control, folder_of(former)) == set()
+    assert [one["partition"] for one in said] == (["100-199"] if location else []), "where there is none, nothing lies"
 
 
 async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Claimed:
