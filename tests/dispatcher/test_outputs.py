@@ -185,6 +185,20 @@ async def test_files_that_are_not_as_the_marker_says_are_never_committed(
     assert await control.pool.fetchval("SELECT count(*) FROM commits") == 0
 
 
+async def test_a_file_counts_once_and_in_one_partition(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    one, other = staged(control.objects, task, (0, 99), (100, 199))
+    twice = msgspec.structs.replace(one, files=[*one.files, *one.files], row_count=200, bytes=2 * (one.bytes or 0))
+    shared = msgspec.structs.replace(other, files=one.files, row_count=100, bytes=one.bytes)
+    for outputs, where in (([twice, other], "/outputs/0/files/1"), ([one, shared], "/outputs/1/files/0")):
+        with pytest.raises(Conflict, match="more than once") as refused:
+            await finish(control, task, claims, outputs)
+        assert refused.value.where == where
+    assert await in_force(control) == []
+    await finish(control, task, claims, [one, other])
+
+
 SCOPES: list[dict[str, Any]] = [{"start": 100, "end": 199}, {"partition_key": "all"}, {"cursor": 7}, {}]
 
 
@@ -192,7 +206,7 @@ async def test_an_output_of_a_dataset_of_files_that_names_no_place_for_them_is_r
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
     good = staged(control.objects, task, (0, 99))
-    named = {"dataset_uuid": chain.datasets["first"], "dataset_version": chain.versions["first"]}
+    named: dict[str, Any] = {"dataset_uuid": chain.datasets["first"], "dataset_version": chain.versions["first"]}
     for scope, location in product(SCOPES, [None, "", "anything", "postgres_table:buffered.x"]):
         bare = OutputBody(**named, **scope, location=location, row_count=100)
         with pytest.raises((InvalidRequest, Forbidden)) as refused:

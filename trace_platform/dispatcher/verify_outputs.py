@@ -15,7 +15,7 @@ import msgspec
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import OutputBody
-from trace_platform.domain.objects import SCHEME, Folder
+from trace_platform.domain.objects import SCHEME, Folder, ObjectName
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, decode_marker, marker_in
 from trace_platform.ports import ObjectStore
@@ -31,6 +31,7 @@ async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], cl
     """The schema of each dataset that was written as files; raises if one of them must not count."""
     schemas: dict[UUID, Schema] = {}
     markers: dict[Folder, Marker] = {}
+    counted: set[ObjectName] = set()
     for index, output in enumerate(outputs):
         where = f"/outputs/{index}"
         folder = _own_folder(output, where, claims)
@@ -39,6 +40,7 @@ async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], cl
         if folder not in markers:
             markers[folder] = await asyncio.to_thread(_read, objects, folder, where)
         _compare(output, markers[folder], where, claims)
+        _count_once(output, folder, where, counted)
         schemas[output.dataset_uuid] = Schema(markers[folder].schema_hash, markers[folder].columns)
     return schemas
 
@@ -102,6 +104,15 @@ def _compare(output: OutputBody, marker: Marker, where: str, claims: Claims) -> 
     ):
         if said is not None and said != counted:
             raise Conflict(f"the files hold {counted}, not {said}", where=f"{where}/{name}")
+
+
+def _count_once(output: OutputBody, folder: Folder, where: str, counted: set[ObjectName]) -> None:
+    """A file that stood for two partitions, or twice for one, would be read twice: its rows would be doubled."""
+    for n, file in enumerate(output.files):
+        name = folder.object(str(file["name"]))
+        if name in counted:
+            raise Conflict(f"{name.name} is told more than once", where=f"{where}/files/{n}")
+        counted.add(name)
 
 
 def _file(told: Mapping[str, object], where: str) -> FileEntry:
