@@ -15,7 +15,7 @@ import msgspec
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import OutputBody
-from trace_platform.domain.objects import SCHEME, Folder, ObjectName
+from trace_platform.domain.objects import SCHEME, Folder
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, decode_marker, marker_in
 from trace_platform.ports import ObjectStore
@@ -30,19 +30,35 @@ class Schema:
 async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], claims: Claims) -> Mapping[UUID, Schema]:
     """The schema of each dataset that was written as files; raises if one of them must not count."""
     schemas: dict[UUID, Schema] = {}
-    markers: dict[Folder, Marker] = {}
-    counted: set[ObjectName] = set()
+    markers: dict[Folder, _Marked] = {}
     for index, output in enumerate(outputs):
         where = f"/outputs/{index}"
         folder = _own_folder(output, where, claims)
         if folder is None:
             continue
         if folder not in markers:
-            markers[folder] = await asyncio.to_thread(_read, objects, folder, where)
+            markers[folder] = _Marked(await asyncio.to_thread(_read, objects, folder, where))
+            marker = markers[folder].marker
+            schemas[output.dataset_uuid] = Schema(marker.schema_hash, marker.columns)
         _compare(output, markers[folder], where, claims)
-        _count_once(output, folder, where, counted)
-        schemas[output.dataset_uuid] = Schema(markers[folder].schema_hash, markers[folder].columns)
     return schemas
+
+
+class _Marked:
+    """A marker, and what of it is still to be told by an output."""
+
+    def __init__(self, marker: Marker) -> None:
+        self.marker = marker
+        self.listed = {file.name: file for file in marker.files}
+        self.counted: set[str] = set()
+
+    def count(self, file: FileEntry, where: str) -> None:
+        """A file that stood for two partitions, or twice for one, would be read twice: its rows would be doubled."""
+        if self.listed.get(file.name) != file:
+            raise Conflict(f"the marker does not list {file.name} like that", where=where)
+        if file.name in self.counted:
+            raise Conflict(f"{file.name} is told more than once", where=where)
+        self.counted.add(file.name)
 
 
 def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder | None:
@@ -89,30 +105,20 @@ def _read(objects: ObjectStore, folder: Folder, where: str) -> Marker:
     return marker
 
 
-def _compare(output: OutputBody, marker: Marker, where: str, claims: Claims) -> None:
+def _compare(output: OutputBody, marked: _Marked, where: str, claims: Claims) -> None:
+    marker = marked.marker
     maker = (marker.task_id, marker.attempt, marker.dataset_uuid, marker.dataset_version)
     if maker != (claims.task_id, claims.attempt, output.dataset_uuid, output.dataset_version):
         raise Conflict("the marker was written by another attempt, or for another dataset", where=f"{where}/location")
-    listed = {file.name: file for file in marker.files}
     told = [_file(file, f"{where}/files/{n}") for n, file in enumerate(output.files)]
     for n, file in enumerate(told):
-        if listed.get(file.name) != file:
-            raise Conflict(f"the marker does not list {file.name} like that", where=f"{where}/files/{n}")
+        marked.count(file, f"{where}/files/{n}")
     for name, said, counted in (
         ("row_count", output.row_count, sum(file.rows for file in told)),
         ("bytes", output.bytes, sum(file.bytes for file in told)),
     ):
         if said is not None and said != counted:
             raise Conflict(f"the files hold {counted}, not {said}", where=f"{where}/{name}")
-
-
-def _count_once(output: OutputBody, folder: Folder, where: str, counted: set[ObjectName]) -> None:
-    """A file that stood for two partitions, or twice for one, would be read twice: its rows would be doubled."""
-    for n, file in enumerate(output.files):
-        name = folder.object(str(file["name"]))
-        if name in counted:
-            raise Conflict(f"{name.name} is told more than once", where=f"{where}/files/{n}")
-        counted.add(name)
 
 
 def _file(told: Mapping[str, object], where: str) -> FileEntry:
