@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
-from tests.dispatcher.staging import COLUMNS, folder_of, staged
+from tests.dispatcher.staging import COLUMNS, Partition, folder_of, staged
 from tests.dispatcher.support import control_for
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, FilesRequest, OutputBody
@@ -22,7 +22,7 @@ from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.resolve_relations import task_relations
 from trace_platform.domain.objects import Folder
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
+from trace_platform.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
 from trace_platform.markers import ColumnEntry, marker_in
 from trace_platform.query_contracts import RelationsRequest
 
@@ -253,6 +253,29 @@ async def test_a_partition_is_replaced_whole_or_not_at_all(control: Control) -> 
     task, claims = await begun(control, chain)
     await finish(control, task, claims, staged(control.objects, task, (0, 49), (50, 99)))
     assert await in_force(control) == [("0-49", 2), ("50-99", 2), ("100-199", 1)]
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 99), "all"), ("all", (0, 99)), ("eu", (0, 99)), ((0, 99), "eu")])
+async def test_a_generation_is_partitioned_by_ranges_or_by_labels_and_never_both(
+    control: Control, first: Partition, second: Partition
+) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    both = staged(control.objects, task, first, second)
+    with pytest.raises(Incompatible, match="ranges"):
+        await finish(control, task, claims, both)
+    await finish(control, task, claims, both[:1])
+    there = await in_force(control)
+    task, claims = await begun(control, chain)
+    with pytest.raises(Incompatible, match=there[0][0]) as refused:
+        await finish(control, task, claims, staged(control.objects, task, second))
+    assert refused.value.where == "/outputs"
+    assert "trigger: false" in (refused.value.hint or "")
+    assert await in_force(control) == there
+    task, claims = await begun(control, chain)
+    more: Partition = "us" if isinstance(first, str) else (100, 199)
+    await finish(control, task, claims, staged(control.objects, task, first, more))
+    assert len(await in_force(control)) == 2
 
 
 async def test_an_attempt_claimed_earlier_never_replaces_what_a_later_one_committed(control: Control) -> None:

@@ -25,7 +25,7 @@ from trace_platform.dispatcher.verify_outputs import Schema
 from trace_platform.domain.grants import GrantedDataset
 from trace_platform.domain.objects import SCHEME, Folder
 from trace_platform.domain.ranges import inclusive
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest
+from trace_platform.errors import Conflict, Forbidden, Incompatible, InvalidRequest
 from trace_platform.markers import ColumnEntry, in_words
 from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
@@ -116,7 +116,7 @@ async def _agreed_schema(
     await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
     row = await connection.fetchrow(sql["generation_of"], claims.org_id, first.dataset_uuid, first.dataset_version)
     if row is None or given != {row["schema_hash"]}:
-        raise Conflict(
+        raise Incompatible(
             f"the schema changed within a generation: it has ({_said(row)}), this output has"
             f" ({in_words(schema.columns) if schema else ', '.join(sorted(given))})",
             where="/outputs",

@@ -13,7 +13,7 @@ import asyncpg
 from trace_platform.contracts import OutputBody
 from trace_platform.domain.event import RangeScope, partition_key, read_scope
 from trace_platform.domain.ranges import Range, format_partition_key, merge, subtract
-from trace_platform.errors import Conflict
+from trace_platform.errors import Conflict, Incompatible
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
@@ -39,6 +39,7 @@ async def still_news(
     there = [_in_force(row) for row in rows]
     newer = _Ground([part for part in there if part.newer])
     news = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
+    _refuse_mixture([part for _, part in news], there)
     _refuse_gaps(_Ground([part for _, part in news]), there)
     return [output for output, _ in news]
 
@@ -70,6 +71,18 @@ class _Ground:
         """Those that overlap it, of as few as there can be."""
         first = bisect_right(self._stops, span.start)
         return list(takewhile(lambda one: one.start < span.stop, islice(self._spans, first, None)))
+
+
+def _refuse_mixture(news: Sequence[Part], there: Sequence[Part]) -> None:
+    """Ranges and labels beside one another would hold the same rows twice, and nobody could tell which."""
+    ranges = [part.key for part in (*there, *news) if part.span]
+    labels = [part.key for part in (*there, *news) if part.key is not None and part.span is None]
+    if news and ranges and labels:
+        raise Incompatible(
+            f"a dataset is partitioned by ranges ({ranges[0]}) or by labels ({labels[0]}), never by both",
+            where="/outputs",
+            hint="read the input that has the other kind of partitions with `trigger: false`, or use `mode: full`",
+        )
 
 
 def _refuse_gaps(news: _Ground, there: Sequence[Part]) -> None:

@@ -151,13 +151,18 @@ UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 
 SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
 
 -- name: in_force
--- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force.
+-- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force. And
+-- any one partition: it shows of which kind they are.
 SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, a.started_at > $5 AS newer
   FROM partition_versions p
   JOIN commits c ON c.dataset_uuid = p.dataset_uuid AND c.number = p.valid_from
   JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt
  WHERE p.dataset_version = $1 AND p.valid_to IS NULL
    AND (p.partition_key = ANY ($2::text[])
+        OR p.partition_key = (SELECT any_one.partition_key
+                                FROM partition_versions any_one
+                               WHERE any_one.dataset_version = $1 AND any_one.valid_to IS NULL
+                               LIMIT 1)
         OR p.block_range && (SELECT range_agg(int8range(n.start, n.stop))
                                FROM unnest($3::bigint[], $4::bigint[]) AS n (start, stop)
                               WHERE n.start IS NOT NULL));
