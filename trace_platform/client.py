@@ -47,6 +47,7 @@ from trace_platform.errors import (
     Conflict,
     DoorUnavailable,
     Forbidden,
+    Incompatible,
     InvalidRequest,
     LeaseLost,
     NotFound,
@@ -71,7 +72,16 @@ CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 CREDENTIALS_ANSWER: msgspec.json.Decoder[CredentialsAnswer] = msgspec.json.Decoder(CredentialsAnswer)
 REFUSALS: dict[str, type[TraceError]] = {
     kind.code: kind
-    for kind in (InvalidRequest, Unauthenticated, Forbidden, NotFound, Conflict, LeaseLost, SnapshotTooOld)
+    for kind in (
+        InvalidRequest,
+        Unauthenticated,
+        Forbidden,
+        NotFound,
+        Conflict,
+        Incompatible,
+        LeaseLost,
+        SnapshotTooOld,
+    )
 }
 """What a caller branches on; any other refusal is a Refused."""
 

@@ -19,6 +19,8 @@ from trace_platform.errors import InvalidRequest
 MAX_BODY_BYTES = 1024 * 1024
 MAX_EVENTS = 10_000
 MAX_CLAIMS = 100
+MAX_COMPLETION_BYTES = 16 * 1024 * 1024
+"""A completion by itself, whose token holds: as many partitions as it may tell events of, each with its file."""
 MAX_BATCHES = 1_000
 
 # What the database can hold: a number or text beyond it is the sender's mistake, not ours.

@@ -14,6 +14,7 @@
     |   +-- NotFound            no such thing for this caller
     |   +-- Conflict            it contradicts what is already so
     |   |   +-- ObjectExists    a name in the object store is taken
+    |   |   +-- Incompatible    it does not fit what a generation is, and never will: a retry does not help
     |   +-- LeaseLost           the attempt is no longer the current one
     |   +-- DestinationRefused  nothing may be sent to this address
     |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
@@ -182,6 +183,10 @@ class Conflict(Refused):
 
 class ObjectExists(Conflict):
     code = "object_exists"
+
+
+class Incompatible(Conflict):
+    code = "incompatible"
 
 
 class LeaseLost(Refused):

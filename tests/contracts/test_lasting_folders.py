@@ -11,6 +11,8 @@ import pytest
 
 from trace_platform.adapters import lasting_folders
 from trace_platform.adapters.lasting_folders import make_last
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.objects import ObjectName
 
 
 @pytest.fixture
@@ -53,6 +55,16 @@ def test_a_folder_that_was_removed_and_made_anew_is_synced_again(tmp_path: Path,
     synced.clear()
     make_last(tmp_path / "a" / "b" / "one", tmp_path)
     assert synced == [tmp_path / "a" / "b" / "one", tmp_path / "a" / "b", tmp_path / "a", tmp_path]
+
+
+def test_an_object_is_put_only_when_the_disk_keeps_it_and_its_name(tmp_path: Path, synced: list[Path]) -> None:
+    objects, name = DiskObjects(tmp_path / "objects"), ObjectName.parse("s3://trace/a/one")
+    file = tmp_path / "objects" / "trace" / "a" / "one"
+    objects.put(name, b"rows")
+    assert synced == [file, *list(file.parents)[:3]], "up to the root"
+    synced.clear()
+    objects.put(name, b"others", replace=True)
+    assert synced == [file, file.parent], "also what takes another's place"
 
 
 def test_no_more_folders_are_held_open_than_it_says(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ import msgspec
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain
+from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import TaskClient
 from trace_platform.completions import LARGE_BYTES
-from trace_platform.contracts import MAX_BODY_BYTES, MAX_CLAIMS, Claimed
+from trace_platform.contracts import MAX_BODY_BYTES, MAX_CLAIMS, MAX_COMPLETION_BYTES, Claimed
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.process import dispatching
 from trace_platform.errors import Forbidden
@@ -163,6 +164,33 @@ async def test_the_largest_completions_that_go_together_fit_into_one_body(doors:
     assert {one.status for one in answers} == {"Completed"}
     assert len(sizes) < 10
     assert MAX_BODY_BYTES / 2 < max(sizes) < MAX_BODY_BYTES
+
+
+async def test_a_completion_with_thousands_of_partitions_is_heard_and_replaced_as_a_whole(doors: Doors) -> None:
+    client = TaskClient(doors.task)
+    for commit in (1, 2):
+        task = msgspec.convert(await doors.claim(), Claimed)
+        outputs = staged(doors.control.objects, task, *((10 * n, 10 * n + 9) for n in range(3_000)))
+        events = [doors.chain.event("first", start=10 * n, end=10 * n + 9) for n in range(3_000)]
+        request = completion(task, outputs=outputs, events=events)
+        assert len(msgspec.json.encode(request)) > MAX_BODY_BYTES
+        answer = await client.complete(task.capability_token, request)
+        assert answer.commits == {doors.chain.datasets["first"]: commit}
+        assert await client.complete(task.capability_token, request) == answer, "said again, answered again"
+    in_force = "SELECT count(*), min(valid_from) FROM partition_versions WHERE valid_to IS NULL"
+    assert tuple(await doors.control.pool.fetchrow(in_force)) == (3_000, 2)
+
+
+async def test_only_a_token_that_holds_opens_the_door_for_a_large_completion(doors: Doors) -> None:
+    claimed, large = await doors.claim(), b" " * (MAX_BODY_BYTES + 1)
+    for token, status in ((None, 401), ("x.y.z", 401), (claimed["capability_token"], 400)):
+        headers = {"X-Trace-Task-Capability": token} if token else {}
+        answer = await doors.task.post("/v1/task/complete", content=large, headers=headers)
+        assert answer.status_code == status, token
+        assert "larger" not in answer.text
+    headers = {"X-Trace-Task-Capability": claimed["capability_token"]}
+    answer = await doors.task.post("/v1/task/complete", content=b" " * (MAX_COMPLETION_BYTES + 1), headers=headers)
+    assert (answer.status_code, "larger" in answer.text) == (400, True)
 
 
 def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict[str, Any]:

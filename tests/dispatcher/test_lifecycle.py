@@ -13,7 +13,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
@@ -25,7 +26,6 @@ from trace_platform.contracts import (
     HeartbeatRequest,
     InvalidationBody,
     NotClaimed,
-    OutputBody,
 )
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.claim_task import claim_again, claim_tasks, claimer
@@ -38,6 +38,7 @@ from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.dispatcher.replicas import host_of, take_over
 from trace_platform.dispatcher.route_event import BATCH
 from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
+from trace_platform.markers import ColumnEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +80,7 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
 
     async def first_writes(start: int) -> None:
         task, claims = await claimed(control, await a_task(control, chain))
-        await complete(completion(task, outputs=[output(chain, "first", start, start + 9)]), claims)
+        await complete(completion(task, outputs=staged(control.objects, task, (start, start + 9))), claims)
 
     await first_writes(0)
     asked = ClaimRequest(task_id=await a_task(control, chain, "second"), worker_id="w", claim_id=uuid4())
@@ -188,7 +189,7 @@ async def test_another_completion_of_an_ended_attempt_is_a_conflict(control: Con
     complete = Completer(control)
     await complete(completion(task), claims)
     event = chain.event("first", cursor=1)
-    more = {"outputs": [output(chain, "first", 0, 9)]} if outputs else {"events": [event]}
+    more = {"outputs": staged(control.objects, task, (0, 9))} if outputs else {"events": [event]}
     with pytest.raises(Conflict):
         await complete(completion(task, **more), claims)
     with pytest.raises(Conflict):
@@ -207,7 +208,8 @@ async def test_a_stale_attempt_cannot_heartbeat_emit_or_commit(control: Control)
         await renewer(control)(Beat(HeartbeatRequest(**fence), old_claims))  # type: ignore[arg-type]
     with pytest.raises(LeaseLost):
         await accept_events(control, EventsRequest(**fence, events=[chain.event("first", cursor=1)]), old_claims)  # type: ignore[arg-type]
-    for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}, {"status": "Failed", "error_message": "x"}):
+    outputs = staged(control.objects, old, (0, 9))
+    for more in ({}, {"outputs": outputs}, {"status": "Failed", "error_message": "x"}):
         with pytest.raises(LeaseLost):
             await Completer(control)(completion(old, **more), old_claims)
     assert await status(control, old.task.task_id) == "Running"
@@ -230,7 +232,7 @@ async def test_a_reply_with_a_wrong_token_or_attempt_changes_nothing(
         await renewer(control)(Beat(HeartbeatRequest(**wrong), claims))
     with pytest.raises(LeaseLost):
         await accept_events(control, EventsRequest(**wrong, events=[chain.event("first", cursor=1)]), claims)
-    ways: list[dict[str, Any]] = [{}, {"outputs": [output(chain, "first", 0, 9)]}]
+    ways: list[dict[str, Any]] = [{}, {"outputs": staged(control.objects, task, (0, 9))}]
     for more in ways:
         with pytest.raises(LeaseLost):
             await Completer(control)(CompleteRequest(status="Completed", **wrong, **more), claims)
@@ -241,8 +243,9 @@ async def test_a_reply_with_a_wrong_token_or_attempt_changes_nothing(
 
 async def test_a_late_reply_counts_while_no_newer_attempt_has_begun(control: Control) -> None:
     chain = await deploy_chain(control)
-    for more in ({}, {"outputs": [output(chain, "first", 0, 9)]}):
+    for with_outputs in (False, True):
         task, claims = await claimed(control, await a_task(control, chain))
+        more = {"outputs": staged(control.objects, task, (0, 9))} if with_outputs else {}
         await expire(control, task.task.task_id)
         assert await status(control, task.task.task_id) == "Failed"
         await Completer(control)(completion(task, **more), claims)
@@ -305,7 +308,7 @@ async def test_outputs_become_commits_and_the_latest_partition_is_in_force(contr
     chain = await deploy_chain(control)
     for number, (start, end) in enumerate([(0, 99), (100, 199), (0, 199)], start=1):
         task, claims = await claimed(control, await a_task(control, chain))
-        await Completer(control)(completion(task, outputs=[output(chain, "first", start, end)]), claims)
+        await Completer(control)(completion(task, outputs=staged(control.objects, task, (start, end))), claims)
         head = "SELECT last_commit FROM dataset_heads WHERE dataset_uuid = $1"
         assert await control.pool.fetchval(head, chain.datasets["first"]) == number
     in_force = "SELECT partition_key FROM partition_versions WHERE commits @> $1::bigint ORDER BY 1"
@@ -316,10 +319,11 @@ async def test_outputs_become_commits_and_the_latest_partition_is_in_force(contr
 async def test_another_schema_within_a_generation_is_refused_whole(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
-    await Completer(control)(completion(task, outputs=[output(chain, "first", 0, 9, schema="aaa")]), claims)
+    await Completer(control)(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
     task, claims = await claimed(control, await a_task(control, chain))
+    other = staged(control.objects, task, (10, 19), columns=[ColumnEntry(name="block_number", type="string")])
     with pytest.raises(Conflict, match="schema"):
-        await Completer(control)(completion(task, outputs=[output(chain, "first", 10, 19, schema="bbb")]), claims)
+        await Completer(control)(completion(task, outputs=other), claims)
     assert await control.pool.fetchval("SELECT count(*) FROM commits") == 1
     assert await status(control, task.task.task_id) == "Running"
 
@@ -328,7 +332,7 @@ async def test_a_recommitted_partition_runs_its_readers_again_and_a_repeated_eve
     chain = await deploy_chain(control)
     for expected in (1, 2):
         task, claims = await claimed(control, await a_task(control, chain))
-        outputs, events = [output(chain, "first", 0, 99)], [chain.event("first", start=0, end=99)]
+        outputs, events = staged(control.objects, task, (0, 99)), [chain.event("first", start=0, end=99)]
         await Completer(control)(completion(task, outputs=outputs, events=events), claims)
         await drained(control)
         assert len(await tasks_of(control, chain, "second")) == expected
@@ -482,17 +486,6 @@ async def test_what_a_process_of_this_machine_had_taken_need_not_wait_once_it_is
     await drained(control)
     (delivery,) = await control.queue.receive("tasks-ecs_platform", max_messages=10, visibility=timedelta(minutes=1))
     assert str(tasks[0]).encode() in delivery.body
-
-
-def output(chain: Chain, job: str, start: int, end: int, schema: str | None = None) -> OutputBody:
-    return OutputBody(
-        dataset_uuid=chain.datasets[job],
-        dataset_version=chain.versions[job],
-        start=start,
-        end=end,
-        row_count=end - start + 1,
-        schema_hash=schema,
-    )
 
 
 async def test_promises_kept_long_ago_are_forgotten_and_no_others(control: Control) -> None:

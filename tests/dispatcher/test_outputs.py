@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.staging import COLUMNS, Partition, folder_of, staged
 from tests.dispatcher.support import control_for
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, FilesRequest, OutputBody
@@ -21,65 +22,17 @@ from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.resolve_relations import task_relations
 from trace_platform.domain.objects import Folder
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
-from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
+from trace_platform.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
+from trace_platform.markers import ColumnEntry, marker_in
 from trace_platform.query_contracts import RelationsRequest
 
 pytestmark = pytest.mark.anyio
-
-COLUMNS = [ColumnEntry(name="block_number", type="int64")]
 
 
 @pytest.fixture
 async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
     async with control_for(state_db, queue_db, tmp_path) as made:
         yield made
-
-
-def folder_of(task: Claimed) -> Folder:
-    return attempt_folder(task.task.outputs[0].storage_location, task.task.task_id, task.attempt)
-
-
-def staged(
-    control: Control, chain: Chain, task: Claimed, *spans: tuple[int, int], columns: Sequence[ColumnEntry] = COLUMNS
-) -> list[OutputBody]:
-    """Files of the job `first`, one for each range, and their marker; what the worker then says of them."""
-    folder, entries = folder_of(task), []
-    for start, end in spans:
-        body = f"rows of {start} to {end}".encode()
-        entry = FileEntry(
-            name=f"first_{start}_{end}.parquet",
-            rows=end - start + 1,
-            bytes=len(body),
-            sha256=hashlib.sha256(body).hexdigest(),
-        )
-        control.objects.put(folder.object(entry.name), body)
-        entries.append(entry)
-    control.objects.put(marker_in(folder), encode_marker(_marker(chain, task, entries, columns)))
-    return [
-        OutputBody(
-            dataset_uuid=chain.datasets["first"],
-            dataset_version=chain.versions["first"],
-            location=str(folder),
-            start=start,
-            end=end,
-            row_count=entry.rows,
-            bytes=entry.bytes,
-            files=[msgspec.to_builtins(entry)],
-        )
-        for entry, (start, end) in zip(entries, spans, strict=True)
-    ]
-
-
-def _marker(chain: Chain, task: Claimed, files: list[FileEntry], columns: Sequence[ColumnEntry]) -> Marker:
-    return Marker(
-        task_id=task.task.task_id,
-        attempt=task.attempt,
-        dataset_uuid=chain.datasets["first"],
-        dataset_version=chain.versions["first"],
-        files=files,
-        columns=list(columns),
-    )
 
 
 async def begun(control: Control, chain: Chain) -> tuple[Claimed, Claims]:
@@ -100,7 +53,7 @@ async def in_force(control: Control) -> list[tuple[str, int]]:
 async def test_files_with_their_marker_are_committed_and_listed(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control, chain, task, (0, 99), (100, 199)))
+    await finish(control, task, claims, staged(control.objects, task, (0, 99), (100, 199)))
     reader, reads = await begun(control, chain)
     asked = FilesRequest(
         task_id=reader.task.task_id,
@@ -132,7 +85,7 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files(c
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost, match="another attempt"):
             await list_files(control, msgspec.structs.replace(asked, **forged), claims)
-    await finish(control, task, claims, staged(control, chain, task, (0, 99)))
+    await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     with pytest.raises(LeaseLost, match="the task is Completed"):
         await list_files(control, asked, claims)
 
@@ -145,7 +98,7 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql(co
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost):
             await task_relations(control, msgspec.structs.replace(asked, **forged))
-    await finish(control, task, claims, staged(control, chain, task, (0, 99)))
+    await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     with pytest.raises(LeaseLost):
         await task_relations(control, asked)
 
@@ -153,13 +106,13 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql(co
 async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_later(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    outputs = staged(control, chain, task, (0, 99))
+    outputs = staged(control.objects, task, (0, 99))
     await Completer(control)(completion(task, outputs=outputs, events=[chain.event("first", start=0, end=99)]), claims)
     await drained(control)
     (second,) = await tasks_of(control, chain, "second")
     reader, reads = await claimed(control, second)
     again, theirs = await begun(control, chain)
-    await finish(control, again, theirs, staged(control, chain, again, (0, 99)))
+    await finish(control, again, theirs, staged(control.objects, again, (0, 99)))
     asked = FilesRequest(
         task_id=reader.task.task_id,
         attempt=reader.attempt,
@@ -225,42 +178,112 @@ async def test_files_that_are_not_as_the_marker_says_are_never_committed(
 ) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    outputs = spoil(control, task, staged(control, chain, task, (0, 99)))
+    outputs = spoil(control, task, staged(control.objects, task, (0, 99)))
     with pytest.raises(error):
         await finish(control, task, claims, outputs)
     assert await in_force(control) == []
     assert await control.pool.fetchval("SELECT count(*) FROM commits") == 0
 
 
+async def test_a_file_counts_once_and_in_one_partition(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    one, other = staged(control.objects, task, (0, 99), (100, 199))
+    twice = msgspec.structs.replace(one, files=[*one.files, *one.files], row_count=200, bytes=2 * (one.bytes or 0))
+    shared = msgspec.structs.replace(other, files=one.files, row_count=100, bytes=one.bytes)
+    for outputs, where in (([twice, other], "/outputs/0/files/1"), ([one, shared], "/outputs/1/files/0")):
+        with pytest.raises(Conflict, match="more than once") as refused:
+            await finish(control, task, claims, outputs)
+        assert refused.value.where == where
+    assert await in_force(control) == []
+    await finish(control, task, claims, [one, other])
+
+
+SCOPES: list[dict[str, Any]] = [{"start": 100, "end": 199}, {"partition_key": "all"}, {"cursor": 7}, {}]
+
+
+async def test_an_output_of_a_dataset_of_files_that_names_no_place_for_them_is_refused(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    good = staged(control.objects, task, (0, 99))
+    named: dict[str, Any] = {"dataset_uuid": chain.datasets["first"], "dataset_version": chain.versions["first"]}
+    for scope, location in product(SCOPES, [None, "", "anything", "postgres_table:buffered.x"]):
+        bare = OutputBody(**named, **scope, location=location, row_count=100)
+        with pytest.raises((InvalidRequest, Forbidden)) as refused:
+            await finish(control, task, claims, [*good, bare])
+        assert refused.value.where == "/outputs/1/location"
+        assert refused.value.hint is not None
+    assert await in_force(control) == []
+    await finish(control, task, claims, good)
+
+
+async def test_an_output_of_a_dataset_without_files_needs_no_place_and_may_not_name_one(control: Control) -> None:
+    chain = await deploy_chain(control)
+    table = "UPDATE dataset_versions SET storage_location = 'postgres_table:dataset_x' WHERE id = $1"
+    await control.pool.execute(table, chain.versions["first"])
+    told = OutputBody(
+        dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=0, end=99, row_count=100
+    )
+    task, claims = await begun(control, chain)
+    for location in ("anything", "s3://trace/somewhere/else/"):
+        with pytest.raises(Forbidden):
+            await finish(control, task, claims, [msgspec.structs.replace(told, location=location)])
+    await finish(control, task, claims, [told])
+    assert await in_force(control) == [("0-99", 1)]
+
+
 async def test_a_changed_schema_is_refused_with_both_schemas(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control, chain, task, (0, 99)))
+    await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     task, claims = await begun(control, chain)
     wider = [*COLUMNS, ColumnEntry(name="hash", type="binary")]
     with pytest.raises(Conflict, match=r"\(block_number int64\).*\(block_number int64, hash binary\)"):
-        await finish(control, task, claims, staged(control, chain, task, (100, 199), columns=wider))
+        await finish(control, task, claims, staged(control.objects, task, (100, 199), columns=wider))
     assert await in_force(control) == [("0-99", 1)]
 
 
 async def test_a_partition_is_replaced_whole_or_not_at_all(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control, chain, task, (0, 99), (100, 199)))
+    await finish(control, task, claims, staged(control.objects, task, (0, 99), (100, 199)))
     task, claims = await begun(control, chain)
     with pytest.raises(Conflict, match="0-49 would be lost"):
-        await finish(control, task, claims, staged(control, chain, task, (50, 99)))
+        await finish(control, task, claims, staged(control.objects, task, (50, 99)))
     task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control, chain, task, (0, 49), (50, 99)))
+    await finish(control, task, claims, staged(control.objects, task, (0, 49), (50, 99)))
     assert await in_force(control) == [("0-49", 2), ("50-99", 2), ("100-199", 1)]
+
+
+@pytest.mark.parametrize(("first", "second"), [((0, 99), "all"), ("all", (0, 99)), ("eu", (0, 99)), ((0, 99), "eu")])
+async def test_a_generation_is_partitioned_by_ranges_or_by_labels_and_never_both(
+    control: Control, first: Partition, second: Partition
+) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    both = staged(control.objects, task, first, second)
+    with pytest.raises(Incompatible, match="ranges"):
+        await finish(control, task, claims, both)
+    await finish(control, task, claims, both[:1])
+    there = await in_force(control)
+    task, claims = await begun(control, chain)
+    with pytest.raises(Incompatible, match=there[0][0]) as refused:
+        await finish(control, task, claims, staged(control.objects, task, second))
+    assert refused.value.where == "/outputs"
+    assert "trigger: false" in (refused.value.hint or "")
+    assert await in_force(control) == there
+    task, claims = await begun(control, chain)
+    more: Partition = "us" if isinstance(first, str) else (100, 199)
+    await finish(control, task, claims, staged(control.objects, task, first, more))
+    assert len(await in_force(control)) == 2
 
 
 async def test_an_attempt_claimed_earlier_never_replaces_what_a_later_one_committed(control: Control) -> None:
     chain = await deploy_chain(control)
     early, early_claims = await begun(control, chain)
     late, late_claims = await begun(control, chain)
-    await finish(control, late, late_claims, staged(control, chain, late, (0, 99)))
-    await finish(control, early, early_claims, staged(control, chain, early, (0, 99), (100, 199)))
+    await finish(control, late, late_claims, staged(control.objects, late, (0, 99)))
+    await finish(control, early, early_claims, staged(control.objects, early, (0, 99), (100, 199)))
     assert await in_force(control) == [("0-99", 1), ("100-199", 2)]
     statuses = await control.pool.fetch("SELECT DISTINCT status::text FROM tasks")
     assert [row["status"] for row in statuses] == ["Completed"]
@@ -270,24 +293,24 @@ async def test_old_news_that_is_new_in_part_is_refused_and_can_be_tried_again(co
     chain = await deploy_chain(control)
     early, early_claims = await begun(control, chain)
     late, late_claims = await begun(control, chain)
-    await finish(control, late, late_claims, staged(control, chain, late, (0, 49)))
+    await finish(control, late, late_claims, staged(control.objects, late, (0, 49)))
     with pytest.raises(Conflict, match="a later attempt wrote it"):
-        await finish(control, early, early_claims, staged(control, chain, early, (0, 99)))
+        await finish(control, early, early_claims, staged(control.objects, early, (0, 99)))
     assert await in_force(control) == [("0-49", 1)]
 
 
 async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control: Control) -> None:
     chain = await deploy_chain(control)
     winner, claims = await begun(control, chain)
-    outputs = staged(control, chain, winner, (0, 99))
+    outputs = staged(control.objects, winner, (0, 99))
     control.objects.put(folder_of(winner).object("first_0_99_again_1.parquet"), b"Spark ran it twice")
     await finish(control, winner, claims, outputs)
     loser, theirs = await begun(control, chain)
-    staged(control, chain, loser, (100, 199))
+    staged(control.objects, loser, (100, 199))
     failure = completion(loser, status="Failed", error_message="no", retryable=False)
     await Completer(control)(failure, theirs)
     running, now = await begun(control, chain)
-    staged(control, chain, running, (200, 299))
+    staged(control.objects, running, (200, 299))
     for each in (claims, theirs, now):
         (place,) = (place for place in each.s3.write if "/scratch/" in place)
         control.objects.put(Folder.parse(place).object("notes"), str(each.task_id).encode())

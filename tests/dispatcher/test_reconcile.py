@@ -14,8 +14,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, an_org, control_for, deployed_and_active
-from trace_platform.contracts import InvalidationBody, OutputBody
+from trace_platform.contracts import InvalidationBody
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.complete_task import Completer
@@ -50,15 +51,12 @@ async def look(control: Control, settings: LoopSettings = PATIENT) -> Mended:
     return await Reconciler(control, settings).look()
 
 
-def output(chain: Chain, start: int, end: int, job: str = "first") -> OutputBody:
-    return OutputBody(dataset_uuid=chain.datasets[job], dataset_version=chain.versions[job], start=start, end=end)
-
-
-async def done(control: Control, chain: Chain, job: str = "first", **more: Any) -> UUID:
-    """A task of the job, completed with that; whatever follows from it is still owed."""
-    task = await a_task(control, chain, job)
+async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: Any) -> UUID:
+    """A task of the first job, completed with these ranges and that; whatever follows from it is still owed."""
+    task = await a_task(control, chain)
     claim, claims = await claimed(control, task)
-    await Completer(control)(completion(claim, **more), claims)
+    outputs = staged(control.objects, claim, *spans) if spans else []
+    await Completer(control)(completion(claim, outputs=outputs, **more), claims)
     return task
 
 
@@ -66,7 +64,7 @@ async def told(control: Control, chain: Chain) -> UUID:
     """Three partitions, committed and told of; their tasks are made and woken."""
     spans = [(0, 9), (10, 19), (20, 29)]
     events = [chain.event("first", start=start, end=end) for start, end in spans]
-    return await done(control, chain, outputs=[output(chain, *span) for span in spans], events=events)
+    return await done(control, chain, *spans, events=events)
 
 
 async def messages(control: Control) -> list[str]:
@@ -87,7 +85,7 @@ async def test_nothing_lost_is_nothing_to_do(control: Control) -> None:
     assert (await look(control)).all == 0  # owed is not lost
     await drained(control)
     rewritten = [chain.event("first", start=0, end=9)]
-    await done(control, chain, outputs=[output(chain, 0, 9)], events=rewritten)  # a key with its commit in it
+    await done(control, chain, (0, 9), events=rewritten)  # a key with its commit in it
     await drained(control)
     assert (await look(control)).all == 0
     assert len(await tasks_of(control, chain, "second")) == 8
@@ -111,7 +109,7 @@ async def test_a_lost_promise_is_made_again_and_its_tasks_once(control: Control,
 
 async def test_a_commit_of_which_nobody_was_told_is_told(control: Control) -> None:
     chain = await deploy_chain(control)
-    silent = await done(control, chain, outputs=[output(chain, 0, 9), output(chain, 10, 19)])
+    silent = await done(control, chain, (0, 9), (10, 19))
     assert await look(control) == Mended(untold=2)
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 2
@@ -122,8 +120,8 @@ async def test_a_commit_of_which_nobody_was_told_is_told(control: Control) -> No
 
 async def test_what_was_replaced_since_is_not_told(control: Control) -> None:
     chain = await deploy_chain(control)
-    await done(control, chain, outputs=[output(chain, 0, 9)])
-    await done(control, chain, outputs=[output(chain, 0, 9)], events=[chain.event("first", start=0, end=9)])
+    await done(control, chain, (0, 9))
+    await done(control, chain, (0, 9), events=[chain.event("first", start=0, end=9)])
     await drained(control)
     assert (await look(control)).all == 0
     assert len(await tasks_of(control, chain, "second")) == 1
@@ -187,7 +185,7 @@ async def test_two_replicas_at_once_mend_once(pair: tuple[Control, Control]) -> 
     one, two = pair
     chain = await deploy_chain(one)
     await told(one, chain)
-    await done(one, chain, outputs=[output(chain, 100, 109)])
+    await done(one, chain, (100, 109))
     await one.pool.execute("DELETE FROM outbox")
     found = await asyncio.gather(*(look(each) for each in (one, two) * 4))
     await asyncio.gather(drained(one), drained(two))

@@ -7,10 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
+from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
-from tests.dispatcher.test_outputs import begun, finish, folder_of, staged
+from tests.dispatcher.test_outputs import begun, finish
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, FilesAnswer, FilesRequest
 from trace_platform.dispatcher.control import Control
@@ -80,9 +82,32 @@ async def test_a_reader_whose_files_are_gone_is_refused_and_never_shown_a_hole(c
         await listed(control, chain, reader, reads)
 
 
+@pytest.mark.parametrize(
+    ("location", "files"),
+    [("", []), ("anything", [{"name": "x"}]), ("s3://trace/datasets/x/", [{"name": "../first_0_99.parquet"}])],
+)
+async def test_a_partition_whose_place_cannot_be_read_is_left_out_and_the_others_go(
+    control: Control, location: str, files: list[dict[str, str]]
+) -> None:
+    chain = await deploy_chain(control)
+    await written(control, chain, (100, 199))
+    former = await written(control, chain, (0, 99))
+    spoil = "UPDATE partition_versions SET location = $1, files = $2 WHERE partition_key = '100-199'"
+    await control.pool.execute("ALTER TABLE partition_versions DISABLE TRIGGER USER")
+    await control.pool.execute(spoil, location, files)
+    await control.pool.execute("ALTER TABLE partition_versions ENABLE TRIGGER USER")
+    await written(control, chain, (0, 99), (100, 199))
+    await control.pool.execute(A_MONTH_PASSES)
+    with structlog.testing.capture_logs() as said:
+        assert await Retain(control, MONTH).once() == 2
+        assert await Retain(control, MONTH).once() == 0, "nor does it come again"
+    assert names(control, folder_of(former)) == set()
+    assert [one["partition"] for one in said] == (["100-199"] if location else []), "where there is none, nothing lies"
+
+
 async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Claimed:
     task, claims = await begun(control, chain)
-    await finish(control, task, claims, staged(control, chain, task, *spans))
+    await finish(control, task, claims, staged(control.objects, task, *spans))
     return task
 
 

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
@@ -25,7 +26,6 @@ from trace_platform.contracts import (
     EventsRequest,
     HeartbeatRequest,
     InvalidationBody,
-    OutputBody,
 )
 from trace_platform.dispatcher.accept_event import accept_events
 from trace_platform.dispatcher.catalog import registered
@@ -407,7 +407,7 @@ async def test_a_completion_that_tells_of_something_says_that_the_reset_was_done
     assert asked_to_reset(run)
     [out] = run.task.outputs
     named: dict[str, Any] = {"dataset_uuid": out.dataset_uuid, "dataset_version": out.dataset_version}
-    outputs = [OutputBody(**named, start=0, end=9)] if with_outputs else []
+    outputs = staged(control.objects, run, (0, 9)) if with_outputs else []
     await end(control, run, events=[EventBody(**named, start=0, end=9)], outputs=outputs)
     await settle(control)
     await later(control, 3600)

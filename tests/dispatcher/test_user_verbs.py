@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
+from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
-from trace_platform.contracts import Claimed, OutputBody
+from trace_platform.contracts import Claimed
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
@@ -40,21 +41,12 @@ def user_of(chain: Chain, role: Role = "admin", user: UUID | None = None) -> Use
     return User(user or chain.org.user, chain.org.id, "acme", None, role)
 
 
-def output(chain: Chain, job: str, start: int, end: int) -> OutputBody:
-    return OutputBody(
-        dataset_uuid=chain.datasets[job],
-        dataset_version=chain.versions[job],
-        start=start,
-        end=end,
-        row_count=end - start + 1,
-    )
-
-
 async def committed(control: Control, chain: Chain, job: str, task_id: UUID, *span: int) -> Claimed:
     """The task writes the range, commits it and says so."""
     start, end = span
     task, claims = await claimed(control, task_id)
-    done = completion(task, outputs=[output(chain, job, start, end)], events=[chain.event(job, start=start, end=end)])
+    outputs, events = staged(control.objects, task, (start, end)), [chain.event(job, start=start, end=end)]
+    done = completion(task, outputs=outputs, events=events)
     await Completer(control)(done, claims)
     await drained(control)
     return task

@@ -29,8 +29,10 @@ import httpx
 import msgspec
 
 from tests.faults.faulty_queue import Faults
+from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.ports import free_ports
+from trace_platform.ports import ObjectStore
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.first_start import FIRST_ADMIN, ensure_first_rows
 from trace_platform.tls import TlsFiles
@@ -117,6 +119,11 @@ class System:
     doors: list[tuple[int, int]]
     """Task and internal port of each Dispatcher that there may be."""
     started: list[Child] = field(default_factory=list)
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Where the Dispatchers look for what workers wrote."""
+        return DiskObjects(self.folder / "home" / "objects")
 
     def dispatcher(
         self,

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.dispatcher.chain import deploy_chain
+from tests.dispatcher.staging import folder_of
 from tests.dispatcher.support import control_for
-from tests.dispatcher.test_outputs import folder_of
 from tests.dispatcher.test_retain import A_MONTH_PASSES, names, written
 from tests.faults.system import System
 from tests.faults.test_crash_points import RETAINING, dies_at

@@ -16,9 +16,11 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from tests.dispatcher.staging import staged
 from tests.faults.system import Caller, System
 from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.ports import Delivery
+from trace_platform.contracts import Claimed
+from trace_platform.ports import Delivery, ObjectStore
 from trace_platform.store.db import OUTAGES
 
 NOT_FOUND = 404
@@ -168,6 +170,7 @@ class Traffic:
 class ByHand:
     caller: Caller
     queue: PgQueue
+    objects: ObjectStore
     name: str = "by hand"
 
     async def work(self) -> None:
@@ -182,7 +185,7 @@ class ByHand:
         body = {"task_id": msgspec.json.decode(delivery.body)["task_id"], "worker_id": self.name}
         status, claimed = await self.caller.internal("/internal/task-claim", body)
         assert status == 200, claimed
-        if claimed["status"] == "Claimed" and not await _Attempt(self.caller, claimed).run():
+        if claimed["status"] == "Claimed" and not await _Attempt(self.caller, self.objects, claimed).run():
             return  # abandoned, as by a worker that died
         await self.queue.ack("tasks-ecs_udf", [delivery.receipt])
 
@@ -190,6 +193,7 @@ class ByHand:
 @dataclass
 class _Attempt:
     caller: Caller
+    objects: ObjectStore
     claimed: Any
 
     async def run(self) -> bool:
@@ -211,7 +215,7 @@ class _Attempt:
         span = {"start": 10 * cursor, "end": 10 * cursor + 9}
         return {
             "status": "Completed",
-            "outputs": [self._about(**span)],
+            "outputs": staged(self.objects, msgspec.convert(self.claimed, Claimed), (span["start"], span["end"])),
             "events": [self._about(**span)],
         }
 
@@ -250,7 +254,7 @@ class _Attempt:
 @asynccontextmanager
 async def by_hand(caller: Caller, system: System) -> AsyncIterator[None]:
     queue = PgQueue(system.queue_dsn)
-    work = asyncio.create_task(ByHand(caller, queue).work())
+    work = asyncio.create_task(ByHand(caller, queue, system.objects).work())
     try:
         yield
     finally:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Doors, opened
 from tests.hostile.storage_cases import ESCAPES, GLOBS, MARKED, PREFIXES
@@ -27,7 +29,7 @@ from tests.tokens.forge import CLAIMS
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.capability import S3Prefixes, TokenRefused, decode, encode
 from trace_platform.client import DispatcherClient
-from trace_platform.contracts import OutputBody, StorageRef
+from trace_platform.contracts import Claimed, OutputBody, StorageRef
 from trace_platform.dispatcher.commit_outputs import _published_folder
 from trace_platform.dispatcher.verify_outputs import verify_outputs
 from trace_platform.domain.grants import CREDENTIALS, GrantedDataset, StorageGrant, grants_of
@@ -39,6 +41,7 @@ from trace_platform.gateway.process import public_door
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
 from trace_platform.settings import IdentitySettings, TlsSettings, load_settings
+from trace_platform.worker import run_udf
 
 FOO = Folder.parse("s3://lake/a/foo/")
 OUT = Folder.parse("s3://lake/out/1/")
@@ -169,6 +172,30 @@ async def test_24_an_output_that_lies_elsewhere_is_not_committed(doors: Doors) -
             "complete", claimed, status="Completed", outputs=[{**dataset, "location": location, "start": 0, "end": 1}]
         )
         assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/outputs/0/location"), location
+
+
+@pytest.mark.anyio
+async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(doors: Doors) -> None:
+    """Neither at the door itself, as a function of Lambda speaks, nor by what it returns to the worker's sandbox."""
+    claimed = await doors.claim()
+    good = msgspec.convert(claimed, Claimed)
+    outputs = msgspec.to_builtins(staged(doors.control.objects, good, (0, 9)))
+    answer = await doors.say("complete", claimed, status="Completed", outputs=outputs)
+    assert answer.status_code == 200, answer.text
+
+    claimed = await doors.claim()
+    told = claimed["task"]["outputs"][0]
+    dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
+    for lie in ({"start": 0, "end": 9}, {"start": 10, "end": 19}, {"partition_key": "x"}, {"partition_key": "all"}, {}):
+        output = {**dataset, **lie, "row_count": 7, "files": [{"name": "x"}]}
+        returned = run_udf.completion(msgspec.convert(claimed, Claimed), msgspec.json.encode({"outputs": [output]}))
+        for said in (output, msgspec.to_builtins(returned.outputs[0])):
+            answer = await doors.say("complete", claimed, status="Completed", outputs=[said])
+            assert (answer.status_code, answer.json()["error"]["where"]) == (400, "/outputs/0/location"), lie
+
+    files = await doors.say("files", claimed, dataset_uuid=dataset["dataset_uuid"])
+    (partition,) = files.json()["partitions"]
+    assert Folder.parse(partition["location"]) == folder_of(good)
 
 
 @pytest.mark.anyio

@@ -19,14 +19,13 @@ import msgspec
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import CompleteRequest, OutputBody, PublishedBody, StorageRef
-from trace_platform.dispatcher.replaced import still_news
+from trace_platform.dispatcher.replaced import columns_of, part_of, still_news
 from trace_platform.dispatcher.told import require_writable
 from trace_platform.dispatcher.verify_outputs import Schema
-from trace_platform.domain.event import RangeScope, partition_key, read_scope
 from trace_platform.domain.grants import GrantedDataset
 from trace_platform.domain.objects import SCHEME, Folder
 from trace_platform.domain.ranges import inclusive
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest
+from trace_platform.errors import Conflict, Forbidden, Incompatible, InvalidRequest
 from trace_platform.markers import ColumnEntry, in_words
 from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
@@ -81,33 +80,27 @@ async def _commit_dataset(
         _total(one.bytes for one in outputs),
         schema_hash,
     )
-    for output in outputs:
-        await _set_partition(connection, output, number, claims)
+    await _set_partitions(connection, outputs, number, claims)
     return number
 
 
-async def _set_partition(connection: Connection, output: OutputBody, number: int, claims: Claims) -> None:
-    scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
-    key = partition_key(scope)
-    if key is None:  # rows of a table up to a cursor: nothing to point at
-        return
-    span = scope.span if isinstance(scope, RangeScope) else None
-    start, stop = (span.start, span.stop) if span else (None, None)
-    sql = queries("complete")
-    await connection.execute(sql["end_partitions"], output.dataset_version, key, start, number, stop)
+async def _set_partitions(connection: Connection, outputs: Sequence[OutputBody], number: int, claims: Claims) -> None:
+    """All in one statement each: an invalidation may make thousands of partitions again."""
+    # Rows of a table up to a cursor are no partition: there is nothing to point at.
+    parts = [(part, output) for output in outputs if (part := part_of(output)).key is not None]
+    version, sql, named = outputs[0].dataset_version, queries("complete"), columns_of([part for part, _ in parts])
+    await connection.execute(sql["end_partitions"], version, *named, number)
     await connection.execute(
-        sql["insert_partition"],
-        output.dataset_version,
-        key,
+        sql["insert_partitions"],
+        version,
+        *named,
         number,
         claims.org_id,
-        output.dataset_uuid,
-        start,
-        stop,
-        output.location or "",
-        msgspec.to_builtins(output.files),
-        output.row_count,
-        output.bytes,
+        outputs[0].dataset_uuid,
+        [output.location or "" for _, output in parts],
+        [msgspec.json.encode(output.files).decode() for _, output in parts],
+        [output.row_count for _, output in parts],
+        [output.bytes for _, output in parts],
     )
 
 
@@ -123,7 +116,7 @@ async def _agreed_schema(
     await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
     row = await connection.fetchrow(sql["generation_of"], claims.org_id, first.dataset_uuid, first.dataset_version)
     if row is None or given != {row["schema_hash"]}:
-        raise Conflict(
+        raise Incompatible(
             f"the schema changed within a generation: it has ({_said(row)}), this output has"
             f" ({in_words(schema.columns) if schema else ', '.join(sorted(given))})",
             where="/outputs",

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice, takewhile
 
 import asyncpg
 
 from trace_platform.contracts import OutputBody
 from trace_platform.domain.event import RangeScope, partition_key, read_scope
-from trace_platform.domain.ranges import Range, format_partition_key, intersect, subtract
-from trace_platform.errors import Conflict
+from trace_platform.domain.ranges import Range, format_partition_key, merge, subtract
+from trace_platform.errors import Conflict, Incompatible
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """A partition of one dataset: written by this attempt, or in force."""
 
     key: str | None
@@ -30,29 +32,65 @@ async def still_news(
     connection: Connection, outputs: Sequence[OutputBody], started_at: datetime
 ) -> Sequence[OutputBody]:
     """Those outputs of one dataset that no attempt claimed after `started_at` has committed already."""
-    written = {id(output): _part(output) for output in outputs}
+    written = [part_of(output) for output in outputs]
     rows = await connection.fetch(
-        queries("complete")["in_force"],
-        outputs[0].dataset_version,
-        [part.key for part in written.values()],
-        [part.span and part.span.start for part in written.values()],
-        [part.span and part.span.stop for part in written.values()],
-        started_at,
+        queries("complete")["in_force"], outputs[0].dataset_version, *columns_of(written), started_at
     )
     there = [_in_force(row) for row in rows]
-    newer = [part for part in there if part.newer]
-    news = [output for output in outputs if not _covered(written[id(output)], newer)]
-    _refuse_gaps([written[id(output)] for output in news], there)
-    return news
+    newer = _Ground([part for part in there if part.newer])
+    news = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
+    _refuse_mixture([part for _, part in news], there)
+    _refuse_gaps(_Ground([part for _, part in news]), there)
+    return [output for output, _ in news]
 
 
-def _refuse_gaps(news: Sequence[_Part], there: Sequence[_Part]) -> None:
+def part_of(output: OutputBody) -> Part:
+    scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
+    return Part(partition_key(scope), scope.span if isinstance(scope, RangeScope) else None)
+
+
+def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None], list[int | None]]:
+    """Keys, starts and stops, for `unnest`."""
+    spans = [part.span for part in parts]
+    return [part.key for part in parts], [span and span.start for span in spans], [span and span.stop for span in spans]
+
+
+class _Ground:
+    """What some partitions cover together. Asked for each of thousands, so it is put in order once."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        parts = list(parts)
+        self._keys = {part.key for part in parts if part.key is not None}
+        self._spans = merge(part.span for part in parts if part.span)
+        self._stops = [span.stop for span in self._spans]
+
+    def holds(self, part: Part) -> bool:
+        return part.key in self._keys if part.span is None else not subtract([part.span], self.near(part.span))
+
+    def near(self, span: Range) -> Sequence[Range]:
+        """Those that overlap it, of as few as there can be."""
+        first = bisect_right(self._stops, span.start)
+        return list(takewhile(lambda one: one.start < span.stop, islice(self._spans, first, None)))
+
+
+def _refuse_mixture(news: Sequence[Part], there: Sequence[Part]) -> None:
+    """Ranges and labels beside one another would hold the same rows twice, and nobody could tell which."""
+    ranges = [part.key for part in (*there, *news) if part.span]
+    labels = [part.key for part in (*there, *news) if part.key is not None and part.span is None]
+    if news and ranges and labels:
+        raise Incompatible(
+            f"a dataset is partitioned by ranges ({ranges[0]}) or by labels ({labels[0]}), never by both",
+            where="/outputs",
+            hint="read the input that has the other kind of partitions with `trigger: false`, or use `mode: full`",
+        )
+
+
+def _refuse_gaps(news: _Ground, there: Sequence[Part]) -> None:
     """A partition is replaced whole, or its remaining rows would be lost; and never by older ones in part."""
-    fresh = [part.span for part in news if part.span]
     for part in there:
-        if part.span is None or not intersect(fresh, [part.span]):
+        if part.span is None or not (near := news.near(part.span)):
             continue
-        rest = subtract([part.span], fresh)
+        rest = subtract([part.span], near)
         if rest or part.newer:
             raise Conflict(
                 f"partition {part.key} would be replaced in part only: {_say(rest) or 'a later attempt wrote it'}",
@@ -65,17 +103,6 @@ def _say(rest: Sequence[Range]) -> str:
     return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
 
 
-def _covered(part: _Part, newer: Sequence[_Part]) -> bool:
-    if part.span is None:
-        return any(other.key == part.key for other in newer)
-    return not subtract([part.span], [other.span for other in newer if other.span])
-
-
-def _part(output: OutputBody) -> _Part:
-    scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
-    return _Part(partition_key(scope), scope.span if isinstance(scope, RangeScope) else None)
-
-
-def _in_force(row: asyncpg.Record) -> _Part:
+def _in_force(row: asyncpg.Record) -> Part:
     span = Range(row["start"], row["stop"]) if row["start"] is not None else None
-    return _Part(row["partition_key"], span, row["newer"])
+    return Part(row["partition_key"], span, row["newer"])

@@ -23,14 +23,14 @@ from trace_platform.capability.subject import task_fields
 from trace_platform.client import DispatcherClient, TaskClient
 from trace_platform.contracts import MAX_CLAIMS, Claimed, CompleteRequest, NotClaimed, TaskPayload, Wakeup
 from trace_platform.crash_points import crash_point
-from trace_platform.errors import BadInput, Conflict, LeaseLost, Refused, TraceError, Unavailable
+from trace_platform.errors import BadInput, Conflict, Incompatible, LeaseLost, Refused, TraceError, Unavailable
 from trace_platform.observe.logs import speaking_of
 from trace_platform.observe.metrics import Metrics
 from trace_platform.observe.tracing import span
 from trace_platform.ports import Delivery, Queue, Receipt
 from trace_platform.worker.door import Door
 from trace_platform.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
-from trace_platform.worker.run_task import Finished, RunsTasks
+from trace_platform.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks
 
 log = structlog.get_logger()
 
@@ -238,11 +238,12 @@ def _task_of(delivery: Delivery) -> UUID | None:
 
 def _failed(request: CompleteRequest, refusal: TraceError) -> CompleteRequest:
     """What was refused is said, so that people see it and, if that may help, the task is tried again."""
+    hint = f" ({refusal.hint})" if refusal.hint else ""
     return CompleteRequest(
         task_id=request.task_id,
         attempt=request.attempt,
         lease_token=request.lease_token,
         status="Failed",
-        error_message=f"the completion was refused: {refusal.message}",
-        retryable=isinstance(refusal, Conflict),
+        error_message=f"the completion was refused: {refusal.message}{hint}"[:MAX_ERROR_CHARS],
+        retryable=isinstance(refusal, Conflict) and not isinstance(refusal, Incompatible),
     )

@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from trace_platform.contracts import Message, decode
+from trace_platform.contracts import MAX_BODY_BYTES, Message, decode
 from trace_platform.user_requests import read_bytes
 
 B = TypeVar("B", bound=Message)
 
 
-async def read(request: Request, kind: type[B]) -> B:
-    return decode(await read_bytes(request), kind)
+async def read(request: Request, kind: type[B], most: int = MAX_BODY_BYTES) -> B:
+    return decode(await read_bytes(request, most), kind, most)

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import (
+    MAX_COMPLETION_BYTES,
     BufferPublishRequest,
     CompleteBatchAnswer,
     CompleteBatchRequest,
@@ -29,7 +30,7 @@ from trace_platform.dispatcher.bundle_url import bundle_bytes
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.about import about
-from trace_platform.dispatcher.http.auth import require_capability
+from trace_platform.dispatcher.http.auth import CAPABILITY, require_capability
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.complete_several import complete_several
 from trace_platform.dispatcher.list_files import list_files
@@ -54,7 +55,8 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
             return json_response(await renew(Beat(body, claims)))
 
     async def completion(request: Request) -> Response:
-        body = await read(request, CompleteRequest)
+        await verifier.verify(request.headers.get(CAPABILITY))  # before so much is taken in
+        body = await read(request, CompleteRequest, MAX_COMPLETION_BYTES)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             answer = await complete(body, claims)

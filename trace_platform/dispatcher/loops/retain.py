@@ -8,17 +8,22 @@ reader of a commit that needs them is refused with `snapshot_too_old`. That they
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import asyncpg
+import structlog
 
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.errors import InvalidRequest
 from trace_platform.markers import MARKER
 from trace_platform.ports import ObjectStore
 from trace_platform.store.queries import queries
+
+log = structlog.get_logger()
 
 BATCH = 200
 BEAT_SECONDS = 600.0
@@ -37,11 +42,10 @@ class Retain:
             if await connection.fetchval(sql["take_mark"]) is None:
                 return 0
             rows = await connection.fetch(sql["forget_replaced"], self._keep, BATCH)
-            if rows:
-                named = await connection.fetch(sql["named_files"], sorted({row["location"] for row in rows}))
-                still = {Folder.parse(row["location"]).object(row["name"]) for row in named}
+            if gone := _readable(rows):
+                named = await connection.fetch(sql["named_files"], sorted(map(str, gone)))
                 crash_point("retain.before_remove")
-                await asyncio.to_thread(_remove, self._control.objects, rows, still)
+                await asyncio.to_thread(_remove, self._control.objects, gone, set(_names(named)))
                 crash_point("retain.before_mark")
         crash_point("retain.after_mark", when=rows)
         return len(rows)
@@ -50,12 +54,30 @@ class Retain:
         return BEAT_SECONDS
 
 
-def _remove(objects: ObjectStore, rows: Sequence[asyncpg.Record], still: set[ObjectName]) -> None:
-    folders = {row["location"]: Folder.parse(row["location"]) for row in rows}
-    names = {folders[row["location"]].object(name) for row in rows for name in row["names"]}
-    objects.delete(sorted(names - still, key=str))
+def _readable(rows: Sequence[asyncpg.Record]) -> Mapping[Folder, set[ObjectName]]:
+    """The files that are to go, by folder. What cannot be read as a name is left out: it must not keep the others."""
+    found: dict[Folder, set[ObjectName]] = {}
+    for row in rows:
+        try:
+            if row["location"]:  # a table's partition has no files
+                folder = Folder.parse(row["location"])
+                found.setdefault(folder, set()).update([folder.object(name) for name in row["names"]])
+        except InvalidRequest as wrong:
+            subject = {"dataset_version": str(row["dataset_version"]), "partition": row["partition_key"]}
+            log.warning("files of a replaced partition are left", **subject, because=wrong.message)
+    return found
+
+
+def _names(named: Sequence[asyncpg.Record]) -> Iterator[ObjectName]:
+    for row in named:
+        with suppress(InvalidRequest):
+            yield Folder.parse(row["location"]).object(row["name"])
+
+
+def _remove(objects: ObjectStore, gone: Mapping[Folder, set[ObjectName]], still: set[ObjectName]) -> None:
+    objects.delete(sorted(set().union(*gone.values()) - still, key=str))
     crash_point("retain.files_removed")
-    for folder in folders.values():
+    for folder in gone:
         left = [stored.name for stored in objects.objects(folder)]
         if [name.name for name in left] == [MARKER]:  # which lists nothing any more
             objects.delete(left)

@@ -151,29 +151,40 @@ UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 
 SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
 
 -- name: in_force
--- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force.
-SELECT DISTINCT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, a.started_at > $5 AS newer
-  FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS n (key, start, stop)
-  JOIN partition_versions p
-    ON p.dataset_version = $1 AND p.valid_to IS NULL
-   AND (p.partition_key = n.key OR (n.start IS NOT NULL AND p.block_range && int8range(n.start, n.stop)))
+-- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force. And
+-- any one partition: it shows of which kind they are.
+SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, a.started_at > $5 AS newer
+  FROM partition_versions p
   JOIN commits c ON c.dataset_uuid = p.dataset_uuid AND c.number = p.valid_from
-  JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt;
+  JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt
+ WHERE p.dataset_version = $1 AND p.valid_to IS NULL
+   AND (p.partition_key = ANY ($2::text[])
+        OR p.partition_key = (SELECT any_one.partition_key
+                                FROM partition_versions any_one
+                               WHERE any_one.dataset_version = $1 AND any_one.valid_to IS NULL
+                               LIMIT 1)
+        OR p.block_range && (SELECT range_agg(int8range(n.start, n.stop))
+                               FROM unnest($3::bigint[], $4::bigint[]) AS n (start, stop)
+                              WHERE n.start IS NOT NULL));
 
 -- name: end_partitions
--- Partitions in force that the new one replaces: the same key, or an overlapping range. Returns their ranges.
-UPDATE partition_versions
-   SET valid_to = $4
- WHERE dataset_version = $1
-   AND valid_to IS NULL
-   AND (partition_key = $2 OR ($3::bigint IS NOT NULL AND block_range && int8range($3, $5)))
-RETURNING partition_key, lower(block_range) AS start, upper(block_range) AS stop;
+-- Partitions in force that the new ones replace: the same keys, or overlapping ranges.
+UPDATE partition_versions p
+   SET valid_to = $5
+ WHERE p.dataset_version = $1 AND p.valid_to IS NULL
+   AND (p.partition_key = ANY ($2::text[])
+        OR p.block_range && (SELECT range_agg(int8range(n.start, n.stop))
+                               FROM unnest($3::bigint[], $4::bigint[]) AS n (start, stop)
+                              WHERE n.start IS NOT NULL));
 
--- name: insert_partition
--- What a partition holds from this commit on.
+-- name: insert_partitions
+-- What the partitions hold from this commit on.
 INSERT INTO partition_versions (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location,
                                 files, row_count, bytes)
-VALUES ($1, $2, $3, $4, $5, CASE WHEN $6::bigint IS NOT NULL THEN int8range($6, $7) END, $8, $9::jsonb, $10, $11);
+SELECT $1, n.key, $5, $6, $7, CASE WHEN n.start IS NOT NULL THEN int8range(n.start, n.stop) END, n.location, n.files::jsonb,
+       n.row_count, n.bytes
+  FROM unnest($2::text[], $3::bigint[], $4::bigint[], $8::text[], $9::text[], $10::bigint[], $11::bigint[])
+       AS n (key, start, stop, location, files, row_count, bytes);
 
 -- name: publish_range
 -- A range publication: the same contents again is nothing new.

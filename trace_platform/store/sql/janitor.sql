@@ -67,4 +67,5 @@ UPDATE partition_versions p
                 WHERE t.status = 'Running' AND i.input_dataset_uuid = r.dataset_uuid AND r.commits @> i.input_commit)
          LIMIT $2) AS old
  WHERE (p.dataset_version, p.partition_key, p.valid_from) = (old.dataset_version, old.partition_key, old.valid_from)
-RETURNING p.location, ARRAY(SELECT f ->> 'name' FROM jsonb_array_elements(p.files) AS f) AS names;
+RETURNING p.dataset_version, p.partition_key, p.location,
+          ARRAY(SELECT f ->> 'name' FROM jsonb_array_elements(p.files) AS f) AS names;

@@ -1,0 +1,56 @@
+"""What a worker wrote and the Dispatcher will never take: the task fails at once, and says what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.dispatcher.staging import COLUMNS, Partition, staged
+from tests.walk.walking import walking, working
+from trace_platform.contracts import Claimed, CompleteRequest
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.markers import ColumnEntry
+from trace_platform.operators.context import Resources, TaskDoor
+from trace_platform.worker.run_task import Finished, Runner
+
+pytestmark = pytest.mark.anyio
+
+WIDER = [*COLUMNS, ColumnEntry(name="hash", type="binary")]
+WRITTEN: list[tuple[Partition, list[ColumnEntry]]] = [((0, 9), COLUMNS), ((10, 19), WIDER), ("all", COLUMNS)]
+"""By the cursor of the event: what the task writes."""
+
+
+@dataclass(frozen=True)
+class Writers(Runner):
+    """Writes files in the place of an operator, and needs no Spark."""
+
+    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
+        del door
+        partition, columns = WRITTEN[claimed.task.scope.cursor or 0]
+        outputs = staged(self.objects, claimed, partition, columns=columns)
+        return Finished(CompleteRequest(**fence, status="Completed", outputs=outputs))
+
+
+async def test_what_does_not_fit_the_generation_is_not_tried_again_and_its_hint_is_said(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        worker = replace(walk.worker("w"), runner=Writers(walk.control.objects, Resources()))
+        async with working(worker):
+            for cursor, ends in enumerate((["Completed"], ["Completed", "Failed"], ["Completed", "Failed", "Failed"])):
+                await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
+                await walk.until("work", ends)
+        rows = await walk.control.pool.fetch(
+            "SELECT t.attempt, t.next_retry_at, t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            " WHERE j.name = 'work' AND t.status = 'Failed' ORDER BY t.id"
+        )
+        assert [(row["attempt"], row["next_retry_at"]) for row in rows] == [(1, None), (1, None)]
+        schema, kind = (row["error_message"] for row in rows)
+        assert "hash binary" in schema
+        assert "deploy it" in schema
+        assert "0-9" in kind
+        assert "trigger: false" in kind
