@@ -21,6 +21,11 @@ from trace_platform.chain.abi_values import WORD, Undecodable, plain, value_at
 from trace_platform.chain.abi_words import Mask, Words, columns_of, fields_of, well_formed
 from trace_platform.chain.schemas import LOGS
 
+READ = pa.schema(
+    [LOGS.field(name) for name in (*BASE_COLUMNS, "chain_id", "topic0", "topic1", "topic2", "topic3", "data")]
+)
+"""What of a log is needed: its rows of a dataset may have more columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:

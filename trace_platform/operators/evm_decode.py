@@ -19,6 +19,7 @@ from trace_platform.errors import InvalidAbi, InvalidRequest
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
+from trace_platform.operators.read_logs import read_logs
 from trace_platform.operators.runtimes import ON_WORKERS
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def run(ctx: TaskContext[Config]) -> Outcome:
     events = events_of(ctx.config)
     left_out: Counter[str] = Counter()
     for span in ctx.ranges(ctx.outputs[0]):
-        left_out += _decode(_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
+        left_out += _decode(read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(left_out=left_out)
 
@@ -144,27 +145,15 @@ def decoded(logs: DataFrame, event: Event) -> DataFrame:
     """Inside Spark's Python workers, a batch at a time."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from trace_platform.chain.decode_logs import decode_logs, schema_of
-    from trace_platform.chain.schemas import LOGS
-
-    wanted = list(LOGS.names)
+    from trace_platform.chain.decode_logs import READ, decode_logs, schema_of
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
-            table = pa.Table.from_batches([batch]).select(wanted).cast(LOGS)
+            table = pa.Table.from_batches([batch]).select(READ.names).cast(READ)
             yield from decode_logs(table, event).table.to_batches()
 
     schema = from_arrow_schema(schema_of(event))
     # Only this event's logs leave the JVM.
     return logs.where(_is_of(logs, event)).mapInArrow(decode, schema)
-
-
-def _logs(ctx: TaskContext[Config], span: Range) -> DataFrame:
-    """Of every input that has some of the range: a backfill and a compaction may share it."""
-    frames = [one.dataframe(span) for one in ctx.inputs if one.ref.trigger] or [ctx.inputs[0].dataframe(span)]
-    whole = frames[0]
-    for other in frames[1:]:
-        whole = whole.unionByName(other)
-    return whole
