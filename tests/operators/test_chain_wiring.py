@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,47 @@ def test_an_abi_of_ones_own_is_part_of_the_config_and_so_of_its_hash() -> None:
     swap = json.dumps([{"type": "event", "name": "Swap", "inputs": []}])
     dag = parse_dag(f"{DAG}{DECODE}    config: {{abi: '{swap}', events: [swap]}}", CATALOG)
     assert json.loads(dag.jobs[-1].config["abi"])[0]["name"] == "Swap"
+
+
+def an_abi(kind: str, **more: Any) -> str:
+    return json.dumps([{"type": "event", "name": "Swap", "inputs": [{"type": kind, "name": "a", **more}]}])
+
+
+def deep_tuples(depth: int) -> list[Any]:
+    inner: list[Any] = [{"type": "bool", "name": "a"}]
+    for _ in range(depth):
+        inner = [{"type": "tuple", "name": "a", "components": inner}]
+    return inner
+
+
+@pytest.mark.parametrize(
+    "abi",
+    [
+        "[" * 5_000,
+        "[" * 200_000,
+        '{"abi":' * 5_000,
+        "9" * 5_000,
+        "erc21",
+        "",
+        an_abi("uint8[" + "9" * 5_000 + "]"),
+        an_abi("uint8" + "[99999]" * 16),
+        an_abi("uint8[٩]"),
+        an_abi("uint" + "9" * 5_000),
+        an_abi("uint8\n"),
+        an_abi("bytes" + "9" * 5_000),
+        an_abi("uint8" + "[]" * 5_000),
+        an_abi("tuple", components=deep_tuples(20)),
+        an_abi("tuple", components=deep_tuples(150)),
+        an_abi("uint8").replace('"uint8"', "[" * 300 + "]" * 300),
+        an_abi("x" * 200_000),
+    ],
+    ids=range(17),
+)
+def test_an_abi_that_nobody_can_read_is_refused_at_its_place(abi: str) -> None:
+    problem = refusal(f"{DAG}{DECODE}    config:\n      events: [swap]\n      abi: {json.dumps(abi)}\n")
+    assert (problem.line, problem.column, problem.field) == (16, 12, "jobs[2].config.abi")
+    assert problem.code == "invalid_abi"
+    assert len(problem.reason) < 300
 
 
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))

@@ -5,10 +5,9 @@ A log that is not what its event says (anybody may write a contract that emits n
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -56,15 +55,6 @@ class Config(Settings):
             )
         return given
 
-    @model_validator(mode="after")
-    def _is_json(self) -> Self:
-        if self.abi not in BUILT_IN:
-            try:
-                json.loads(self.abi)
-            except ValueError:
-                raise ValueError(f"abi is one of {', '.join(BUILT_IN)}, or JSON text") from None
-        return self
-
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
     """At deploy: the ABI can be read and has the events, and each of them has an output."""
@@ -74,7 +64,8 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     except InvalidRequest as refusal:
         return [ConfigProblem(("events",), refusal.message, refusal.hint, "unknown_event")]
     except InvalidAbi as refusal:
-        return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", refusal.hint, refusal.code)]
+        hint = refusal.hint or f"abi is one of {', '.join(BUILT_IN)}, or the contract's ABI as JSON"
+        return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", hint, refusal.code)]
     if len(read.events) != len(wired.outputs):
         reason = f"{len(read.events)} events cannot become {len(wired.outputs)} outputs"
         return [ConfigProblem(("events",), reason, f"outputs: [{', '.join(read.events)}]", "bad_count")]
@@ -132,7 +123,7 @@ def events_of(config: Config) -> list[Event]:
     from trace_platform.chain import abi
 
     found = abi.BUILT_IN.get(config.abi)
-    named = abi.table_names(found or abi.read_abi(json.loads(config.abi)))
+    named = abi.table_names(found or abi.read_abi(abi.document_of(config.abi)))
     unknown = [name for name in config.events if name not in named]
     if unknown:
         raise InvalidRequest(
