@@ -83,10 +83,13 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> Outcome:
+    from trace_platform.spark.failures import spark_failures
+
     events = events_of(ctx.config)
     left_out: Counter[str] = Counter()
     for span in ctx.ranges(ctx.outputs[0]):
-        left_out += _decode(read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
+        with spark_failures("/inputs"):
+            left_out += _decode(read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(left_out=left_out)
 

@@ -5,12 +5,13 @@ A partition is replaced whole, so it is made from all inputs, whichever of them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, inclusive, overlapping
+from trace_platform.errors import InvalidRequest
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import Input
 
@@ -44,7 +45,32 @@ def _held(ctx: TaskContext[Any], one: Input, span: Range) -> Sequence[Range]:
 def _logs(one: Input, span: Range) -> DataFrame:
     from trace_platform.chain.decode_logs import READ
 
-    return one.dataframe(span).select(*READ.names)
+    frame = one.dataframe(span)
+    _require_logs(one, frame)
+    return frame.select(*READ.names)
+
+
+def _require_logs(one: Input, frame: DataFrame) -> None:
+    missing = ", ".join(_not_as_in_logs(frame))
+    if missing:
+        raise InvalidRequest(
+            f"{one.name} is no dataset of logs: it lacks {missing}",
+            where="/inputs",
+            hint="read one that has the columns of logs, such as the output `logs` of cryo_ingest",
+        )
+
+
+def _not_as_in_logs(frame: DataFrame) -> Iterator[str]:
+    """What is missing, by name and kind: a text that shows bytes is no bytes, and would match nothing."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import BinaryType, NumericType
+
+    from trace_platform.chain.decode_logs import READ
+
+    for wanted in from_arrow_schema(READ):
+        kind = BinaryType if isinstance(wanted.dataType, BinaryType) else NumericType
+        if not any(has.name == wanted.name and isinstance(has.dataType, kind) for has in frame.schema):
+            yield f"{wanted.name} ({wanted.dataType.simpleString()})"
 
 
 def _once_each(frames: Sequence[DataFrame]) -> DataFrame:
