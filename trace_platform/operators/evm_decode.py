@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
+from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidAbi, InvalidRequest
@@ -79,6 +79,7 @@ SPEC = OperatorSpec(
     outputs=Count(1, None),
     storages=(Storage.PARQUET,),
     check_wiring=check_wiring,
+    reads=every_input,
 )
 
 
