@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from trace_platform.chain.abi import (
     table_names,
 )
 from trace_platform.chain.abi_types import AbiType, read_type
-from trace_platform.chain.abi_values import plain
+from trace_platform.chain.abi_values import LogData, Undecodable, plain
 from trace_platform.chain.decode_logs import decode_logs, schema_of
 from trace_platform.chain.devchain.cast import cast_of
 from trace_platform.chain.devchain.chain import Chain
@@ -169,6 +170,66 @@ def test_nonsense_is_counted_and_never_fatal(kind: AbiType, junk: list[bytes]) -
     assert decoded.table.schema == schema_of(event)
 
 
+def pointing_words(kind: AbiType) -> some.SearchStrategy[tuple[AbiType, bytes]]:
+    """Data in which offsets and lengths mostly lead somewhere, often to the same place."""
+    numbers = some.one_of(some.integers(0, 12).map(lambda number: 32 * number), some.integers(0, 40))
+    return some.lists(numbers.map(word), max_size=40).map(lambda given: (kind, b"".join(given)))
+
+
+@some.composite
+def folded(draw: some.DrawFn) -> tuple[AbiType, bytes]:
+    """Arrays in arrays, all elements of each at one place."""
+    counts = draw(some.lists(some.integers(1, 12), min_size=1, max_size=4))
+    size = 32 * draw(some.integers(0, 30))
+    kind, data = AbiType(draw(some.sampled_from(["bytes", "string"]))), word(32)
+    for count in counts:
+        kind, data = AbiType("array", None, (kind,)), data + word(count) + word(32 * count) * count
+    return kind, data + word(size) + bytes(size)
+
+
+@given(some.one_of(anything.flatmap(pointing_words), folded()))
+@settings(max_examples=300, deadline=None)
+def test_no_more_is_made_of_a_log_than_four_times_its_data(case: tuple[AbiType, bytes]) -> None:
+    kind, data = case
+    with suppress(Undecodable):
+        assert made(LogData(data).value(kind, 0)) <= 4 * len(data)
+
+
+def made(value: Any) -> int:
+    """Bytes: as they are, or of the word that a number needs."""
+    if isinstance(value, list):
+        return sum(map(made, value))
+    if isinstance(value, dict):
+        return sum(map(made, value.values()))
+    return len(value) if isinstance(value, bytes | str) else 32
+
+
+def word(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+ONE_PLACE = b"".join([word(32), word(100), *[word(32 * 100)] * 100, word(3200), bytes(3200)])
+"""An array of a hundred, all of them the same 3200 bytes."""
+NESTED = word(32) + (word(30) + word(32 * 30) * 30) * 3 + word(30) + word(1) * 30
+"""Arrays in arrays, each thirty times the next one."""
+
+
+@pytest.mark.parametrize(("kind", "bomb"), [("bytes[]", ONE_PLACE), ("string[]", ONE_PLACE), ("uint8[][][][]", NESTED)])
+def test_a_log_that_unpacks_to_more_than_it_holds_is_undecodable_and_harms_no_other(kind: str, bomb: bytes) -> None:
+    event = event_of("Something", (kind, "a", False))
+    fine = encode((event.arguments[0].type,), [[]])
+    decoded = decode_logs(logs_of([a_log([event.topic0], data) for data in (bomb, fine)]), event)
+    assert decoded.table["a"].to_pylist() == ["[]"]
+    assert decoded.undecodable == 1
+
+
+def test_what_a_log_unpacks_to_is_bounded_for_all_its_arguments_together() -> None:
+    """Ten arguments of which each holds all of the data."""
+    event = event_of("Something", *[("bytes", f"a{place}", False) for place in range(10)])
+    data = word(320) * 10 + word(3200) + bytes(3200)
+    assert decode_logs(logs_of([a_log([event.topic0], data)]), event).undecodable == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "word"),
     [
@@ -242,6 +303,8 @@ def test_an_abi_file_is_read_bare_or_wrapped(tmp_path: Path) -> None:
         {"name": "X", "inputs": [{"type": "bytes33"}]},
         {"name": "X", "inputs": [{"type": "fixed128x18"}]},
         {"name": "X", "inputs": [{"type": "tuple"}]},
+        {"name": "X", "inputs": [{"type": "tuple", "components": []}]},
+        {"name": "X", "inputs": [{"type": "uint8[0]"}]},
         {"name": "X", "inputs": [{"type": "tuple", "components": [{"type": "bool", "name": "a"}] * 2}]},
         {"name": "X", "inputs": [{"type": 5}]},
         {"name": "X", "inputs": [{"type": "uint8" + "[]" * 40}]},

@@ -12,6 +12,7 @@ from trace_platform.domain.dag_yaml import plain, read_yaml
 from trace_platform.errors import InvalidDag
 
 SWAP = {"type": "event", "name": "Swap", "inputs": []}
+NO_SUCH_TYPE = '[{"type": "event", "name": "Swap", "inputs": [{"type": "%s"}]}]'
 CALL = {"type": "function", "name": "swap"}
 DAG = """
 name: d
@@ -62,6 +63,14 @@ def test_a_dag_without_such_files_is_left_alone_and_so_is_what_is_no_yaml(folder
         ("missing.json", None, "the file cannot be read"),
         ("b.json", "not JSON", "this is not JSON"),
         ("b.json", "{}", "an ABI is a list"),
+        ("b.json", "[" * 100_000, "this is not JSON, or nested without end"),
+        (
+            "b.json",
+            NO_SUCH_TYPE % ("uint8[" + "9" * 5_000 + "]"),
+            "an array of a fixed size has",
+        ),
+        ("b.json", NO_SUCH_TYPE % ("uint" + "9" * 5_000), "there is no type"),
+        ("a\\0b", None, "an ABI lies beside its DAG"),
         ("../b.json", "[]", "an ABI lies beside its DAG"),
         ("/etc/hostname", None, "an ABI lies beside its DAG"),
         ("link.json", None, "an ABI lies beside its DAG"),
@@ -74,7 +83,7 @@ def test_a_file_that_is_no_abi_of_this_dag_is_refused_with_its_line(
     if body is not None:
         (folder / "b.json").write_text(body)
     with pytest.raises(InvalidDag) as refused:
-        with_abi_files(DAG.replace("b.json", name), folder)
+        with_abi_files(DAG.replace("b.json", f'"{name}"'), folder)
     (problem,) = refused.value.problems
     assert (problem.line, problem.column, problem.field) == (10, 17, "jobs[1].config.abi_file")
     assert reason in problem.reason

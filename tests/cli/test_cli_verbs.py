@@ -232,6 +232,31 @@ def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace:
     assert "`name` is required" in trace("dag", "deploy", str(file)).err
 
 
+@pytest.mark.usefixtures("running")
+def test_an_abi_file_is_deployed_with_its_dag_and_a_bad_one_is_refused_at_its_line(trace: Trace, file: Path) -> None:
+    config = "    config: {events: [swap], abi_file: swaps.json}\n"
+    file.write_text(DAG.replace("    operator: work\n", "    operator: evm_decode\n" + config))
+    abi = file.with_name("swaps.json")
+    abi.write_text('[{"type": "event", "name": "Swap", "inputs": []}, {"type": "function", "name": "swap"}]')
+    assert trace("dag", "validate", str(file), at_home=False).code == 0
+    assert trace("dag", "deploy", str(file)).code == 0
+    assert 'abi: \'[{"type":"event","name":"Swap","inputs":[]}]\'' in trace("dag", "show", "shop", "--yaml").out
+    for wrong, reason in {
+        "[" * 5_000: "this is not JSON",
+        '[{"type": "event", "name": "Swap", "inputs": [{"type": "uint' + "9" * 5_000 + '"}]}]': "there is no type",
+    }.items():
+        abi.write_text(wrong)
+        for verb in ("validate", "deploy"):
+            said = trace("dag", verb, str(file), at_home=verb == "deploy")
+            assert (said.code, said.out) == (1, "")
+            assert said.err.startswith(f"{file}:9:")
+            assert reason in said.err
+    abi.write_text("[]")
+    said = trace("dag", "deploy", str(file))
+    assert said.err.startswith(f"{file}:9:")
+    assert "the ABI has no event 'swap'" in said.err
+
+
 def test_a_task_is_followed_from_trigger_to_its_end(running: Running, trace: Trace, file: Path) -> None:
     assert "no tasks yet" in trace("task", "list").out
     task = a_task(running, trace, file)

@@ -94,6 +94,18 @@ async def test_a_bad_dag_is_refused_with_every_problem_and_its_place(trace: Syst
     assert (await trace.got(READER, "GET", "/v1/dags"))["dags"] == []
 
 
+@pytest.mark.parametrize(
+    "abi", ["[" * 5_000, '[{"type": "event", "name": "A", "inputs": [{"type": "uint8[' + "9" * 5_000 + ']"}]}]']
+)
+async def test_an_abi_that_nobody_can_read_is_refused_with_its_place_and_is_no_fault(trace: System, abi: str) -> None:
+    config = f"    config: {{events: [a], abi: {json.dumps(abi)}}}\n"
+    bad = DAG.replace("    operator: work\n", "    operator: evm_decode\n" + config)
+    answer = await trace.ask(WRITER, "POST", "/v1/dags/shop/versions", json={"yaml": bad})
+    assert answer.status_code == 400
+    (problem,) = answer.json()["error"]["problems"]
+    assert (problem["line"], problem["field"], problem["code"]) == (9, "jobs[1].config.abi", "invalid_abi")
+
+
 async def test_the_yaml_must_be_of_the_dag_in_the_path_and_nothing_is_deployed_otherwise(trace: System) -> None:
     assert await trace.refused(WRITER, "POST", "/v1/dags/other/versions", content=DAG) == (400, "invalid_request")
     assert (await trace.got(READER, "GET", "/v1/dags"))["dags"] == []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from trace_platform.dispatcher.catalog import operators
 from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.catalog import Catalog, PublishedDataset
 from trace_platform.domain.dag import parse_dag
+from trace_platform.domain.dag_model import Storage
 from trace_platform.errors import InvalidDag, Problem
 from trace_platform.settings import RUNTIMES
 
@@ -103,12 +106,85 @@ def test_an_abi_of_ones_own_is_part_of_the_config_and_so_of_its_hash() -> None:
     assert json.loads(dag.jobs[-1].config["abi"])[0]["name"] == "Swap"
 
 
+def an_abi(kind: str, **more: Any) -> str:
+    return json.dumps([{"type": "event", "name": "Swap", "inputs": [{"type": kind, "name": "a", **more}]}])
+
+
+def deep_tuples(depth: int) -> list[Any]:
+    inner: list[Any] = [{"type": "bool", "name": "a"}]
+    for _ in range(depth):
+        inner = [{"type": "tuple", "name": "a", "components": inner}]
+    return inner
+
+
+@pytest.mark.parametrize(
+    "abi",
+    [
+        "[" * 5_000,
+        "[" * 200_000,
+        '{"abi":' * 5_000,
+        "9" * 5_000,
+        "erc21",
+        "",
+        an_abi("uint8[" + "9" * 5_000 + "]"),
+        an_abi("uint8" + "[99999]" * 16),
+        an_abi("uint8[٩]"),
+        an_abi("uint" + "9" * 5_000),
+        an_abi("uint8\n"),
+        an_abi("bytes" + "9" * 5_000),
+        an_abi("uint8" + "[]" * 5_000),
+        an_abi("tuple", components=deep_tuples(20)),
+        an_abi("tuple", components=deep_tuples(150)),
+        an_abi("uint8").replace('"uint8"', "[" * 300 + "]" * 300),
+        an_abi("x" * 200_000),
+    ],
+    ids=range(17),
+)
+def test_an_abi_that_nobody_can_read_is_refused_at_its_place(abi: str) -> None:
+    problem = refusal(f"{DAG}{DECODE}    config:\n      events: [swap]\n      abi: {json.dumps(abi)}\n")
+    assert (problem.line, problem.column, problem.field) == (16, 12, "jobs[2].config.abi")
+    assert problem.code == "invalid_abi"
+    assert len(problem.reason) < 300
+
+
+READERS = {
+    "sql": "    config: {query: SELECT block_number FROM logs}\n",
+    "python": '    config: {function: "a.b:c"}\n',
+    "quality": "    config: {checks: [{kind: not_null, columns: [data]}]}\n",
+    "evm_decode": "    config: {abi: erc20, events: [transfer]}\n",
+}
+HOT_FOLLOWED = "{job: follow, output: logs}"
+
+
+@pytest.mark.parametrize("operator", READERS)
+@pytest.mark.parametrize("upstream", [HOT_FOLLOWED, "{dataset: tip_logs}"])
+def test_a_hot_table_is_refused_where_rows_are_read_from_files(operator: str, upstream: str) -> None:
+    inputs = f"    inputs:\n      - {{name: logs, from: {upstream}}}\n"
+    problem = refusal(f"{DAG}    operator: {operator}\n{READERS[operator]}{inputs}", WITH_TIP)
+    assert (problem.line, problem.field, problem.code) == (15, "jobs[2].inputs[0].from", "hot_input")
+    assert f"'logs' is a hot table, and {operator} reads datasets of files" in problem.reason
+    assert "parquet_compact" in (problem.suggestion or "")
+
+
+def test_a_query_may_follow_a_hot_table_that_it_does_not_read() -> None:
+    config = "    operator: sql\n    config: {query: SELECT block_number FROM cold}\n"
+    inputs = f"    inputs: [{{from: {HOT_FOLLOWED}}}, {{from: {{dataset: cold_logs}}, name: cold, trigger: false}}]\n"
+    parse_dag(DAG + config + inputs, WITH_TIP)
+
+
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))
+WITH_TIP = replace(
+    CATALOG,
+    published={
+        "tip_logs": PublishedDataset("tip", storage=Storage.POSTGRES),
+        "cold_logs": PublishedDataset("tip", storage=Storage.PARQUET),
+    },
+)
 NOOP = "    operator: noop\n    runtime: dispatcher\n    inputs: [{from: {job: ask}}]"
 
 
-def refusal(text: str) -> Problem:
+def refusal(text: str, catalog: Catalog = CATALOG) -> Problem:
     with pytest.raises(InvalidDag) as refused:
-        parse_dag(text, CATALOG)
+        parse_dag(text, catalog)
     (problem,) = refused.value.problems
     return problem

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.chain.abi_encoder import encode
 from tests.operators.rig import Rig, operator
 from tests.walk.walking import working
-from trace_platform.chain.abi import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER
-from trace_platform.chain.schemas import LOGS
+from trace_platform.chain.abi import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
+from trace_platform.chain.schemas import BLOCKS, LOGS
+from trace_platform.errors import InvalidDag
 from trace_platform.operators.context import TaskContext
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +34,12 @@ publish: {transfers: {job: decode, output: transfers}, approvals: {job: decode, 
 WORD = (7).to_bytes(32, "big")
 WHO = bytes(12) + b"a" * 20
 NOT_AN_ADDRESS = b"b" * 32
-FOUND = [
+NO_LOGS = (
+    "logs is no dataset of logs: it lacks transaction_index (bigint), transaction_hash (binary), log_index (bigint),"
+    " address (binary), topic0 (binary), topic1 (binary), topic2 (binary), topic3 (binary), data (binary) (read one"
+)
+TEXTS = pa.schema([field.with_type(pa.string()) if field.name == "topic0" else field for field in LOGS])
+FOUND: list[tuple[bytes | None, list[bytes], bytes]] = [
     (ERC20_TRANSFER.topic0, [WHO, WHO], WORD),
     (ERC20_TRANSFER.topic0, [WHO, WHO], WORD[:31]),  # too short for a number
     (ERC20_TRANSFER.topic0, [NOT_AN_ADDRESS, WHO], WORD),
@@ -63,13 +71,99 @@ async def test_logs_without_a_row_are_counted_and_said(rig: Rig) -> None:
         assert counted("trace_worker_rows_left_out_total", labels) == count
 
 
+@pytest.mark.parametrize(
+    ("schema", "where", "said"),
+    [
+        (BLOCKS, "", NO_LOGS),
+        (TEXTS, "", "logs is no dataset of logs: it lacks topic0 (binary) ("),
+        (LOGS, ", where: nothing = 1", "nothing"),
+    ],
+    ids=["blocks", "texts", "where"],
+)
+async def test_what_holds_no_logs_fails_once_and_says_what_is_missing(
+    rig: Rig, schema: pa.Schema, where: str, said: str
+) -> None:
+    with operator("some_logs", lambda ctx: write(ctx, schema.empty_table())):
+        await rig.deploy(DAG.replace("{from: {job: logs}}", "{from: {job: logs}, name: logs" + where + "}"))
+        states = await rig.run("d", "ask", start=0, end=9)
+    assert states["decode"] == ["Failed"]
+    error = await rig.error("decode")
+    assert said in error
+    assert "Traceback" not in error
+    assert "\tat " not in error
+    assert [row["attempt"] for row in await rig.fetch("SELECT attempt FROM tasks WHERE status = 'Failed'")] == [1]
+
+
+async def test_the_transfers_of_collectibles_become_rows(rig: Rig) -> None:
+    with operator("some_logs", write_logs):
+        await rig.deploy(DAG.replace("abi: erc20", "abi: erc721"))
+        states = await rig.run("d", "ask", start=0, end=9)
+    assert states["decode"] == ["Completed"], await rig.error("decode")
+    (row,) = await rig.rows("transfers")
+    assert (row["log_index"], row["from_address"], row["token_id"]) == (3, b"a" * 20, "7")
+    assert await rig.rows("approvals") == []
+
+
+OWN = [
+    {
+        "type": "event",
+        "name": "Named",
+        "inputs": [
+            {"type": "string", "name": "label", "indexed": True},
+            {"type": "string", "name": "title"},
+            {"type": "tuple[]", "name": "legs", "components": [{"type": "uint256", "name": "amount"}]},
+            {"type": "int24", "name": "tick"},
+            {"type": "bytes[]", "name": "calls"},
+        ],
+    },
+    {"type": "event", "name": "Hidden", "anonymous": True, "inputs": []},
+]
+OWN_DAG = DAG.replace("{abi: erc20, events: [transfer, approval]}", f"{{abi: '{json.dumps(OWN)}', events: [named]}}")
+OWN_DAG = (
+    OWN_DAG.replace("[transfers, approvals]", "[named]").split("publish:")[0] + "publish: {named: {job: decode}}\n"
+)
+
+
+async def test_an_abi_of_ones_own_makes_rows_and_of_what_is_indexed_and_long_the_hash(rig: Rig) -> None:
+    (event,) = read_abi(OWN)
+    kinds = tuple(argument.type for argument in event.arguments[1:])
+    data = encode(kinds, ["a title", [{"amount": 2**200}, {"amount": 1}], -5, [b"\1"]])
+    # A hundred calls, all of them the same 3200 bytes: more than any log may unpack to.
+    numbers = [128, 128, 0, 160, 0, 100, *[3200] * 100, 3200]
+    bomb = b"".join(number.to_bytes(32, "big") for number in numbers) + bytes(3200)
+    logs = [(event.topic0, [b"h" * 32], data), (event.topic0, [b"h" * 32], bomb), (None, [], b"")]
+    with operator("some_logs", lambda ctx: write(ctx, table_of(logs))):
+        await rig.deploy(OWN_DAG)
+        states = await rig.run("d", "ask", start=0, end=9)
+    assert states["decode"] == ["Completed"], await rig.error("decode")
+    (row,) = await rig.rows("named")
+    assert row["label_hash"] == b"h" * 32
+    assert (row["title"], row["tick"], row["calls"]) == ("a title", -5, '["0x01"]')
+    assert json.loads(row["legs"]) == [{"amount": str(2**200)}, {"amount": "1"}]
+    said = await rig.fetch("SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL")
+    assert "left out: 1 undecoded, 1 of no event" in [row["it"] for row in said]
+
+
+async def test_an_event_without_a_name_in_its_logs_cannot_be_asked_for(rig: Rig) -> None:
+    with operator("some_logs", write_logs), pytest.raises(InvalidDag, match="the ABI has no event 'hidden'"):
+        await rig.deploy(OWN_DAG.replace("[named]", "[hidden]"))
+
+
 def write_logs(ctx: TaskContext[Any]) -> None:
+    write(ctx, table_of(FOUND))
+
+
+def write(ctx: TaskContext[Any], table: pa.Table) -> None:
+    for part in ctx.parts(ctx.outputs[0]):
+        ctx.outputs[0].write_table(table, part)
+
+
+def table_of(logs: list[tuple[bytes | None, list[bytes], bytes]]) -> pa.Table:
     rows = []
-    for place, (first, topics, data) in enumerate(FOUND):
+    for place, (first, topics, data) in enumerate(logs):
         row: dict[str, Any] = {field.name: 0 if pa.types.is_integer(field.type) else b"" for field in LOGS}
         row |= {"block_number": 3, "log_index": place, "address": b"t" * 20, "data": data, "topic0": first}
         row |= dict.fromkeys(("topic1", "topic2", "topic3"))
         row |= {f"topic{number}": topic for number, topic in enumerate(topics, 1)}
         rows.append(row)
-    for part in ctx.parts(ctx.outputs[0]):
-        ctx.outputs[0].write_table(pa.Table.from_pylist(rows, LOGS), part)
+    return pa.Table.from_pylist(rows, LOGS)

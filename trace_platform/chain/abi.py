@@ -70,15 +70,31 @@ class Event:
 
 
 def read_abi_file(path: Path) -> tuple[Event, ...]:
-    """Of a JSON ABI, bare or as compilers wrap it (`{"abi": [...]}`)."""
+    return read_abi(abi_in(path))
+
+
+def abi_in(path: Path) -> Any:
+    """The document in a file: a JSON ABI, bare or as compilers wrap it (`{"abi": [...]}`)."""
     try:
         if path.stat().st_size > _LARGEST:
             raise InvalidAbi("this is too large for an ABI", where=str(path))
-        return read_abi(json.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
     except OSError as wrong:
         raise InvalidAbi(f"the file cannot be read: {wrong.strerror}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise _no_json(str(path)) from None
+    return document_of(text, where=str(path))
+
+
+def document_of(text: str, *, where: str = "/") -> Any:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError):
-        raise InvalidAbi("this is not JSON", where=str(path), hint="give the contract's ABI as JSON") from None
+        raise _no_json(where) from None
+
+
+def _no_json(where: str) -> InvalidAbi:
+    return InvalidAbi("this is not JSON, or nested without end", where=where, hint="give the contract's ABI as JSON")
 
 
 def read_abi(document: Any) -> tuple[Event, ...]:

@@ -10,11 +10,13 @@ from trace_platform.errors import InvalidAbi
 
 Kind = Literal["uint", "int", "address", "bool", "fixed_bytes", "bytes", "string", "array", "tuple"]
 
-_ARRAY = re.compile(r"^(.*)\[(\d*)\]$")
-_NUMBER = re.compile(r"^(u?int)(\d*)$")
-_FIXED_BYTES = re.compile(r"^bytes(\d+)$")
+_ARRAY = re.compile(r"(.*)\[([0-9]*)\]")
+_NUMBER = re.compile(r"(u?int)([0-9]{0,4})")
+_FIXED_BYTES = re.compile(r"bytes([0-9]{1,4})")
 _WIDEST = 256
 _WORD = 32
+_MOST_WORDS = 100_000
+"""Of an array whose size its type says: no log holds more. One of nothing is none, as in Solidity."""
 _DEEPEST = 16
 """How far arrays and tuples may nest: a hostile ABI is refused, not followed."""
 
@@ -64,14 +66,16 @@ class AbiType:
 def read_type(text: Any, components: Any, where: str, depth: int = 0) -> AbiType:
     if not isinstance(text, str) or depth > _DEEPEST:
         raise InvalidAbi("a type is a text, and not nested without end", where=where)
-    if array := _ARRAY.match(text):
-        size = int(array[2]) if array[2] else None
-        return AbiType("array", size, (read_type(array[1], components, where, depth + 1),))
+    if array := _ARRAY.fullmatch(text):
+        return _array(array, components, where, depth)
     if text == "tuple":
         return _tuple(components, where, depth)
-    if number := _NUMBER.match(text):
-        return _number(number, where)
-    if fixed := _FIXED_BYTES.match(text):
+    if number := _NUMBER.fullmatch(text):
+        bits = int(number[2] or _WIDEST)
+        if not 0 < bits <= _WIDEST or bits % 8:
+            raise InvalidAbi(f"there is no type {text}", where=where)
+        return AbiType("uint" if number[1] == "uint" else "int", bits)
+    if fixed := _FIXED_BYTES.fullmatch(text):
         if not 1 <= int(fixed[1]) <= _WORD:
             raise InvalidAbi(f"there is no type {text}", where=where)
         return AbiType("fixed_bytes", int(fixed[1]))
@@ -83,16 +87,19 @@ def read_type(text: Any, components: Any, where: str, depth: int = 0) -> AbiType
     return AbiType(simple[text])
 
 
-def _number(found: re.Match[str], where: str) -> AbiType:
-    bits = int(found[2] or _WIDEST)
-    if not 0 < bits <= _WIDEST or bits % 8:
-        raise InvalidAbi(f"there is no type {found[0]}", where=where)
-    return AbiType("uint" if found[1] == "uint" else "int", bits)
+def _array(found: re.Match[str], components: Any, where: str, depth: int) -> AbiType:
+    element = read_type(found[1], components, where, depth + 1)
+    if not found[2]:
+        return AbiType("array", None, (element,))
+    digits = found[2].lstrip("0")
+    if not digits or len(digits) > len(str(_MOST_WORDS)) or int(digits) * element.words > _MOST_WORDS:
+        raise InvalidAbi(f"an array of a fixed size has from 1 to {_MOST_WORDS} words", where=where)
+    return AbiType("array", int(digits), (element,))
 
 
 def _tuple(components: Any, where: str, depth: int) -> AbiType:
-    if not isinstance(components, list) or not all(isinstance(one, dict) for one in components):
-        raise InvalidAbi("a tuple has a list of components", where=where)
+    if not isinstance(components, list) or not components or not all(isinstance(one, dict) for one in components):
+        raise InvalidAbi("a tuple has a list of components, one or more", where=where)
     parts = tuple(
         read_type(one.get("type"), one.get("components"), f"{where}/components/{place}", depth + 1)
         for place, one in enumerate(components)

@@ -17,9 +17,14 @@ import pyarrow.compute as pc
 
 from trace_platform.chain.abi import BASE_COLUMNS, Argument, Event
 from trace_platform.chain.abi_types import AbiType
-from trace_platform.chain.abi_values import WORD, Undecodable, plain, value_at
+from trace_platform.chain.abi_values import WORD, LogData, Undecodable, plain
 from trace_platform.chain.abi_words import Mask, Words, columns_of, fields_of, well_formed
 from trace_platform.chain.schemas import LOGS
+
+READ = pa.schema(
+    [LOGS.field(name) for name in (*BASE_COLUMNS, "chain_id", "topic0", "topic1", "topic2", "topic3", "data")]
+)
+"""What of a log is needed: its rows of a dataset may have more columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +99,23 @@ def _columns(logs: pa.Table, event: Event) -> tuple[dict[str, pa.Array], Mask]:
     """The event's columns, and which rows could be read; the others hold nulls."""
     columns: dict[str, pa.Array] = {}
     fine: Mask = np.ones(logs.num_rows, dtype=bool)
+    unpacked: list[LogData] | None = None
     for argument, column, word in _placed(event):
         if argument.type.elementary:
             columns |= columns_of(argument.type, argument.column, _words(logs[column], word))
         elif argument.indexed:
             columns[f"{argument.column}_hash"] = _whole(logs[column])
         else:
-            values = [_value(argument.type, data.as_py(), word * WORD) for data in logs[column]]
+            unpacked = unpacked or [LogData(data.as_py()) for data in logs[column]]
+            values = [_value(argument.type, data, word * WORD) for data in unpacked]
             fine &= np.array([value is not None for value in values], dtype=bool)
             columns[argument.column] = pa.array(values, _fields(argument)[0].type)
     return columns, fine
 
 
-def _value(kind: AbiType, data: bytes, head: int) -> Any:
+def _value(kind: AbiType, data: LogData, head: int) -> Any:
     try:
-        value = value_at(kind, data, 0, head)
+        value = data.value(kind, head)
     except (Undecodable, RecursionError):
         return None
     return value if kind.kind in {"bytes", "string"} else json.dumps(plain(value), separators=(",", ":"))

@@ -38,7 +38,7 @@ def with_abi_files(text: str, folder: Path) -> str:
                 )
             )
             continue
-        quoted = "'" + json.dumps(events, separators=(",", ":"), ensure_ascii=True).replace("'", "''") + "'"
+        quoted = "'" + events.replace("'", "''") + "'"
         text = text[: value.start_mark.index] + quoted + text[value.end_mark.index :]
         text = text[: key.start_mark.index] + "abi" + text[key.end_mark.index :]
     if problems:
@@ -54,14 +54,18 @@ def _named(text: str) -> Iterator[tuple[int, Any, Any]]:
                 yield place, key, value
 
 
-def _events(folder: Path, name: str) -> list[Any]:
-    """As the file declares them; functions and errors of the contract are of no use here."""
-    from trace_platform.chain.abi import read_abi_file
+def _events(folder: Path, name: str) -> str:
+    """As the file declares them, as JSON; functions and errors of the contract are of no use here."""
+    from trace_platform.chain.abi import abi_in, read_abi
 
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidAbi("an ABI lies beside its DAG, or below it", where=name, hint="copy the file there")
-    read_abi_file(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = abi_in(path)
+    read_abi(document)
     entries = document["abi"] if isinstance(document, dict) else document
-    return [one for one in entries if isinstance(one, dict) and one.get("type") == "event"]
+    events = [one for one in entries if isinstance(one, dict) and one.get("type") == "event"]
+    try:
+        return json.dumps(events, separators=(",", ":"), ensure_ascii=True)
+    except RecursionError:
+        raise InvalidAbi("it is nested too deeply", where=name) from None

@@ -13,6 +13,7 @@ from trace_platform.dispatcher.runtimes import INVOKERS, runtime_specs
 from trace_platform.domain.buffered import from_json
 from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset
 from trace_platform.domain.dag_graph import reach
+from trace_platform.domain.dag_model import Storage
 from trace_platform.operators.registry import specs
 from trace_platform.settings import RUNTIMES, RuntimeSettings
 from trace_platform.store.queries import queries
@@ -35,7 +36,9 @@ async def catalog(
     names = {str(row["id"]): row["name"] for row in rows}
     published = {
         row["name"]: PublishedDataset(
-            row["dag_name"], frozenset(names[one] for one in reach([str(row["id"])], edges) if one in names)
+            row["dag_name"],
+            frozenset(names[one] for one in reach([str(row["id"])], edges) if one in names),
+            Storage(row["storage"]) if row["storage"] else None,
         )
         for row in rows
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,13 @@ class ColumnSource:
 
 ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
 
+InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
+"""From the config and the names of all inputs; called only with what passed the other checks."""
+
+
+def every_input(_config: Mapping[str, Any], inputs: Sequence[str]) -> Collection[str]:
+    return inputs
+
 
 @dataclass(frozen=True, slots=True)
 class Count:
@@ -91,6 +98,8 @@ class OperatorSpec:
     """Whether it runs a UDF bundle: then `udf` is required, else refused."""
     check_wiring: WiringCheck | None = None
     """Whether its config fits the names of its inputs and outputs."""
+    reads: InputsRead | None = None
+    """Of which inputs it reads the rows, from files or through the sink's tables: none of these may be a hot table."""
     column_lineage: ColumnLineage | None = None
     """Which input columns the columns of its first output are made from, where its config says that."""
 
@@ -109,6 +118,8 @@ class PublishedDataset:
     dag: str
     upstream: frozenset[str] = frozenset()
     """Published names it is made from, at any distance: by these a ring through several DAGs is seen."""
+    storage: Storage | None = None
+    """None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

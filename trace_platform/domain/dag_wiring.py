@@ -19,6 +19,7 @@ from trace_platform.domain.dag_model import (
     JobOutput,
     Output,
     Publication,
+    Storage,
 )
 from trace_platform.domain.dag_problems import Problems
 from trace_platform.domain.dag_yaml import Path
@@ -49,19 +50,20 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     )
     wiring.check_cycles()
     for each, wired in zip(draft.jobs, jobs, strict=True):
-        _check_wiring(each, wired, buffered, catalog, problems)
+        if _check_wiring(each, wired, buffered, catalog, problems):
+            _check_reads(each, wired, known, catalog, problems)
     return jobs, tuple(publish), tuple(buffered)
 
 
 def _check_wiring(
     draft: JobDraft, job: Job, buffered: Sequence[BufferedDataset], catalog: Catalog, problems: Problems
-) -> None:
+) -> bool:
     """The operator's own view of the names. An input that leads nowhere was reported: it would be missed here too."""
     operator = catalog.operators.get(job.operator)
-    if operator is None or operator.check_wiring is None or operator.check_config(job.config):
-        return
-    if len(job.inputs) != len(draft.inputs or ()):
-        return
+    if operator is None or operator.check_config(job.config) or len(job.inputs) != len(draft.inputs or ()):
+        return False
+    if operator.check_wiring is None:
+        return True
     declared = {one.name: one.declaration for one in buffered}
     wired = Wired(
         tuple(each.name for each in job.inputs),
@@ -73,8 +75,31 @@ def _check_wiring(
         tuple(declared.get(each.dataset) if each.dataset else None for each in job.outputs),
         catalog.alerts,
     )
-    for problem in operator.check_wiring(job.config, wired):
+    found = operator.check_wiring(job.config, wired)
+    for problem in found:
         problems.add((*draft.path, problem.within, *problem.path), problem.code, problem.reason, problem.suggestion)
+    return not found
+
+
+def _check_reads(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, problems: Problems) -> None:
+    """A hot table is written by its follower alone and read at the seam: most operators cannot."""
+    reads = catalog.operators[job.operator].reads
+    read = reads(job.config, [one.name for one in job.inputs]) if reads else ()
+    for each, one in zip(draft.inputs or (), job.inputs, strict=True):
+        if one.name in read and _storage_of(one.upstream, known, catalog) is Storage.POSTGRES:
+            reason = f"{one.name!r} is a hot table, and {job.operator} reads datasets of files"
+            hint = "read what parquet_compact makes of it; for its updates alone, put a noop in between"
+            problems.add((*each.path, "from"), "hot_input", reason, hint)
+
+
+def _storage_of(upstream: Upstream, known: Outputs, catalog: Catalog) -> Storage | None:
+    match upstream:
+        case JobOutput(job, output):
+            return known[job][output].storage
+        case DeclaredDataset():
+            return Storage.BUFFERED
+        case ForeignDataset(name):
+            return catalog.published[name].storage
 
 
 def _check_names(jobs: Sequence[JobDraft], problems: Problems) -> None:

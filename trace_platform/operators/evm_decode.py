@@ -5,20 +5,20 @@ A log that is not what its event says (anybody may write a contract that emits n
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
+from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidAbi, InvalidRequest
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
+from trace_platform.operators.read_logs import read_logs
 from trace_platform.operators.runtimes import ON_WORKERS
 
 if TYPE_CHECKING:
@@ -55,15 +55,6 @@ class Config(Settings):
             )
         return given
 
-    @model_validator(mode="after")
-    def _is_json(self) -> Self:
-        if self.abi not in BUILT_IN:
-            try:
-                json.loads(self.abi)
-            except ValueError:
-                raise ValueError(f"abi is one of {', '.join(BUILT_IN)}, or JSON text") from None
-        return self
-
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
     """At deploy: the ABI can be read and has the events, and each of them has an output."""
@@ -73,7 +64,8 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     except InvalidRequest as refusal:
         return [ConfigProblem(("events",), refusal.message, refusal.hint, "unknown_event")]
     except InvalidAbi as refusal:
-        return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", refusal.hint, refusal.code)]
+        hint = refusal.hint or f"abi is one of {', '.join(BUILT_IN)}, or the contract's ABI as JSON"
+        return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", hint, refusal.code)]
     if len(read.events) != len(wired.outputs):
         reason = f"{len(read.events)} events cannot become {len(wired.outputs)} outputs"
         return [ConfigProblem(("events",), reason, f"outputs: [{', '.join(read.events)}]", "bad_count")]
@@ -87,14 +79,18 @@ SPEC = OperatorSpec(
     outputs=Count(1, None),
     storages=(Storage.PARQUET,),
     check_wiring=check_wiring,
+    reads=every_input,
 )
 
 
 def run(ctx: TaskContext[Config]) -> Outcome:
+    from trace_platform.spark.failures import spark_failures
+
     events = events_of(ctx.config)
     left_out: Counter[str] = Counter()
     for span in ctx.ranges(ctx.outputs[0]):
-        left_out += _decode(_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
+        with spark_failures("/inputs"):
+            left_out += _decode(read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(left_out=left_out)
 
@@ -131,7 +127,7 @@ def events_of(config: Config) -> list[Event]:
     from trace_platform.chain import abi
 
     found = abi.BUILT_IN.get(config.abi)
-    named = abi.table_names(found or abi.read_abi(json.loads(config.abi)))
+    named = abi.table_names(found or abi.read_abi(abi.document_of(config.abi)))
     unknown = [name for name in config.events if name not in named]
     if unknown:
         raise InvalidRequest(
@@ -144,27 +140,15 @@ def decoded(logs: DataFrame, event: Event) -> DataFrame:
     """Inside Spark's Python workers, a batch at a time."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from trace_platform.chain.decode_logs import decode_logs, schema_of
-    from trace_platform.chain.schemas import LOGS
-
-    wanted = list(LOGS.names)
+    from trace_platform.chain.decode_logs import READ, decode_logs, schema_of
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
-            table = pa.Table.from_batches([batch]).select(wanted).cast(LOGS)
+            table = pa.Table.from_batches([batch]).select(READ.names).cast(READ)
             yield from decode_logs(table, event).table.to_batches()
 
     schema = from_arrow_schema(schema_of(event))
     # Only this event's logs leave the JVM.
     return logs.where(_is_of(logs, event)).mapInArrow(decode, schema)
-
-
-def _logs(ctx: TaskContext[Config], span: Range) -> DataFrame:
-    """Of every input that has some of the range: a backfill and a compaction may share it."""
-    frames = [one.dataframe(span) for one in ctx.inputs if one.ref.trigger] or [ctx.inputs[0].dataframe(span)]
-    whole = frames[0]
-    for other in frames[1:]:
-        whole = whole.unionByName(other)
-    return whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import WorkFailed
@@ -43,7 +43,11 @@ class Config(Settings):
 
 
 SPEC = OperatorSpec(
-    checked_by(Config), frozenset({ON_WORKERS}), outputs=Count(1, None), storages=(Storage.PARQUET, Storage.BUFFERED)
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    outputs=Count(1, None),
+    storages=(Storage.PARQUET, Storage.BUFFERED),
+    reads=every_input,
 )
 
 

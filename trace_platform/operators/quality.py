@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by
+from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.domain.suggest import closest
@@ -114,7 +114,13 @@ def _wiring_problems(config: Config, wired: Wired) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, "which input is checked?", f"input: one of {', '.join(wired.inputs)}")
 
 
-SPEC = OperatorSpec(checked_by(Config), frozenset({ON_WORKERS}), storages=(Storage.PARQUET,), check_wiring=check_wiring)
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    storages=(Storage.PARQUET,),
+    check_wiring=check_wiring,
+    reads=every_input,
+)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ SPEC = OperatorSpec(
     frozenset({ON_WORKERS}),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     check_wiring=check_wiring,
+    reads=lambda config, inputs: checked(config["query"], inputs).tables,
     column_lineage=column_lineage,
 )
 

@@ -1,6 +1,6 @@
 -- name: published_datasets
 -- The names that an organisation's active DAGs publish now.
-SELECT id, name, producer_dag_name AS dag_name
+SELECT id, name, producer_dag_name AS dag_name, storage ->> 'kind' AS storage
   FROM datasets
  WHERE org_id = $1 AND name IS NOT NULL;
 

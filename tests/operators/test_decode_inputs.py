@@ -1,0 +1,131 @@
+"""`evm_decode` of several inputs: a partition is made from all of them, whichever made the task, each log once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from tests.operators.rig import Rig, operator
+from tests.walk.walking import working
+from trace_platform.chain.abi import ERC20_TRANSFER
+from trace_platform.chain.schemas import LOGS
+from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.domain.ranges import Range
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.outcome import Settings
+
+pytestmark = pytest.mark.anyio
+
+DAG = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: old, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: new, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: large
+    operator: range_splitter
+    runtime: dispatcher
+    config: {chunk: 500}
+    inputs: [{from: {job: old}}]
+  - name: small
+    operator: range_splitter
+    runtime: dispatcher
+    config: {chunk: 50}
+    inputs: [{from: {job: new}}]
+  - {name: past, operator: some_logs, config: {fork: past}, inputs: [{from: {job: large}}]}
+  - {name: recent, operator: some_logs, config: {fork: FORK}, inputs: [{from: {job: small}}]}
+  - name: decode
+    operator: evm_decode
+    config: {abi: erc20, events: [transfer]}
+    inputs:
+      - {from: {job: past}, name: past_logs}
+      - {from: {job: recent}, name: recent_logs}
+publish: {past_logs: {job: past}, recent_logs: {job: recent}, transfers: {job: decode}}
+"""
+WHO = bytes(12) + b"a" * 20
+
+
+class Fork(Settings):
+    fork: str
+
+
+def write_logs(ctx: TaskContext[Fork]) -> None:
+    """A transfer in each block of the range, worth its number; on a fork of its own, two."""
+    logs_of_a_block = 1 if ctx.config.fork == "past" else 2
+    for part in ctx.ranges(ctx.outputs[0]):
+        rows = [a_transfer(ctx.config.fork, block, place) for block in blocks(part) for place in range(logs_of_a_block)]
+        ctx.outputs[0].write_table(pa.Table.from_pylist(rows, LOGS), part)
+
+
+def blocks(part: Range) -> Iterator[int]:
+    yield from range(part.start, part.stop)
+
+
+def a_transfer(fork: str, block: int, place: int) -> dict[str, Any]:
+    row: dict[str, Any] = {field.name: 0 if pa.types.is_integer(field.type) else b"" for field in LOGS}
+    row |= {"block_number": block, "log_index": place, "block_hash": fork.encode(), "address": b"t" * 20}
+    return row | {
+        "topic0": ERC20_TRANSFER.topic0,
+        "topic1": WHO,
+        "topic2": WHO,
+        "topic3": None,
+        "data": block.to_bytes(32, "big"),
+    }
+
+
+async def test_an_invalidation_of_one_input_keeps_the_rows_of_the_other(rig: Rig) -> None:
+    with operator("some_logs", write_logs, config=Fork):
+        await rig.deploy(DAG.replace("FORK", "recent"))
+        async with working(rig.worker()):
+            await rig.trigger("d", "old", start=0, end=1999)
+            await rig.trigger("d", "new", start=2000, end=2099)
+            await rig.settled()
+            before = await rig.rows("transfers")
+            walk = rig.walk
+            await invalidate(
+                walk.control,
+                walk.org.id,
+                walk.org.user,
+                "past_logs",
+                start=1900,
+                end=2099,
+                reason="a test",
+                request_id=uuid4(),
+            )
+            states = await rig.settled()
+    assert states["decode"] == ["Completed"] * 7, await rig.error("decode")
+    assert [one["partition_key"] for one in await rig.partitions("transfers")] == [
+        "0-499", "500-999", "1000-1499", "1500-1999", "2000-2049", "2050-2099",
+    ]  # fmt: skip
+    assert [row["block_number"] for row in before] == [*range(2000), *sorted([*range(2000, 2100)] * 2)]
+    assert await rig.rows("transfers") == before
+
+
+async def test_a_log_that_two_inputs_hold_is_one_row(rig: Rig) -> None:
+    with operator("some_logs", write_logs, config=Fork):
+        await rig.deploy(DAG.replace("FORK", "past"))
+        async with working(rig.worker()):
+            await rig.trigger("d", "new", start=450, end=499)
+            await rig.settled()
+            await rig.trigger("d", "old", start=0, end=499)
+            states = await rig.settled()
+    assert states["decode"] == ["Completed"] * 2, await rig.error("decode")
+    assert [one["partition_key"] for one in await rig.partitions("transfers")] == ["0-499"]
+    assert [row["value"] for row in await rig.rows("transfers")] == [str(block) for block in range(500)]
+
+
+async def test_where_inputs_disagree_about_a_block_the_last_of_them_counts(rig: Rig) -> None:
+    with operator("some_logs", write_logs, config=Fork):
+        await rig.deploy(DAG.replace("FORK", "recent"))
+        async with working(rig.worker()):
+            await rig.trigger("d", "new", start=450, end=499)
+            await rig.settled()
+            await rig.trigger("d", "old", start=0, end=499)
+            await rig.settled()
+    found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
+    kept = [(block, b"past") for block in range(450)]
+    assert found == kept + sorted([(block, b"recent") for block in range(450, 500)] * 2)
