@@ -26,6 +26,7 @@ TOLD = """
 SELECT lower(e.block_range) AS first, upper(e.block_range) - 1 AS last
   FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_dag_name = $1 ORDER BY 1
 """
+TAKEN_BACK = "SELECT lower(block_range) AS first, upper(block_range) - 1 AS last FROM data_invalidations"
 
 
 async def test_a_follower_tells_of_each_block_or_of_all_that_came_together_from_its_first_block_on(
@@ -56,6 +57,59 @@ async def test_outputs_are_reset_once_for_each_version_and_never_by_a_restart(ba
     second = rig.devchain.describe()["head"] + 3
     for begins in (second, second):
         assert await followed_from(rig) == begins
+
+
+async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip_replaces_all_it_has(
+    bare_rig: Rig,
+) -> None:
+    rig, first = bare_rig, bare_rig.devchain.describe()["head"]
+    await rig.deploy(dag("tip", "start_block: latest"))
+    async with working(rig.worker()):
+        version = await rig.version("tip", "follow")
+        await rig.until_followed(version)
+        for depth, more in ((1, 2), (2, 6), (13, 15)):  # at its first block, and below it
+            reached = rig.devchain.describe()["head"]
+            rig.devchain.reorg(depth, more)
+            await rig.until_followed(version)
+            assert rig.hot_marks(version) == hashes(rig, first)
+            assert (first, reached) in await invalidated(rig, reached)
+        assert await rig.failures() == []
+
+
+async def test_a_node_that_has_not_reached_the_first_block_yet_is_waited_for(bare_rig: Rig) -> None:
+    rig, first = bare_rig, bare_rig.devchain.describe()["head"]
+    await rig.deploy(dag("tip", "start_block: latest"))
+    async with working(rig.worker()):
+        version = await rig.version("tip", "follow")
+        await rig.until_followed(version)
+        rig.devchain.mine(3)
+        await rig.until_followed(version)
+        had = rig.hot_marks(version)
+        rig.devchain.set_head(first - 2)
+        await asyncio.sleep(1)  # it looks, many times
+        assert rig.hot_marks(version) == had
+        rig.devchain.set_head(first + 3)
+        rig.devchain.mine(1)
+        await rig.until_followed(version)
+        assert rig.hot_marks(version) == hashes(rig, first)
+        assert await rig.walk.control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
+
+
+def hashes(rig: Rig, first: int) -> dict[int, bytes]:
+    """The chain from a block on."""
+    chain = rig.devchain.chain()
+    return {number: bytes.fromhex(chain.block(number).hash[2:]) for number in range(first, chain.head + 1)}
+
+
+async def invalidated(rig: Rig, last: int) -> list[tuple[int, int]]:
+    """What was taken back, when this block was: that is after its rows are there."""
+    async with asyncio.timeout(60):
+        while True:
+            rows = await rig.walk.control.pool.fetch(TAKEN_BACK)
+            spans = [(row["first"], row["last"]) for row in rows]
+            if any(span[1] == last for span in spans):
+                return spans
+            await asyncio.sleep(0.05)
 
 
 def dag(name: str, config: str) -> str:

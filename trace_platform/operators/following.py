@@ -110,8 +110,8 @@ class Follower:
         latest = tip.latest.number
         ours = announcements.followed(connection, self.source, latest, 1)
         common = await self._common(connection, ours)
-        first = self._start(latest) if common is None else common[0] + 1
-        if first > latest:  # all of it is there, or the node is behind us on our own chain
+        first = self._start(connection, latest) if common is None else common[0] + 1
+        if first > latest:  # all of it is there, or the node is behind us, maybe below where we began
             return self._settle(connection, tip)
         last = min(latest, first + self.ctx.config.batch - 1)
         fetched = await fetch_with(self.client, first, last, self.ctx.config.tables)
@@ -190,7 +190,11 @@ class Follower:
             ours = announcements.followed(connection, self.source, ours[-1][0] - 1, LOOK_BACK)
         return None
 
-    def _start(self, latest: int) -> int:
+    def _start(self, connection: psycopg.Connection[Any], latest: int) -> int:
+        """Where it once began, however deep a reorg is: from anywhere else there would be a hole, or another chain."""
+        began = announcements.first_followed(connection, self.source)
+        if began is not None:
+            return began
         start = self.ctx.config.start_block
         return latest if start == "latest" else start
 
