@@ -66,6 +66,7 @@ class Follows:
 
     start: int | Literal["latest"] = 0
     emit: Literal["per_block", "per_range"] = "per_range"
+    reset: bool = False
 
     @property
     def first(self) -> int:
@@ -74,7 +75,8 @@ class Follows:
 
     @property
     def dag(self) -> str:
-        return DAG.replace("START", str(self.start)).replace("EMIT", self.emit)
+        text = DAG.replace("START", str(self.start)).replace("EMIT", self.emit)
+        return text.replace("source: {", "bootstrap: {reset_outputs: true}\n    source: {") if self.reset else text
 
 
 @dataclass(frozen=True)
@@ -179,8 +181,8 @@ class Storm:
         await self.until(self.is_equal)
         assert await self.rig.failures() == []
 
-    def start(self, point: str | None = None, nth: int = 1) -> Child:
-        document = {**self.document, "faults": {"point": point, "nth": nth, "how": "kill"}}
+    def start(self, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
+        document = {**self.document, "faults": {"point": point, "nth": nth, "how": how}}
         log = self.folder / f"worker-{len(self.workers)}.log"
         self.workers.append(self.nursery.start("worker", document, log, faults=None, hold=None, clock=None))
         return self.workers[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, cast
@@ -31,7 +32,7 @@ from tests.chain_walk.storm import (
     Wait,
     a_storm,
 )
-from tests.faults.system import Nursery, nursing
+from tests.faults.system import Nursery, eventually, nursing
 from tests.operators.victim import swept
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.crash_points import POINTS
@@ -54,6 +55,15 @@ STORY = st.builds(lambda *parts: [*parts[0], parts[1], *parts[2], parts[3], *par
 FOLLOWS = st.builds(
     Follows, st.just("latest") | st.integers(0, START + 20), st.sampled_from(["per_block", "per_range"])
 )
+FROZEN_AT = [
+    "wrapper.claimed",  # and so before it has looked at its tables
+    "following.before_write",
+    "following.before_commit",
+    "following.after_commit",
+    "following.before_tell",
+    "following.told",
+]
+"""Before each of its transactions, and in the middle of one."""
 ALL = Follows()
 HARD: list[list[Step]] = [
     # A hundred blocks deep, far below what was final and is cold by now; twice at one height; back to the first fork.
@@ -153,6 +163,30 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
         assert await made.is_equal(), "and nothing else is"
 
     storm(tell)
+
+
+def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_it_wakes(storm: Tell) -> None:
+    async def tell(made: Storm) -> None:
+        for point in FROZEN_AT:
+            old = made.start(point, how="stop")
+            assert await old.stopped(), f"{point} was never hit: {old.said()}"
+            await made.elapse()
+            new = made.start()
+            await made.until(made.has_begun)
+            made.rig.devchain.mine(3)
+            await made.until(made.is_settled)
+            old.send(signal.SIGCONT)
+            assert await eventually(lambda: "lease" in old.said(), 30), f"{point}: {old.said()}"  # noqa: B023
+            await made.until(made.is_equal)
+            made.rig.devchain.mine(3)
+            await made.until(made.is_equal)
+            for worker in (old, new):
+                await worker.kill()
+            made.rig.devchain.mine(1)
+            await made.elapse()
+        await made.ends()
+
+    storm(tell, Follows("latest", reset=True))
 
 
 def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_the_final_chain(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outputs import Output
 from trace_platform.spark import announcements, hot_tables
-from trace_platform.spark.announcements import Announcement, Progress
+from trace_platform.spark.announcements import Announcement, FollowerRun, Progress
 from trace_platform.spark.hot_tables import HotTable
 from trace_platform.spark.hot_writer import BlockMark, rewrite
 
@@ -40,6 +41,7 @@ log = structlog.get_logger()
 
 LOOK_BACK: Final = 64
 """Blocks compared at once on the way back to a fork."""
+OUTAGES: Final = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 AFTER_TROUBLE_SECONDS: Final = 1.0
 LOOK_UP_SECONDS: Final = 0.5
 
@@ -67,7 +69,6 @@ class Follower:
     at: int = 0
     """The last block that was written, for people."""
     tables: Mapping[str, HotTable] = field(init=False)
-    prepared: bool = False
 
     def __post_init__(self) -> None:
         self.tables = {
@@ -83,6 +84,10 @@ class Follower:
         return f"follower:{self.ctx.outputs[0].ref.dataset_version}"
 
     @property
+    def run(self) -> FollowerRun:
+        return FollowerRun(self.ctx.task.task_id, self.ctx.task.attempt)
+
+    @property
     def final_output(self) -> Output | None:
         more = self.ctx.outputs[len(self.tables) :]
         return more[0] if more else None
@@ -90,7 +95,7 @@ class Follower:
     async def step_or_wait(self) -> None:
         try:
             wrote = await self.step()
-        except (ProviderError, psycopg.OperationalError, SnapshotMoved) as trouble:
+        except (ProviderError, *OUTAGES, SnapshotMoved) as trouble:
             if isinstance(trouble, ProviderError) and not trouble.retryable:
                 raise
             await self._wait_out(trouble)
@@ -122,8 +127,8 @@ class Follower:
 
     def _commit(self, connection: psycopg.Connection[Any], fetched: Fetched, tip: Heads, *, reorg: bool) -> None:
         first, last = fetched.start, fetched.end
-        with connection.transaction():
-            progress = announcements.lock_source(connection, self.source)
+        crash_point("following.before_write")
+        with self._alone(connection) as progress:
             told_to = first - 1 if progress.announced_to is None else progress.announced_to
             rewrite(
                 connection,
@@ -148,14 +153,14 @@ class Follower:
 
     def _settle(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
         """Nothing to write; what has become final is told."""
-        with connection.transaction():
+        with self._alone(connection):
             return self._announce_final(connection, tip)
 
     def _announce_final(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
         """Ranges that no reorg can touch: what the chain calls final, as far as our own blocks are that chain's."""
         if self.final_output is None:
             return False
-        progress = announcements.lock_source(connection, self.source)
+        progress = announcements.lock_source(connection, self.source, self.run)
         if progress.announced_to is None:
             return False
         number = self._final_number(connection, tip)
@@ -214,13 +219,14 @@ class Follower:
     def _tell(self, connection: psycopg.Connection[Any]) -> None:
         """Everything owed, the oldest first. Each is forgotten once the Dispatcher has stored it."""
         while owed := announcements.untold(connection, self.source):
-            final = announcements.lock_source(connection, self.source).finalized_to
+            final = announcements.lock_source(connection, self.source, self.run).finalized_to
             events = [event for one in owed for event in self._events(one)]
             retracted = [body for one in owed for body in self._invalidations(one, final)]
             crash_point("following.before_tell")
             self.ctx.door.tell(events, retracted, None)
             crash_point("following.told")
-            announcements.told(connection, self.source, owed)
+            with self._alone(connection):
+                announcements.told(connection, self.source, owed)
 
     def _events(self, one: Announcement) -> list[EventBody]:
         if one.kind == "invalidation":
@@ -259,7 +265,7 @@ class Follower:
         said = trouble.message if isinstance(trouble, TraceError) else "the data database does not answer"
         log.warning("follower waits", because=said)
         self.ctx.progress(self.at, None, f"waits: {said}")
-        if isinstance(trouble, psycopg.OperationalError):
+        if isinstance(trouble, OUTAGES):
             self.close()
         await self._pause(AFTER_TROUBLE_SECONDS)
 
@@ -272,20 +278,27 @@ class Follower:
     def _connected(self) -> psycopg.Connection[Any]:
         if self.connection is None:
             self.connection = psycopg.connect(self.ctx.resources.data_dsn, autocommit=True, connect_timeout=10)
+            announcements.bound_idleness(self.connection)
             self._prepare(self.connection)
         return self.connection
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Tables as they must be; empty, if the version says so and nothing of it was told yet."""
+        """Tables as they must be; empty, if the version says so and no attempt of this run has begun before."""
         asked = self.ctx.task.bootstrap
         with connection.transaction():
-            if asked is not None and asked.reset_outputs and not self.prepared:
+            begun = announcements.begin(connection, self.source, self.run)
+            if asked is not None and asked.reset_outputs and not begun:
                 announcements.forget_source(connection, self.source)
                 for table in self.tables.values():
                     hot_tables.drop(connection, table)
             for table in self.tables.values():
                 hot_tables.ensure(connection, table)
-        self.prepared = True
+
+    @contextmanager
+    def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[Progress]:
+        """A transaction that only the latest run of this source gets: one that was frozen may have lost its lease."""
+        with connection.transaction():
+            yield announcements.lock_source(connection, self.source, self.run)
 
     def close(self) -> None:
         if self.connection is not None:
