@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from tests.chain_walk.rig import Rig
 from tests.walk.walking import working
+from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.operators.context import Resources
+from trace_platform.worker.run_task import Runner
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +100,57 @@ async def test_a_node_that_has_not_reached_the_first_block_yet_is_waited_for(bar
         await rig.until_followed(version)
         assert rig.hot_marks(version) == hashes(rig, first)
         assert await rig.walk.control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
+
+
+async def test_a_follower_ends_soon_when_it_is_told_to_though_its_node_never_answers(bare_rig: Rig) -> None:
+    rig = bare_rig
+    await rig.deploy(dag("mute", "start_block: latest"))
+    async with a_mute_node() as (url, asked):
+        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),))
+        async with working(replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))):
+            async with asyncio.timeout(60):
+                await asked.wait()
+            began = time.monotonic()
+        assert time.monotonic() - began < 4, "working() asks it to stop, and waits for that"
+    assert await rig.failures() == []
+
+
+async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never_answers(bare_rig: Rig) -> None:
+    rig = bare_rig
+    await rig.deploy(dag("mute", "start_block: latest"))
+    async with a_mute_node() as (url, asked):
+        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),))
+        worker = replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))
+        async with working(worker):
+            async with asyncio.timeout(60):
+                await asked.wait()
+            [door] = worker.sources
+            door.lost.set()
+            async with asyncio.timeout(4):
+                while door in worker.sources:  # noqa: ASYNC110 - a thread is waited for
+                    await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def a_mute_node() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """It takes every connection and question, and answers none."""
+    asked, open_ones = asyncio.Event(), list[asyncio.StreamWriter]()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.append(writer)
+        await reader.read(1)
+        asked.set()
+
+    async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", asked
+        finally:
+            for writer in open_ones:
+                writer.transport.abort()
+
+
+def resources(rig: Rig, pool: RpcPool) -> Resources:
+    return Resources(rig.data_dsn, {"dev": pool})
 
 
 def hashes(rig: Rig, first: int) -> dict[int, bytes]:

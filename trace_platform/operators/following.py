@@ -10,9 +10,8 @@ already, and an event of the same range would be known as the one they ran for.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,16 +42,22 @@ LOOK_BACK: Final = 64
 """Blocks compared at once on the way back to a fork."""
 OUTAGES: Final = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 AFTER_TROUBLE_SECONDS: Final = 1.0
-LOOK_UP_SECONDS: Final = 0.5
+LOOK_UP_SECONDS: Final = 0.1
+"""How often it is seen whether it is to end."""
 
 
 async def follow(ctx: TaskContext[Config]) -> None:
     """Until it is asked to stop, or the lease is lost. Outages of nodes and of the database are waited out."""
     async with RpcClient(pool_of(ctx.resources, ctx.config.rpc_pool)) as client:
         follower = Follower(ctx, client)
+        following = asyncio.create_task(follower.go_on())
         try:
-            while not _over(ctx):
-                await follower.step_or_wait()
+            while not _over(ctx) and not following.done():
+                await asyncio.wait({following}, timeout=LOOK_UP_SECONDS)
+            # It waits for a node, or for time to pass: a data transaction has no such moment in it and is never cut.
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
         finally:
             follower.close()
 
@@ -92,6 +97,10 @@ class Follower:
         more = self.ctx.outputs[len(self.tables) :]
         return more[0] if more else None
 
+    async def go_on(self) -> None:
+        while True:
+            await self.step_or_wait()
+
     async def step_or_wait(self) -> None:
         try:
             wrote = await self.step()
@@ -101,7 +110,7 @@ class Follower:
             await self._wait_out(trouble)
             return
         if not wrote:
-            await self._pause(self.ctx.config.poll_seconds)
+            await asyncio.sleep(self.ctx.config.poll_seconds)
 
     async def step(self) -> bool:
         """One batch of blocks; whether there was anything to do."""
@@ -267,13 +276,7 @@ class Follower:
         self.ctx.progress(self.at, None, f"waits: {said}")
         if isinstance(trouble, OUTAGES):
             self.close()
-        await self._pause(AFTER_TROUBLE_SECONDS)
-
-    async def _pause(self, seconds: float) -> None:
-        """Cut short when it is to stop, for whichever reason."""
-        until = time.monotonic() + seconds
-        while not _over(self.ctx) and (left := until - time.monotonic()) > 0:
-            await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, min(left, LOOK_UP_SECONDS))
+        await asyncio.sleep(AFTER_TROUBLE_SECONDS)
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self.connection is None:
