@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
     parser.addoption("--sql-examples", type=int, default=40, help="how many queries the SQL fuzzer makes up")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
+    parser.addoption("--storm-seed", type=int, default=None, help="which ones; without it, others each time")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
 
 

@@ -110,6 +110,7 @@ POINTS: Final = (
     "lease_keeper.before_beat",
     "lease_keeper.renewed",
     # Operators that keep rows of their own in the data database.
+    "following.before_write",
     "following.before_commit",
     "following.after_commit",
     "following.before_tell",

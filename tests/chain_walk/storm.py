@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import asyncpg
@@ -25,6 +25,7 @@ from tests.walk.walking import TOKEN, walking
 from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.markers import MARKER
 
+FOLLOWED = "SELECT EXISTS (SELECT FROM trace_meta.followed_blocks)"
 NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"
 TABLES = ("blocks", "transactions", "logs")
 SECONDS = 180.0
@@ -39,7 +40,7 @@ jobs:
   - name: follow
     operator: block_follower
     source: {kind: always_on}
-    config: {rpc_pool: dev, poll_seconds: 0.1, batch: 60}
+    config: {rpc_pool: dev, poll_seconds: 0.1, batch: 60, start_block: START, emit_strategy: EMIT}
     outputs: [blocks, transactions, logs, final]
     heartbeat_interval_seconds: 1s
   - name: gather
@@ -57,6 +58,25 @@ jobs:
       - {from: {job: follow, output: logs}, trigger: false}
     outputs: [blocks, transactions, logs]
 """
+
+
+@dataclass(frozen=True)
+class Follows:
+    """What the follower of a story is told."""
+
+    start: int | Literal["latest"] = 0
+    emit: Literal["per_block", "per_range"] = "per_range"
+    reset: bool = False
+
+    @property
+    def first(self) -> int:
+        """Its first block, whatever comes: a chain whose end is followed stands still until that was seen."""
+        return START if self.start == "latest" else self.start
+
+    @property
+    def dag(self) -> str:
+        text = DAG.replace("START", str(self.start)).replace("EMIT", self.emit)
+        return text.replace("source: {", "bootstrap: {reset_outputs: true}\n    source: {") if self.reset else text
 
 
 @dataclass(frozen=True)
@@ -115,10 +135,13 @@ class Storm:
     first_branch: int
     """Of those that this story has made."""
     data: psycopg.Connection[Any]
+    follows: Follows
     workers: list[Child] = field(default_factory=list)
 
     async def tell(self, story: Sequence[Step]) -> None:
         self.start()
+        if self.follows.start == "latest":
+            await self.until(self.has_begun)
         for step in story:
             await self.happens(step)
         await self.ends()
@@ -153,13 +176,13 @@ class Storm:
         """Whatever became of the chain, and whoever is armed: it grows, and then all is as it is."""
         await self.happens(Restart())
         chain = self.rig.devchain
-        chain.mine(max(40, START + 60 - int(chain.describe()["head"])))
+        chain.mine(max(40, START + 80 - int(chain.describe()["head"])))
         await self.until(self.has_followed)
         await self.until(self.is_equal)
         assert await self.rig.failures() == []
 
-    def start(self, point: str | None = None, nth: int = 1) -> Child:
-        document = {**self.document, "faults": {"point": point, "nth": nth, "how": "kill"}}
+    def start(self, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
+        document = {**self.document, "faults": {"point": point, "nth": nth, "how": how}}
         log = self.folder / f"worker-{len(self.workers)}.log"
         self.workers.append(self.nursery.start("worker", document, log, faults=None, hold=None, clock=None))
         return self.workers[-1]
@@ -183,8 +206,15 @@ class Storm:
             await self.rig.walk.control.pool.fetchval("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
         )
 
+    async def has_begun(self) -> bool:
+        row = self.data.execute(FOLLOWED).fetchone()
+        return row is not None and bool(row[0])
+
     async def has_followed(self) -> bool:
+        """As far as there is anything to follow: a chain may be cut back below where it was begun."""
         chain = self.rig.devchain.describe()
+        if chain["head"] < self.follows.first:
+            return True
         row = self.data.execute(NEWEST, (self.version,)).fetchone()
         return row is not None and (row[0], "0x" + bytes(row[1]).hex()) == (chain["head"], chain["head_hash"])
 
@@ -203,13 +233,13 @@ class Storm:
 
     async def table_is_equal(self, output: int, head: int) -> bool:
         table = TABLES[output]
-        rows = truth(self.rig.devchain, table, 0, head)
+        rows = truth(self.rig.devchain, table, self.follows.first, head)
         if await self.rig.seam("live", "follow", "compact", output, table) != rows:
             return False
-        final = (head - FINALITY + 1) // SIZE * SIZE
+        first, final = -(-self.follows.first // SIZE) * SIZE, (head - FINALITY + 1) // SIZE * SIZE
         cold = await self.rig.cold("live", "compact", output)
         found = [row for row in rows_of(cold, table) if row["block_number"] < final] if cold else []
-        return found == [row for row in rows if row["block_number"] < final]
+        return found == [row for row in rows if first <= row["block_number"] < final]
 
     async def garbage(self) -> set[str]:
         """Objects that no commit names; markers stay where something counts."""
@@ -235,7 +265,9 @@ class Storm:
 
 
 @asynccontextmanager
-async def a_storm(dsns: dict[str, str], folder: Path, devchain: Devchain, nursery: Nursery) -> AsyncIterator[Storm]:
+async def a_storm(
+    dsns: dict[str, str], folder: Path, devchain: Devchain, nursery: Nursery, follows: Follows
+) -> AsyncIterator[Storm]:
     devchain.switch(0, START)
     branches = len(devchain.describe()["branches"])
     async with (
@@ -243,10 +275,10 @@ async def a_storm(dsns: dict[str, str], folder: Path, devchain: Devchain, nurser
         asyncpg.create_pool(dsns["queue"], min_size=0, max_size=1) as queue,
     ):
         rig = Rig(walk, dsns["data"], None, devchain)
-        await rig.deploy(DAG)
+        await rig.deploy(follows.dag)
         version = await rig.version("live", "follow")
         with closing(psycopg.connect(dsns["data"], autocommit=True)) as data:
-            storm = Storm(rig, nursery, folder, _document(rig, dsns, folder), queue, version, branches, data)
+            storm = Storm(rig, nursery, folder, _document(rig, dsns, folder), queue, version, branches, data, follows)
             try:
                 yield storm
             finally:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from tests.chain_walk.rig import Rig
 from tests.walk.walking import working
+from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.operators.context import Resources
+from trace_platform.worker.run_task import Runner
 
 pytestmark = pytest.mark.anyio
 
@@ -26,6 +33,7 @@ TOLD = """
 SELECT lower(e.block_range) AS first, upper(e.block_range) - 1 AS last
   FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_dag_name = $1 ORDER BY 1
 """
+TAKEN_BACK = "SELECT lower(block_range) AS first, upper(block_range) - 1 AS last FROM data_invalidations"
 
 
 async def test_a_follower_tells_of_each_block_or_of_all_that_came_together_from_its_first_block_on(
@@ -56,6 +64,110 @@ async def test_outputs_are_reset_once_for_each_version_and_never_by_a_restart(ba
     second = rig.devchain.describe()["head"] + 3
     for begins in (second, second):
         assert await followed_from(rig) == begins
+
+
+async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip_replaces_all_it_has(
+    bare_rig: Rig,
+) -> None:
+    rig, first = bare_rig, bare_rig.devchain.describe()["head"]
+    await rig.deploy(dag("tip", "start_block: latest"))
+    async with working(rig.worker()):
+        version = await rig.version("tip", "follow")
+        await rig.until_followed(version)
+        for depth, more in ((1, 2), (2, 6), (13, 15)):  # at its first block, and below it
+            reached = rig.devchain.describe()["head"]
+            rig.devchain.reorg(depth, more)
+            await rig.until_followed(version)
+            assert rig.hot_marks(version) == hashes(rig, first)
+            assert (first, reached) in await invalidated(rig, reached)
+        assert await rig.failures() == []
+
+
+async def test_a_node_that_has_not_reached_the_first_block_yet_is_waited_for(bare_rig: Rig) -> None:
+    rig, first = bare_rig, bare_rig.devchain.describe()["head"]
+    await rig.deploy(dag("tip", "start_block: latest"))
+    async with working(rig.worker()):
+        version = await rig.version("tip", "follow")
+        await rig.until_followed(version)
+        rig.devchain.mine(3)
+        await rig.until_followed(version)
+        had = rig.hot_marks(version)
+        rig.devchain.set_head(first - 2)
+        await asyncio.sleep(1)  # it looks, many times
+        assert rig.hot_marks(version) == had
+        rig.devchain.set_head(first + 3)
+        rig.devchain.mine(1)
+        await rig.until_followed(version)
+        assert rig.hot_marks(version) == hashes(rig, first)
+        assert await rig.walk.control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
+
+
+async def test_a_follower_ends_soon_when_it_is_told_to_though_its_node_never_answers(bare_rig: Rig) -> None:
+    rig = bare_rig
+    await rig.deploy(dag("mute", "start_block: latest"))
+    async with a_mute_node() as (url, asked):
+        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),))
+        async with working(replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))):
+            async with asyncio.timeout(60):
+                await asked.wait()
+            began = time.monotonic()
+        assert time.monotonic() - began < 4, "working() asks it to stop, and waits for that"
+    assert await rig.failures() == []
+
+
+async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never_answers(bare_rig: Rig) -> None:
+    rig = bare_rig
+    await rig.deploy(dag("mute", "start_block: latest"))
+    async with a_mute_node() as (url, asked):
+        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),))
+        worker = replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))
+        async with working(worker):
+            async with asyncio.timeout(60):
+                await asked.wait()
+            [door] = worker.sources
+            door.lost.set()
+            async with asyncio.timeout(4):
+                while door in worker.sources:  # noqa: ASYNC110 - a thread is waited for
+                    await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def a_mute_node() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """It takes every connection and question, and answers none."""
+    asked, open_ones = asyncio.Event(), list[asyncio.StreamWriter]()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.append(writer)
+        await reader.read(1)
+        asked.set()
+
+    async with await asyncio.start_server(hear, "127.0.0.1", 0) as server:
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", asked
+        finally:
+            for writer in open_ones:
+                writer.transport.abort()
+
+
+def resources(rig: Rig, pool: RpcPool) -> Resources:
+    return Resources(rig.data_dsn, {"dev": pool})
+
+
+def hashes(rig: Rig, first: int) -> dict[int, bytes]:
+    """The chain from a block on."""
+    chain = rig.devchain.chain()
+    return {number: bytes.fromhex(chain.block(number).hash[2:]) for number in range(first, chain.head + 1)}
+
+
+async def invalidated(rig: Rig, last: int) -> list[tuple[int, int]]:
+    """What was taken back, when this block was: that is after its rows are there."""
+    async with asyncio.timeout(60):
+        while True:
+            rows = await rig.walk.control.pool.fetch(TAKEN_BACK)
+            spans = [(row["first"], row["last"]) for row in rows]
+            if any(span[1] == last for span in spans):
+                return spans
+            await asyncio.sleep(0.05)
 
 
 def dag(name: str, config: str) -> str:

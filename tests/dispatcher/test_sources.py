@@ -187,6 +187,27 @@ async def test_missed_heartbeats_make_it_dead_then_pending_then_running_under_th
     assert (row["run_id"], row["task_id"], row["attempt"], row["restarts"]) == (run, run, 6, 5)
 
 
+async def test_a_source_that_ran_well_for_long_is_started_again_at_once_and_its_restarts_are_forgotten(
+    control: Control, org: Org
+) -> None:
+    await deployed_and_active(control, org, DAG)
+    keeper = KeepSources(control)
+    await keeper.once()
+    for lived, waits, restarts in ((0, 10, 1), (0, 20, 2), (15, 25, 3), (86_400, 0, 1), (0, 20, 2)):
+        await claim(control)
+        await control.pool.execute("UPDATE tasks SET started_at = now() - make_interval(secs => $1)", float(lived))
+        await lose(control)
+        await keeper.once()
+        due = await keeper.next_due()
+        assert due is not None
+        assert round(due) == waits or (waits == 0 and due <= 0)
+        await later(control, waits)
+        await keeper.once()
+        row = await source(control)
+        assert (row["state_text"], row["restarts"]) == ("Pending", restarts)
+        await keeper.once()
+
+
 @pytest.mark.parametrize("status", ["Completed", "Canceled", "Failed"])
 async def test_a_source_that_ends_by_itself_is_started_again(control: Control, org: Org, status: str) -> None:
     await deployed_and_active(control, org, DAG)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pyarrow as pa
@@ -20,9 +20,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.spark.hot_support import ROWS, block_hash, chain, hot_table, rows_of
-from trace_platform.errors import BadInput, Conflict, NotFound, SnapshotTooOld
+from trace_platform.errors import BadInput, Conflict, LeaseLost, NotFound, SnapshotTooOld
 from trace_platform.spark import hot_writer
-from trace_platform.spark.announcements import Progress, advance, announce, forget_source, lock_source, told, untold
+from trace_platform.spark.announcements import (
+    FollowerRun,
+    Progress,
+    advance,
+    announce,
+    begin,
+    forget_source,
+    lock_source,
+    told,
+    untold,
+)
 from trace_platform.spark.column_types import wide
 from trace_platform.spark.hot_compaction import mark_compacted, sweep
 from trace_platform.spark.hot_extent import Extent, after_write
@@ -32,6 +42,7 @@ from trace_platform.spark.hot_writer import known_chain, rewrite
 from trace_platform.spark.statements import statements
 
 Connection = psycopg.Connection[Any]
+RUN = FollowerRun(UUID(int=7), 1)
 
 
 @pytest.fixture
@@ -253,14 +264,14 @@ def test_two_writers_of_the_same_tables_never_interleave(data: Connection, data_
 def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, data_db: str) -> None:
     table = made(data)
     with psycopg.connect(data_db) as follower:
-        assert lock_source(follower, "eth") == Progress(None, None)
+        assert lock_source(follower, "eth", RUN) == Progress(None, None)
         rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
         advance(follower, "eth", Progress(0, None))
         announce(follower, "eth", "event", start=0, stop=1)
         follower.rollback()
     assert (rows_in(data, table), untold(data, "eth")) == ([], [])
     with psycopg.connect(data_db) as follower:
-        lock_source(follower, "eth")
+        lock_source(follower, "eth", RUN)
         rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
         advance(follower, "eth", Progress(0, 0))
         announce(follower, "eth", "invalidation", start=0, stop=1, cause="fork at 0")
@@ -272,18 +283,33 @@ def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, 
     ]
     told(data, "eth", waiting[:1])
     assert untold(data, "eth") == waiting[1:]
-    assert lock_source(data, "eth") == Progress(0, 0)
+    assert lock_source(data, "eth", RUN) == Progress(0, 0)
     forget_source(data, "eth")
-    assert (untold(data, "eth"), count(data, "trace_meta.sources")) == ([], 0)
+    assert (untold(data, "eth"), lock_source(data, "eth", RUN)) == ([], Progress(None, None))
 
 
 def test_a_source_is_moved_by_one_at_a_time(data: Connection, data_db: str) -> None:
-    lock_source(data, "eth")
+    lock_source(data, "eth", RUN)
     with psycopg.connect(data_db) as first, psycopg.connect(data_db) as second:
-        lock_source(first, "eth")
+        lock_source(first, "eth", RUN)
         second.execute("SET lock_timeout = '50ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            lock_source(second, "eth")
+            lock_source(second, "eth", RUN)
+
+
+def test_a_run_that_a_later_one_has_followed_gets_the_source_no_more(data: Connection) -> None:
+    later = [FollowerRun(RUN.run_id, 2), FollowerRun(UUID(int=RUN.run_id.int + 1), 1)]
+    assert not begin(data, "eth", RUN)
+    advance(data, "eth", Progress(7, 3))
+    assert begin(data, "eth", later[0]), "another attempt of the same run"
+    assert not begin(data, "eth", later[1])
+    for old in (RUN, later[0]):
+        with pytest.raises(LeaseLost, match="a later one"):
+            lock_source(data, "eth", old)
+    forget_source(data, "eth")
+    with pytest.raises(LeaseLost):
+        lock_source(data, "eth", RUN)
+    assert lock_source(data, "eth", later[1]) == Progress(None, None)
 
 
 def test_a_compaction_that_wrote_an_older_reading_over_a_newer_makes_blocks_hot_again(

@@ -22,7 +22,7 @@ class Config(Tables):
     rpc_pool: str
     """A pool of the settings: addresses and keys of nodes never stand in a DAG."""
     start_block: int | Literal["latest"] = 0
-    """Where a source that has written nothing yet begins."""
+    """Where a source that has written nothing yet begins; from then on that block is its first, for ever."""
     emit_strategy: Literal["per_block", "per_range"] = "per_range"
     """One event for each block, or one for all that were written together."""
     confirmations: int = Field(64, ge=0, le=100_000)

@@ -10,8 +10,8 @@ already, and an event of the same range would be known as the one they ran for.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,7 @@ from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outputs import Output
 from trace_platform.spark import announcements, hot_tables
-from trace_platform.spark.announcements import Announcement, Progress
+from trace_platform.spark.announcements import Announcement, FollowerRun, Progress
 from trace_platform.spark.hot_tables import HotTable
 from trace_platform.spark.hot_writer import BlockMark, rewrite
 
@@ -40,17 +40,24 @@ log = structlog.get_logger()
 
 LOOK_BACK: Final = 64
 """Blocks compared at once on the way back to a fork."""
+OUTAGES: Final = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 AFTER_TROUBLE_SECONDS: Final = 1.0
-LOOK_UP_SECONDS: Final = 0.5
+LOOK_UP_SECONDS: Final = 0.1
+"""How often it is seen whether it is to end."""
 
 
 async def follow(ctx: TaskContext[Config]) -> None:
     """Until it is asked to stop, or the lease is lost. Outages of nodes and of the database are waited out."""
     async with RpcClient(pool_of(ctx.resources, ctx.config.rpc_pool)) as client:
         follower = Follower(ctx, client)
+        following = asyncio.create_task(follower.go_on())
         try:
-            while not _over(ctx):
-                await follower.step_or_wait()
+            while not _over(ctx) and not following.done():
+                await asyncio.wait({following}, timeout=LOOK_UP_SECONDS)
+            # It waits for a node, or for time to pass: a data transaction has no such moment in it and is never cut.
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
         finally:
             follower.close()
 
@@ -67,7 +74,6 @@ class Follower:
     at: int = 0
     """The last block that was written, for people."""
     tables: Mapping[str, HotTable] = field(init=False)
-    prepared: bool = False
 
     def __post_init__(self) -> None:
         self.tables = {
@@ -83,20 +89,28 @@ class Follower:
         return f"follower:{self.ctx.outputs[0].ref.dataset_version}"
 
     @property
+    def run(self) -> FollowerRun:
+        return FollowerRun(self.ctx.task.task_id, self.ctx.task.attempt)
+
+    @property
     def final_output(self) -> Output | None:
         more = self.ctx.outputs[len(self.tables) :]
         return more[0] if more else None
 
+    async def go_on(self) -> None:
+        while True:
+            await self.step_or_wait()
+
     async def step_or_wait(self) -> None:
         try:
             wrote = await self.step()
-        except (ProviderError, psycopg.OperationalError, SnapshotMoved) as trouble:
+        except (ProviderError, *OUTAGES, SnapshotMoved) as trouble:
             if isinstance(trouble, ProviderError) and not trouble.retryable:
                 raise
             await self._wait_out(trouble)
             return
         if not wrote:
-            await self._pause(self.ctx.config.poll_seconds)
+            await asyncio.sleep(self.ctx.config.poll_seconds)
 
     async def step(self) -> bool:
         """One batch of blocks; whether there was anything to do."""
@@ -110,8 +124,8 @@ class Follower:
         latest = tip.latest.number
         ours = announcements.followed(connection, self.source, latest, 1)
         common = await self._common(connection, ours)
-        first = self._start(latest) if common is None else common[0] + 1
-        if first > latest:  # all of it is there, or the node is behind us on our own chain
+        first = self._start(connection, latest) if common is None else common[0] + 1
+        if first > latest:  # all of it is there, or the node is behind us, maybe below where we began
             return self._settle(connection, tip)
         last = min(latest, first + self.ctx.config.batch - 1)
         fetched = await fetch_with(self.client, first, last, self.ctx.config.tables)
@@ -122,8 +136,8 @@ class Follower:
 
     def _commit(self, connection: psycopg.Connection[Any], fetched: Fetched, tip: Heads, *, reorg: bool) -> None:
         first, last = fetched.start, fetched.end
-        with connection.transaction():
-            progress = announcements.lock_source(connection, self.source)
+        crash_point("following.before_write")
+        with self._alone(connection) as progress:
             told_to = first - 1 if progress.announced_to is None else progress.announced_to
             rewrite(
                 connection,
@@ -148,14 +162,14 @@ class Follower:
 
     def _settle(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
         """Nothing to write; what has become final is told."""
-        with connection.transaction():
+        with self._alone(connection):
             return self._announce_final(connection, tip)
 
     def _announce_final(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
         """Ranges that no reorg can touch: what the chain calls final, as far as our own blocks are that chain's."""
         if self.final_output is None:
             return False
-        progress = announcements.lock_source(connection, self.source)
+        progress = announcements.lock_source(connection, self.source, self.run)
         if progress.announced_to is None:
             return False
         number = self._final_number(connection, tip)
@@ -190,7 +204,11 @@ class Follower:
             ours = announcements.followed(connection, self.source, ours[-1][0] - 1, LOOK_BACK)
         return None
 
-    def _start(self, latest: int) -> int:
+    def _start(self, connection: psycopg.Connection[Any], latest: int) -> int:
+        """Where it once began, however deep a reorg is: from anywhere else there would be a hole, or another chain."""
+        began = announcements.first_followed(connection, self.source)
+        if began is not None:
+            return began
         start = self.ctx.config.start_block
         return latest if start == "latest" else start
 
@@ -210,13 +228,14 @@ class Follower:
     def _tell(self, connection: psycopg.Connection[Any]) -> None:
         """Everything owed, the oldest first. Each is forgotten once the Dispatcher has stored it."""
         while owed := announcements.untold(connection, self.source):
-            final = announcements.lock_source(connection, self.source).finalized_to
+            final = announcements.lock_source(connection, self.source, self.run).finalized_to
             events = [event for one in owed for event in self._events(one)]
             retracted = [body for one in owed for body in self._invalidations(one, final)]
             crash_point("following.before_tell")
             self.ctx.door.tell(events, retracted, None)
             crash_point("following.told")
-            announcements.told(connection, self.source, owed)
+            with self._alone(connection):
+                announcements.told(connection, self.source, owed)
 
     def _events(self, one: Announcement) -> list[EventBody]:
         if one.kind == "invalidation":
@@ -255,33 +274,34 @@ class Follower:
         said = trouble.message if isinstance(trouble, TraceError) else "the data database does not answer"
         log.warning("follower waits", because=said)
         self.ctx.progress(self.at, None, f"waits: {said}")
-        if isinstance(trouble, psycopg.OperationalError):
+        if isinstance(trouble, OUTAGES):
             self.close()
-        await self._pause(AFTER_TROUBLE_SECONDS)
-
-    async def _pause(self, seconds: float) -> None:
-        """Cut short when it is to stop, for whichever reason."""
-        until = time.monotonic() + seconds
-        while not _over(self.ctx) and (left := until - time.monotonic()) > 0:
-            await asyncio.to_thread(self.ctx.door.asked_to_stop.wait, min(left, LOOK_UP_SECONDS))
+        await asyncio.sleep(AFTER_TROUBLE_SECONDS)
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self.connection is None:
             self.connection = psycopg.connect(self.ctx.resources.data_dsn, autocommit=True, connect_timeout=10)
+            announcements.bound_idleness(self.connection)
             self._prepare(self.connection)
         return self.connection
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Tables as they must be; empty, if the version says so and nothing of it was told yet."""
+        """Tables as they must be; empty, if the version says so and no attempt of this run has begun before."""
         asked = self.ctx.task.bootstrap
         with connection.transaction():
-            if asked is not None and asked.reset_outputs and not self.prepared:
+            begun = announcements.begin(connection, self.source, self.run)
+            if asked is not None and asked.reset_outputs and not begun:
                 announcements.forget_source(connection, self.source)
                 for table in self.tables.values():
                     hot_tables.drop(connection, table)
             for table in self.tables.values():
                 hot_tables.ensure(connection, table)
-        self.prepared = True
+
+    @contextmanager
+    def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[Progress]:
+        """A transaction that only the latest run of this source gets: one that was frozen may have lost its lease."""
+        with connection.transaction():
+            yield announcements.lock_source(connection, self.source, self.run)
 
     def close(self) -> None:
         if self.connection is not None:

@@ -1,7 +1,8 @@
 """A follower's outbox: what it owes the Dispatcher, put in the transaction of its rows.
 
 `advance` and `announce` go with `rewrite`; after the commit each of `untold` is told, and then `told`. A kill in
-between only means telling again, which is harmless.
+between only means telling again, which is harmless. Every transaction begins with the lock of the source, which is
+refused to a run that a later one has followed: its lease is lost, whether it has heard so or not.
 """
 
 from __future__ import annotations
@@ -9,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import UUID
 
 import psycopg
 
+from trace_platform.errors import LeaseLost
 from trace_platform.spark.statements import statements
 
 Kind = Literal["event", "invalidation", "final"]
+
+
+@dataclass(frozen=True)
+class FollowerRun:
+    """One attempt of one long task; of two, the later has the higher id or attempt."""
+
+    run_id: UUID
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -36,10 +47,30 @@ class Announcement:
     cause: str
 
 
-def lock_source(connection: psycopg.Connection[Any], source: str) -> Progress:
+def lock_source(connection: psycopg.Connection[Any], source: str, run: FollowerRun) -> Progress:
     """How far the source has come; until the transaction ends, nobody else moves it."""
-    row = connection.execute(statements("announce")["lock_source"], {"source": source}).fetchone()
-    return Progress(*row) if row is not None else Progress(None, None)
+    return Progress(*_lock(connection, source, run)[:2])
+
+
+def begin(connection: psycopg.Connection[Any], source: str, run: FollowerRun) -> bool:
+    """The same lock; whether an attempt of this run has had it before."""
+    return bool(_lock(connection, source, run)[2])
+
+
+def _lock(connection: psycopg.Connection[Any], source: str, run: FollowerRun) -> tuple[Any, ...]:
+    values = {"source": source, "run_id": run.run_id, "attempt": run.attempt}
+    row: tuple[Any, ...] | None = connection.execute(statements("announce")["lock_source"], values).fetchone()
+    if row is None:
+        raise LeaseLost(
+            f"attempt {run.attempt} of this source has been followed by a later one",
+            where=source,
+            hint="nothing is to be done: the later one writes",
+        )
+    return row
+
+
+def bound_idleness(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(statements("announce")["bound_idleness"])
 
 
 def advance(connection: psycopg.Connection[Any], source: str, progress: Progress) -> None:

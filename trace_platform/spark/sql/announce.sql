@@ -1,10 +1,17 @@
 -- The follower's outbox.
 
 -- name: lock_source
--- A follower's row, made if it is new; two runs of one follower queue here.
-INSERT INTO trace_meta.sources (source_key) VALUES (%(source)s)
-ON CONFLICT (source_key) DO UPDATE SET updated_at = now()
-RETURNING announced_to, finalized_to;
+-- A follower's row, made if it is new; two runs of one follower queue here. None comes back to a run, or an attempt of
+-- it, that a later one has followed. Ids of runs rise with time.
+INSERT INTO trace_meta.sources AS source (source_key, run_id, attempt)
+VALUES (%(source)s, %(run_id)s, %(attempt)s)
+ON CONFLICT (source_key) DO UPDATE SET run_id = excluded.run_id, attempt = excluded.attempt, updated_at = now()
+ WHERE source.run_id IS NULL OR (source.run_id, source.attempt) <= (excluded.run_id, excluded.attempt)
+RETURNING announced_to, finalized_to, coalesce(old.run_id = new.run_id, false);
+
+-- name: bound_idleness
+-- A follower that freezes in the middle of a transaction holds up its successor no longer than this.
+SELECT set_config('idle_in_transaction_session_timeout', '10s', false);
 
 -- name: advance
 -- How far it has come, with its rows.
@@ -31,8 +38,14 @@ SELECT id, kind, range_start, range_stop, cause
 DELETE FROM trace_meta.announcements WHERE source_key = %(source)s AND id = ANY(%(ids)s);
 
 -- name: forget_source
--- A follower and what it owed.
-DELETE FROM trace_meta.sources WHERE source_key = %(source)s;
+-- What a follower has done and what it owed; who may write for it stays known.
+WITH owed AS (
+    DELETE FROM trace_meta.announcements WHERE source_key = %(source)s
+), blocks AS (
+    DELETE FROM trace_meta.followed_blocks WHERE source_key = %(source)s
+)
+UPDATE trace_meta.sources SET announced_to = NULL, finalized_to = NULL, updated_at = now()
+ WHERE source_key = %(source)s;
 
 -- name: followed
 -- The chain as it was last written, up to a number, the highest first: where a follower looks for the fork.

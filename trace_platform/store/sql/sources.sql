@@ -90,21 +90,26 @@ WITH due AS (
 SELECT count(*) FROM started;
 
 -- name: restart
--- Dead sources whose wait is over: it doubles with each restart, as a job's retries do.
+-- Dead sources whose wait is over.
+WITH dead AS (
+-- part: dead_sources
+)
 UPDATE sources s
    SET state = 'Pending', state_since = now(), restarts = s.restarts + 1
-  FROM jobs j
- WHERE j.id = s.job_id AND s.state = 'Dead'
-   AND now() >= s.state_since + make_interval(secs =>
-       least(j.retry_backoff_seconds * 2.0 ^ least(s.restarts, 30), j.retry_backoff_max_seconds));
+  FROM dead
+ WHERE s.job_id = dead.job_id AND s.state = 'Dead' AND dead.due <= now();
 
 -- name: bury
--- Running sources whose task has ended without being told to: lost, failed, canceled or finished.
+-- Running sources whose task has ended without being told to: lost, failed, canceled or finished. One that had run for
+-- longer than the longest wait was well: its restarts are counted anew.
 UPDATE sources s
    SET state = 'Dead', state_since = now(), last_heartbeat = coalesce(t.last_heartbeat, s.last_heartbeat),
+       restarts = CASE WHEN t.last_heartbeat >= t.started_at + make_interval(secs => j.retry_backoff_max_seconds)
+                       THEN 0 ELSE s.restarts END,
        last_error = coalesce(t.error_message, t.cancel_reason, 'it ended by itself')
-  FROM tasks t
- WHERE t.id = s.task_id AND s.state = 'Running' AND t.status IN ('Completed', 'Failed', 'Canceled');
+  FROM tasks t, jobs j
+ WHERE t.id = s.task_id AND j.id = s.job_id AND s.state = 'Running'
+   AND t.status IN ('Completed', 'Failed', 'Canceled');
 
 -- name: hold
 -- Sources that run although their job is paused: told to stop; one that nobody has claimed yet goes back to waiting.
@@ -230,10 +235,11 @@ UPDATE pauses p SET job_id = j.id
 
 -- name: next_source
 -- How long until a dead source may start again, or one that drains is given up ($1).
+WITH dead AS (
+-- part: dead_sources
+)
 SELECT extract(epoch FROM min(due) - now())::float8 FROM (
-    SELECT s.state_since + make_interval(secs =>
-               least(j.retry_backoff_seconds * 2.0 ^ least(s.restarts, 30), j.retry_backoff_max_seconds)) AS due
-      FROM sources s JOIN jobs j ON j.id = s.job_id WHERE s.state = 'Dead'
+    SELECT due FROM dead
     UNION ALL
     SELECT s.state_since + $1::interval FROM sources s WHERE s.state = 'Draining'
 ) AS times;
