@@ -51,3 +51,8 @@ def alerts(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
         "CAST(value AS STRING) AS amount",
         """concat('{"n": ', block_number, '}') AS payload""",
     )
+
+
+def alerts_twice(frames: Mapping[str, DataFrame], call: Call) -> list[DataFrame]:
+    """The same for a buffered dataset and for files."""
+    return [alerts(frames, call)] * 2

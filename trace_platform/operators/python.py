@@ -68,7 +68,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     from trace_platform.spark.failures import spark_failures
 
     function = _load(ctx.config.function)
-    parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.outputs[0])
+    parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.first_in_files)
     for part in parts:
         frames = _Frames(ctx, part)
         call = Call(
