@@ -56,3 +56,13 @@ def alerts(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
 def alerts_twice(frames: Mapping[str, DataFrame], call: Call) -> list[DataFrame]:
     """The same for a buffered dataset and for files."""
     return [alerts(frames, call)] * 2
+
+
+def both(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    del call
+    return frames["wide"].unionByName(frames["narrow"])
+
+
+def copied(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    del call
+    return frames["wide"]

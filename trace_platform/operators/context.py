@@ -27,7 +27,7 @@ from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, subtract
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators.buffers import Buffer
-from trace_platform.operators.inputs import Input, Table
+from trace_platform.operators.inputs import WHOLE, Input, Table
 from trace_platform.operators.outcome import say, scope_of
 from trace_platform.operators.outputs import Output
 from trace_platform.ports import ObjectStore
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 C = TypeVar("C")
-
-WHOLE = "all"
-"""The one partition of an output that is always written whole."""
 
 
 class TaskDoor(Protocol):
