@@ -90,11 +90,12 @@ def _pins(ctx: TaskContext[Config]) -> dict[str, Any] | None:
 
 def checked(query: str, inputs: Sequence[str]) -> CheckedSql:
     from trace_platform.domain.sql_gate import check_sql
-    from trace_platform.domain.sql_lineage import unnamed_columns
+    from trace_platform.domain.sql_lineage import refuse_repeated_columns, unnamed_columns
 
     found = check_sql(query, inputs, bounded=False)
     for number in unnamed_columns(found):
         raise InvalidSql(f"column {number} of the result has no name", hint="name it: expression AS name")
+    refuse_repeated_columns(found)
     return found
 
 
