@@ -6,7 +6,7 @@ import pytest
 
 from trace_platform.domain.catalog import ColumnSource
 from trace_platform.domain.sql_gate import check_sql
-from trace_platform.domain.sql_lineage import column_lineage, unnamed_columns
+from trace_platform.domain.sql_lineage import column_lineage, refuse_repeated_columns, unnamed_columns
 from trace_platform.domain.sql_words import CLOCKS_AND_CHANCE, FUNCTIONS
 from trace_platform.errors import InvalidSql
 
@@ -123,6 +123,9 @@ LINEAGE = {
 }
 
 
+LINEAGE["SELECT x FROM (SELECT a AS x, b AS x FROM t) q"] = {"x": {"t.a", "t.b"}}
+
+
 @pytest.mark.parametrize("query", LINEAGE)
 def test_lineage_follows_columns_through_withs_subqueries_unions_and_stars(query: str) -> None:
     found: dict[str, set[str]] = {}
@@ -134,3 +137,27 @@ def test_lineage_follows_columns_through_withs_subqueries_unions_and_stars(query
 
 def test_a_column_without_a_name_is_found() -> None:
     assert list(unnamed_columns(check_sql("SELECT a, a + 1, *, count(*) AS n, max(a), t.s.f FROM t", {"t"}))) == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("query", "line", "column", "said"),
+    [
+        ("SELECT t.n,\n  u.n FROM t JOIN u ON true", 2, 5, "columns 1 and 2 of the result are both called n"),
+        ("SELECT a AS v, b, c AS V FROM t", 1, 19, "columns 1 and 3 of the result are both called V"),
+        ("WITH x AS (SELECT a FROM t) SELECT a, a FROM x UNION ALL SELECT b, c FROM u", 1, 39, "both called a"),
+    ],
+)
+def test_two_columns_of_one_name_are_refused_with_their_place(query: str, line: int, column: int, said: str) -> None:
+    with pytest.raises(InvalidSql, match=said) as refused:
+        refuse_repeated_columns(check_sql(query, {"t", "u"}))
+    assert (refused.value.line, refused.value.column) == (line, column)
+    assert refused.value.hint
+
+
+def test_columns_of_one_name_inside_of_a_query_and_behind_a_star_are_left_to_spark() -> None:
+    for query in (
+        "SELECT *, a FROM t",
+        "SELECT t.*, u.* FROM t JOIN u ON true",
+        "SELECT a, b FROM t UNION SELECT c, c FROM u",
+    ):
+        refuse_repeated_columns(check_sql(query, {"t", "u"}))

@@ -51,3 +51,18 @@ def alerts(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
         "CAST(value AS STRING) AS amount",
         """concat('{"n": ', block_number, '}') AS payload""",
     )
+
+
+def alerts_twice(frames: Mapping[str, DataFrame], call: Call) -> list[DataFrame]:
+    """The same for a buffered dataset and for files."""
+    return [alerts(frames, call)] * 2
+
+
+def both(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    del call
+    return frames["wide"].unionByName(frames["narrow"])
+
+
+def copied(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    del call
+    return frames["wide"]

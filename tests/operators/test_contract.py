@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import subprocess
 import sys
 import threading
@@ -10,13 +11,16 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.operators.rig import Numbers, Rig, operator
 from tests.walk.walking import working
 from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import WorkFailed
+from trace_platform.markers import decode_marker, marker_in
 from trace_platform.operators.context import TaskContext
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
@@ -45,12 +49,12 @@ def test_the_registry_needs_neither_spark_nor_arrow_nor_a_sql_parser() -> None:
 
 async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig, numbers: Numbers) -> None:
     held, go = threading.Event(), threading.Event()
-    seen: list[int] = []
+    seen: list[list[int]] = []
 
     def probe(ctx: TaskContext[Any]) -> None:
         held.set()
         go.wait(60)
-        seen.extend(row.value for row in ctx.inputs[0].dataframe(whole=True).orderBy("block_number").collect())
+        seen.append([row.value for row in ctx.inputs[0].dataframe(whole=True).orderBy("block_number").collect()])
         for part in ctx.parts(ctx.outputs[0]):
             ctx.outputs[0].write(ctx.inputs[0].dataframe(), part)
 
@@ -66,7 +70,7 @@ async def test_an_input_is_read_at_the_commit_that_was_pinned_at_claim(rig: Rig,
             )
             go.set()
             await rig.settled()
-    assert seen[:2] == [0, 10], "what came after the claim is not there"
+    assert sorted(seen) == [[0, 10], [0, 10, 2000, 3000]], "what came after the claim is not there"
     assert [(row["block_number"], row["value"]) for row in await rig.rows("made")] == [
         (0, 0),
         (1, 10),
@@ -120,4 +124,46 @@ async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, 
                 while not ended:  # noqa: ASYNC110 - a thread's work is waited for
                     await asyncio.sleep(0.05)
             await rig.settled()
+    assert await rig.partitions("made") == []
+
+
+async def test_files_are_named_after_their_range_and_the_marker_says_what_is_in_them(rig: Rig) -> None:
+    query = "SELECT block_number, value FROM numbers"
+    await rig.deploy(DAG.replace("operator: probe", f'operator: sql, config: {{query: "{query}", files: 2}}'))
+    await rig.run("d", "ask", start=0, end=9)
+    for name, files in (("numbers", ["numbers_0_9"]), ("made", ["made_0_9_part0", "made_0_9_part1"])):
+        (partition,) = await rig.partitions(name)
+        folder, objects = Folder.parse(partition["location"]), rig.walk.control.objects
+        marker = decode_marker(objects.get(marker_in(folder)))
+        assert [file.name for file in marker.files] == [f"{stem}.parquet" for stem in files]
+        assert sum(file.rows for file in marker.files) == 10
+        for file in marker.files:
+            body = objects.get(folder.object(file.name))
+            assert (file.bytes, file.sha256) == (len(body), hashlib.sha256(body).hexdigest())
+        assert [(column.name, column.type) for column in marker.columns] == [
+            ("block_number", "bigint"),
+            ("value", "bigint"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (({"n": [1], "v": [1]}, {"n": [2], "v": ["x"]}), "(n bigint, v bigint) and (n bigint, v string)"),
+        (({"n": [1]}, {"n": [2], "v": [2]}), "(n bigint) and (n bigint, v bigint)"),
+        (({"v": [1], "V": [2]},), "v, V"),
+    ],
+)
+async def test_all_partitions_of_a_completion_have_one_schema_that_can_be_read(
+    rig: Rig, tables: tuple[dict[str, Any], ...], said: str
+) -> None:
+    def probe(ctx: TaskContext[Any]) -> None:
+        for start, table in enumerate(tables):
+            ctx.outputs[0].write_table(pa.table(table), Range(start, start + 1))
+
+    with operator("probe", probe):
+        await rig.deploy(DAG)
+        states = await rig.run("d", "ask", start=0, end=1)
+    assert states["work"] == ["Failed"]
+    assert said in await rig.error("work")
     assert await rig.partitions("made") == []

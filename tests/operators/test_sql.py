@@ -188,6 +188,7 @@ async def test_a_bad_query_is_refused_at_deploy_with_its_place_and_what_was_mean
         ("SELECT a FROM numbrs", "unknown_table", "line 1, column 15 of the query: there is no input of this name"),
         ("SELECT rand() AS x FROM numbers", "refused_sql", "another result each time"),
         ("SELECT count(*) FROM numbers", "refused_sql", "column 1 of the result has no name"),
+        ("SELECT value, 1 AS Value FROM numbers", "refused_sql", "line 1, column 15 of the query: columns 1 and 2"),
     ):
         with pytest.raises(InvalidDag) as refused:
             await rig.deploy(dag(query))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tests.operators.rig import Numbers, operator
 from tests.sink.rig import Rig, trigger_range
 from tests.walk.walking import working
+from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.domain.catalog import Count
 from trace_platform.operators.context import Resources, TaskContext
 from trace_platform.operators.outcome import Outcome
@@ -119,3 +121,30 @@ async def test_a_python_function_writes_into_a_table_and_again_adds_nothing(rig:
     assert len(tasks) == 2, "rows that were there already are still those of the first task"
     assert len({row["publish_id"] for row in rows[:4]}) == 1
     assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 2
+
+
+BOTH_KINDS = FUNCTIONS.replace("outputs: [{dataset: alert_events}]", "outputs: [{dataset: alert_events}, {name: kept}]")
+
+
+async def test_files_beside_a_table_are_made_again_in_whole_partitions(rig: Rig) -> None:
+    """Whichever output is named first: a table has no partitions to go by."""
+    worker = rig.walk.worker("one", spark=rig.spark, resources=Resources(data_dsn=rig.data_dsn))
+    text = BOTH_KINDS.replace(":alerts", ":alerts_twice") + "  kept: {job: function, output: kept}\n"
+    text += "  fetched: {job: fetch}\n"
+    control, org = rig.walk.control, rig.walk.org
+    with operator("numbers", Numbers()):
+        await rig.deploy(text)
+        async with rig.sinking(), working(worker):
+            await trigger_range(rig, "ask", 0, 9)
+            await rig.walk.until("function", ["Completed"])
+            dataset = await control.pool.fetchval("SELECT id FROM datasets WHERE name = 'fetched'")
+            await invalidate(control, org.id, org.user, dataset, start=3, end=4, reason="a test", request_id=uuid4())
+            await rig.walk.until("function", ["Completed", "Completed"])
+    parts = await rig.fetch(
+        "SELECT p.partition_key, p.row_count, p.valid_to FROM partition_versions p"
+        " JOIN datasets d ON d.id = p.dataset_uuid WHERE d.name = 'kept' ORDER BY p.valid_from"
+    )
+    assert [(row["partition_key"], row["row_count"], row["valid_to"]) for row in parts] == [
+        ("0-9", 10, 2),
+        ("0-9", 10, None),
+    ]

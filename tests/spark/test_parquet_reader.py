@@ -12,6 +12,7 @@ from tests.spark_session import shared_session
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import Folder
 from trace_platform.lite.seaweedfs import SeaweedFS
+from trace_platform.markers import hash_of_schema
 from trace_platform.ports import ObjectStore
 from trace_platform.spark.parquet_reader import read_files
 from trace_platform.spark.parquet_writer import Place, Written, write_frame
@@ -54,3 +55,19 @@ def test_every_type_comes_back_the_same_from_a_disk_and_from_s3(
         assert read_files(spark, store, [], files[0].columns).schema == read.schema
     assert found[0] == found[1]
     assert found[0][1] == sorted(map(str, frame.collect()))
+
+
+def test_columns_are_found_by_name_wherever_they_stand_in_a_file(
+    spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS
+) -> None:
+    """Their order makes no other schema, so files of one dataset may differ in it."""
+    frame = spark.sql("SELECT id AS a, id * 10 AS b FROM range(2)")
+    for store in (DiskObjects(tmp_path), s3_objects(seaweedfs.objects_for("worker"))):
+        folder = Folder("trace", ("reader", uuid4().hex))
+        one, other = (
+            write_frame(part, Place(store, folder), stem)[0]
+            for part, stem in ((frame.select("a", "b"), "one"), (frame.select("b", "a"), "other"))
+        )
+        assert hash_of_schema(one.columns) == hash_of_schema(other.columns)
+        read = read_files(spark, store, [folder.object(file.file.name) for file in (one, other)], one.columns)
+        assert sorted((row.a, row.b) for row in read.collect()) == [(0, 0), (0, 0), (1, 10), (1, 10)]

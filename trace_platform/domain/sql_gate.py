@@ -356,11 +356,11 @@ def _number(node: exp.Expr) -> int | None:
 
 
 def _refusal(node: exp.Expr, message: str, hint: str | None = None, code: str = "refused_sql") -> InvalidSql:
-    line, column = _place(node)
+    line, column = place_of(node)
     return InvalidSql(message, line=line, column=column, hint=hint, reason=code)
 
 
-def _place(node: exp.Expr) -> tuple[int | None, int | None]:
+def place_of(node: exp.Expr) -> tuple[int | None, int | None]:
     """Where the node begins; else where the first thing in it does, or what is around it."""
     for near in (*node.walk(bfs=False), *_ancestors(node)):
         meta = near.meta if near._meta else {}  # noqa: SLF001 - asking for `meta` makes one

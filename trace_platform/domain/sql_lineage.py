@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from trace_platform.domain.catalog import ColumnSource
-from trace_platform.domain.sql_gate import CheckedSql
+from trace_platform.domain.sql_gate import CheckedSql, place_of
+from trace_platform.errors import InvalidSql
 
 STAR = "*"
 Origin = tuple[str, str]
@@ -31,6 +32,23 @@ def unnamed_columns(checked: CheckedSql) -> Iterator[int]:
     for number, one in enumerate(_first_select(checked.tree).expressions, start=1):
         if not _name(one) and not one.is_star:
             yield number
+
+
+def refuse_repeated_columns(checked: CheckedSql) -> None:
+    """Spark does not tell small letters from capital ones. What a star brings is not known here."""
+    seen: dict[str, int] = {}
+    for number, one in enumerate(_first_select(checked.tree).expressions, start=1):
+        name = _name(one).casefold() if not one.is_star else ""
+        if name in seen:
+            line, column = place_of(one)
+            raise InvalidSql(
+                f"columns {seen[name]} and {number} of the result are both called {_name(one)}",
+                line=line,
+                column=column,
+                hint="name one of them otherwise: expression AS name",
+            )
+        if name:
+            seen[name] = number
 
 
 @dataclass(frozen=True)
@@ -115,7 +133,7 @@ def _select(tree: exp.Select, scope: _Scope) -> dict[str, frozenset[Origin]]:
                 found[name] = found.get(name, frozenset()) | origins
         else:
             name = _name(one) or f"column {number + 1}"
-            found[name] = _origins(one, sources, scope)
+            found[name] = found.get(name, frozenset()) | _origins(one, sources, scope)
     return found
 
 

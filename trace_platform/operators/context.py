@@ -27,7 +27,7 @@ from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, subtract
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators.buffers import Buffer
-from trace_platform.operators.inputs import Input, Table
+from trace_platform.operators.inputs import WHOLE, Input, Table
 from trace_platform.operators.outcome import say, scope_of
 from trace_platform.operators.outputs import Output
 from trace_platform.ports import ObjectStore
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 C = TypeVar("C")
-
-WHOLE = "all"
-"""The one partition of an output that is always written whole."""
 
 
 class TaskDoor(Protocol):
@@ -134,6 +131,11 @@ class TaskContext(Generic[C]):
         raise InvalidRequest(f"the job does not write to a buffered dataset {name!r}", where="/outputs")
 
     @property
+    def first_in_files(self) -> Output:
+        """The output whose partitions say what is written again whole: a buffered one has none."""
+        return next((one for one in self.outputs if not isinstance(one, Buffer)), self.outputs[0])
+
+    @property
     def state(self) -> Mapping[str, Any]:
         """What earlier tasks of this job remembered."""
         return self.task.state or {}
@@ -155,13 +157,15 @@ class TaskContext(Generic[C]):
     def ranges(self, output: Output) -> tuple[Range, ...]:
         """The partitions that this task has to write: its own range, or, if that was written before, those it touches.
 
-        A range that was invalidated seldom begins and ends where partitions do. They are replaced whole: rows beside
-        the invalidated ones are made again as they were.
+        A range that was invalidated seldom begins and ends where partitions do, nor do inputs that are cut differently.
+        Partitions are replaced whole: rows beside those of the range are made again as they were. Other ranges are
+        written as they came, without asking; one that cuts a partition all the same is refused when it completes, and
+        its next attempt asks.
         """
         if not isinstance(self.scope, RangeScope):
             raise InvalidRequest(f"a range is needed, and this is {say(self.scope)}", where="/scope")
         asked = self.scope.span
-        if self.task.invalidation_id is None:
+        if not self._may_cut:
             return (asked,)
         there = [
             Range(one.start, one.end + 1)
@@ -169,6 +173,11 @@ class TaskContext(Generic[C]):
             if one.start is not None and one.end is not None
         ]
         return tuple(sorted({*there, *subtract([asked], there)}))
+
+    @property
+    def _may_cut(self) -> bool:
+        followed = [one for one in self.task.inputs if one.follows]
+        return self.task.invalidation_id is not None or self.task.attempt > 1 or len(followed) > 1
 
     def parts(self, output: Output) -> tuple[Range | str, ...]:
         """What this task has to write: its ranges, its label, or all of it."""

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import msgspec
 
-from trace_platform.contracts import FilesAnswer, InputRef
+from trace_platform.contracts import FilesAnswer, InputRef, PartitionFiles
 from trace_platform.domain.filters import from_json
 from trace_platform.domain.objects import SCHEME, Folder, ObjectName
 from trace_platform.domain.places import is_buffered
-from trace_platform.domain.ranges import Range
+from trace_platform.domain.ranges import Range, format_partition_key, inclusive
 from trace_platform.errors import InvalidRequest, Unavailable
 from trace_platform.markers import ColumnEntry
 from trace_platform.ports import ObjectStore
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 NUMBER: Final = "block_number"
 """The column by which rows of a range partition are told apart, where there is one."""
+WHOLE: Final = "all"
+"""The one partition of a dataset that is always written whole."""
+Part = Range | str
+"""A partition: a range, or a name."""
 
 
 class Files(Protocol):
@@ -71,18 +75,58 @@ class Input:
         With `whole`, all rows.
         """
         if is_buffered(self.ref.storage_location):
-            return self.narrowed(self._rows(whole=whole), None if whole else span)
+            return self._narrowed(self._rows(whole=whole), None if whole else span, ())
         if not self.has_files:
             raise InvalidRequest(f"{self.name} is not made of files", where="/inputs")
         if not whole and span is None and label is None and self.ref.trigger:
             span, label = self.span, self.label
-        found = self.door.files(self.ref.dataset_uuid, None if whole else span)
+        part = None if whole else span or label
+        found = self.files(part)
         if found.columns is None:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
-        if label is not None and not whole:
-            kept = [one for one in found.partitions if one.partition_key == label]
-            found = msgspec.structs.replace(found, partitions=kept)
-        return self.narrowed(read_listed(self.spark, self.objects, found), None if whole else span)
+        frame = read_listed(self.spark, self.objects, found)
+        return self._narrowed(frame, part if isinstance(part, Range) else None, found.partitions)
+
+    def rows_for(self, part: Part, *, full: bool) -> DataFrame:
+        """What a task reads of this input to make a part of its output.
+
+        Inputs that are followed are narrowed to the part, all of them: whichever of them made the task. What is only
+        read (`trigger: false`) is read whole, and so is everything if the output is made anew each time (`full`).
+        """
+        if full or not self.ref.follows:
+            return self.dataframe(whole=True)
+        return self.dataframe(part) if isinstance(part, Range) else self.dataframe(label=part)
+
+    def files(self, part: Part | None) -> FilesAnswer:
+        """Of one part, or of all. That a part is not there yet is nothing wrong; that it can never be is refused."""
+        dataset = self.ref.dataset_uuid
+        if part is None:
+            return self.door.files(dataset, None)
+        if isinstance(part, Range):
+            found = self.door.files(dataset, part)
+            if not found.partitions and found.columns is not None:
+                self._refuse_another_kind(self.door.files(dataset, None).partitions, part)
+            return found
+        found = self.door.files(dataset, None)
+        self._refuse_another_kind(found.partitions, part)
+        return msgspec.structs.replace(found, partitions=[one for one in found.partitions if one.partition_key == part])
+
+    def _refuse_another_kind(self, there: Sequence[PartitionFiles], part: Part) -> None:
+        """Ranges are made from ranges, names from names and a whole from a whole.
+
+        Made from another kind, a part would lack that input's rows, or hold rows that other parts hold as well.
+        """
+        kind = _kind(part)
+        other = next((key for one in there if _kind(key := _part(one)) != kind), None)
+        if other is None:
+            return
+        made = {Range: "of ranges, such as", str: "of partitions with names, such as"}
+        said = "whole" if other == WHOLE else f"{made[type(other)]} {_say(other)}"
+        raise InvalidRequest(
+            f"{self.name} is made {said}, and this task is for {'the whole' if part == WHOLE else _say(part)}",
+            where="/inputs",
+            hint="`trigger: false` reads that input whole; `mode: full` makes all of the output anew each time",
+        )
 
     def _rows(self, *, whole: bool) -> DataFrame:
         """Of a buffered dataset, as its table is now: what the publish that made the task has set, or all of it."""
@@ -97,15 +141,45 @@ class Input:
             self.spark, self.table.dsn, self.ref.dataset_version, known, org_id=self.table.org_id, publish_seq=cursor
         )
 
-    def narrowed(self, frame: DataFrame, span: Range | None) -> DataFrame:
+    def _narrowed(self, frame: DataFrame, span: Range | None, read: Sequence[PartitionFiles]) -> DataFrame:
         from trace_platform.spark.filter_column import as_column
 
         if span is not None and NUMBER in frame.columns:
             start, end = span.edges
             frame = frame.where(frame[NUMBER].between(start, end))
+        elif span is not None:
+            self._refuse_wider(span, read)
         if self.ref.where is not None:
             frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
         return frame
+
+    def _refuse_wider(self, span: Range, read: Sequence[PartitionFiles]) -> None:
+        """Without the column, only partitions that lie within the range can be read: all of their rows are meant."""
+        wider = [one.partition_key for one in read if not _within(_part(one), span)]
+        if wider or not self.has_files:
+            others = f"its partition {wider[0]}" if wider else "its table"
+            raise InvalidRequest(
+                f"{self.name} has no column {NUMBER}, so the rows of {_say(span)} cannot be told from the others of"
+                f" {others}",
+                where="/inputs",
+                hint=f"keep {NUMBER} in it, make it in partitions that fit, or read it whole: `trigger: false`",
+            )
+
+
+def _part(one: PartitionFiles) -> Part:
+    return one.partition_key if one.start is None or one.end is None else inclusive(one.start, one.end)
+
+
+def _kind(part: Part) -> tuple[type, bool]:
+    return type(part), part == WHOLE
+
+
+def _within(part: Part, span: Range) -> bool:
+    return isinstance(part, Range) and span.covers(part)
+
+
+def _say(part: Part) -> str:
+    return format_partition_key(part) if isinstance(part, Range) else part
 
 
 def read_listed(spark: SparkSession, objects: ObjectStore, found: FilesAnswer) -> DataFrame:

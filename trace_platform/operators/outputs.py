@@ -20,6 +20,7 @@ from trace_platform.markers import (
     attempt_folder,
     encode_marker,
     hash_of_schema,
+    in_words,
     marker_in,
 )
 from trace_platform.ports import ObjectStore
@@ -82,12 +83,26 @@ class Output:
     def stage(self, partition: Range | str, written: Iterable[Written]) -> int:
         """What was written as one partition."""
         done = list(written)
-        columns = done[0].columns
+        columns = self.staged[0].columns if self.staged else done[0].columns
         for one in done:
-            if hash_of_schema(one.columns) != hash_of_schema(columns):
-                raise InvalidRequest(f"the files of {self.stem} have different schemas", where="/outputs")
+            self._refuse_other_columns(columns, one.columns)
         self.staged.append(Staged(partition, [one.file for one in done], columns))
         return sum(one.file.rows for one in done)
+
+    def _refuse_other_columns(self, first: Sequence[ColumnEntry], given: Sequence[ColumnEntry]) -> None:
+        """A reader is given one schema for all files, and Spark does not tell small letters from capital ones."""
+        if hash_of_schema(first) != hash_of_schema(given):
+            raise InvalidRequest(
+                f"the files of {self.stem} have different schemas: ({in_words(first)}) and ({in_words(given)})",
+                where="/outputs",
+                hint="cast the columns, so that their types do not depend on the rows",
+            )
+        if len({column.name.casefold() for column in given}) < len(given):
+            raise InvalidRequest(
+                f"two columns of {self.stem} have one name: {', '.join(column.name for column in given)}",
+                where="/outputs",
+                hint="rename one",
+            )
 
     def finish(self) -> list[OutputBody]:
         """The marker, last of all; and what the completion says of each partition."""

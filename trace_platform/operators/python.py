@@ -15,8 +15,8 @@ from trace_platform.domain.catalog import Count, OperatorSpec, checked_by, every
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import WorkFailed
-from trace_platform.operators.context import WHOLE, TaskContext
-from trace_platform.operators.inputs import Input
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.inputs import WHOLE
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
@@ -72,7 +72,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     from trace_platform.spark.failures import spark_failures
 
     function = _load(ctx.config.function)
-    parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.outputs[0])
+    parts = (WHOLE,) if ctx.config.mode == "full" else ctx.parts(ctx.first_in_files)
     for part in parts:
         frames = _Frames(ctx, part)
         call = Call(
@@ -92,12 +92,12 @@ class _Frames(Mapping[str, "DataFrame"]):
     """By input name, each made when it is asked for: an input may be there for its updates alone."""
 
     def __init__(self, ctx: TaskContext[Config], part: Range | str) -> None:
-        self._ctx = ctx
+        self._full = ctx.config.mode == "full"
         self._part = part
         self._inputs = {one.name: one for one in ctx.inputs}
 
     def __getitem__(self, name: str) -> DataFrame:
-        return _rows(self._ctx, self._inputs[name], self._part)
+        return self._inputs[name].rows_for(self._part, full=self._full)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._inputs)
@@ -119,12 +119,6 @@ def _load(name: str) -> Callable[[Mapping[str, DataFrame], Call], Any]:
     if not callable(found):
         raise WorkFailed(f"module {module} has no function {function}", where="/config/function")
     return found  # type: ignore[no-any-return]
-
-
-def _rows(ctx: TaskContext[Config], one: Input, part: Range | str) -> DataFrame:
-    if ctx.config.mode == "full" or not one.ref.follows or part == WHOLE:
-        return one.dataframe(whole=True)
-    return one.dataframe(part) if isinstance(part, Range) else one.dataframe(label=part)
 
 
 def _by_output(ctx: TaskContext[Config], made: Any) -> Sequence[tuple[Output, DataFrame]]:

@@ -17,7 +17,8 @@ from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import InvalidSql, WorkFailed
-from trace_platform.operators.context import WHOLE, TaskContext
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.inputs import WHOLE
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.runtimes import ON_WORKERS
 
@@ -163,13 +164,8 @@ class _Part:
 
     def _frame(self, name: str) -> DataFrame:
         if name not in self._frames:
-            one, full = self._ctx.input(name), self._ctx.config.mode == "full"
-            if full or not one.ref.follows or self._part == WHOLE:
-                self._frames[name] = one.dataframe(whole=True)
-            elif isinstance(self._part, Range):
-                self._frames[name] = one.dataframe(self._part)
-            else:
-                self._frames[name] = one.dataframe(label=self._part)
+            full = self._ctx.config.mode == "full"
+            self._frames[name] = self._ctx.input(name).rows_for(self._part, full=full)
         return self._frames[name]
 
     def _counted(self) -> list[str]:

@@ -20,7 +20,8 @@ from trace_platform.domain.dag_model import SourceKind, Storage
 from trace_platform.domain.event import LabelScope
 from trace_platform.domain.ranges import Range, is_partition_key
 from trace_platform.errors import InvalidRequest, WorkFailed
-from trace_platform.operators.context import WHOLE, TaskContext
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.inputs import WHOLE
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS

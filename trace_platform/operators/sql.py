@@ -13,8 +13,8 @@ from trace_platform.domain.event import LabelScope, RangeScope
 from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidRequest, InvalidSql
-from trace_platform.operators.context import WHOLE, TaskContext
-from trace_platform.operators.inputs import Input
+from trace_platform.operators.context import TaskContext
+from trace_platform.operators.inputs import WHOLE
 from trace_platform.operators.outcome import Outcome, Settings, say
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
@@ -91,11 +91,12 @@ def _pins(ctx: TaskContext[Config]) -> dict[str, Any] | None:
 
 def checked(query: str, inputs: Sequence[str]) -> CheckedSql:
     from trace_platform.domain.sql_gate import check_sql
-    from trace_platform.domain.sql_lineage import unnamed_columns
+    from trace_platform.domain.sql_lineage import refuse_repeated_columns, unnamed_columns
 
     found = check_sql(query, inputs, bounded=False)
     for number in unnamed_columns(found):
         raise InvalidSql(f"column {number} of the result has no name", hint="name it: expression AS name")
+    refuse_repeated_columns(found)
     return found
 
 
@@ -113,15 +114,6 @@ def _parts(ctx: TaskContext[Config], output: Output) -> Sequence[Range | str]:
 def _result(ctx: TaskContext[Config], query: CheckedSql, part: Range | str) -> DataFrame:
     from trace_platform.spark.plan_check import select
 
-    frames = {one.name: _rows(ctx, one, part) for one in ctx.inputs if one.name in query.tables}
+    full = ctx.config.mode == "full"
+    frames = {one.name: one.rows_for(part, full=full) for one in ctx.inputs if one.name in query.tables}
     return select(ctx.spark, query, frames, without_plans=True)
-
-
-def _rows(ctx: TaskContext[Config], one: Input, part: Range | str) -> DataFrame:
-    """Inputs that are followed are narrowed to the part, all of them: whichever of them made the task.
-
-    What is only read (`trigger: false`) is read whole.
-    """
-    if ctx.config.mode == "full" or not one.ref.follows or part == WHOLE:
-        return one.dataframe(whole=True)
-    return one.dataframe(part) if isinstance(part, Range) else one.dataframe(label=part)

@@ -24,15 +24,18 @@ def read_files(
     paths = [objects.for_spark(name) for name in files]
     if all(path is not None for path in paths):
         return spark.read.schema(schema).parquet(*[path for path in paths if path is not None])
-    return _read_in_workers(spark, objects, files, schema)
+    return _read_in_workers(spark, objects, files, columns)
 
 
 def ddl(columns: Sequence[ColumnEntry]) -> str:
     return ", ".join(f"`{column.name.replace('`', '``')}` {column.type}" for column in columns)
 
 
-def _read_in_workers(spark: SparkSession, objects: ObjectStore, files: Sequence[ObjectName], schema: str) -> DataFrame:
-    names = list(files)
+def _read_in_workers(
+    spark: SparkSession, objects: ObjectStore, files: Sequence[ObjectName], columns: Sequence[ColumnEntry]
+) -> DataFrame:
+    """Spark takes what its workers give by position; files of one schema may have their columns in any order."""
+    names, wanted = list(files), [column.name for column in columns]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -40,6 +43,7 @@ def _read_in_workers(spark: SparkSession, objects: ObjectStore, files: Sequence[
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from pq.ParquetFile(pa.BufferReader(objects.get(names[number]))).iter_batches()
+                file = pq.ParquetFile(pa.BufferReader(objects.get(names[number])))
+                yield from (rows.select(wanted) for rows in file.iter_batches())
 
-    return spark.range(len(names), numPartitions=len(names)).mapInArrow(read, schema)
+    return spark.range(len(names), numPartitions=len(names)).mapInArrow(read, ddl(columns))

@@ -1,0 +1,210 @@
+"""Which partitions a task makes, and from which rows: inputs that are cut differently, invalidations, names."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from tests.operators.rig import Numbers, Rig
+from tests.walk.walking import working
+from trace_platform.dispatcher.invalidate import invalidate
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
+
+BOTH = "SELECT 'wide' AS side, block_number FROM wide UNION ALL SELECT 'narrow' AS side, block_number FROM narrow"
+
+
+def dag(job: str, *, attempts: int = 1, inputs: str = "[{from: {job: wide}}, {from: {job: narrow}}]") -> str:
+    """Two datasets, each made when it is asked for, and a job that reads both."""
+    return f"""
+name: d
+defaults: {{runtime: ecs_platform, max_attempts: {attempts}, retry: {{backoff: 1s}}}}
+jobs:
+  - {{name: ask_wide, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: ask_narrow, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: wide, operator: numbers, inputs: [{{from: {{job: ask_wide}}}}]}}
+  - {{name: narrow, operator: numbers, inputs: [{{from: {{job: ask_narrow}}}}]}}
+  - {{name: made, {job}, inputs: {inputs}}}
+publish:
+  wide: {{job: wide}}
+  narrow: {{job: narrow}}
+  made: {{job: made}}
+"""
+
+
+def sql(query: str, more: str = "") -> str:
+    return f'operator: sql, config: {{query: "{query}"{more}}}'
+
+
+async def keys(rig: Rig, name: str = "made") -> list[str]:
+    return [one["partition_key"] for one in await rig.partitions(name)]
+
+
+async def all_done(rig: Rig) -> None:
+    """Retries and all."""
+    await rig.settled()
+    await rig.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL)")
+    await rig.settled()
+
+
+@pytest.mark.parametrize("first", ["wide", "narrow"])
+async def test_inputs_that_are_cut_differently_all_get_into_the_output_whichever_comes_first(
+    rig: Rig, first: str
+) -> None:
+    await rig.deploy(dag(sql(BOTH), attempts=9))
+    async with working(rig.worker()):
+        await rig.trigger("d", "ask_wide", start=5000, end=5499)
+        await rig.trigger("d", "ask_narrow", start=5000, end=5099)
+        await all_done(rig)  # both have a schema now
+        before = {row["id"] for row in await rig.fetch("SELECT id FROM tasks")}
+        news = [("ask_narrow", start, start + 99) for start in range(0, 500, 100)]
+        news.insert(0 if first == "wide" else 2, ("ask_wide", 0, 499))
+        for job, start, end in news:
+            await rig.trigger("d", job, start=start, end=end)
+            await rig.settled()
+    found = await rig.fetch("SELECT id, status::text, attempt, error_message FROM tasks")
+    assert {(row["status"], row["attempt"]) for row in found if row["id"] not in before} == {("Completed", 1)}, found
+    rows = [(row["side"], row["block_number"]) for row in await rig.rows("made") if row["block_number"] < 500]
+    assert rows == [(side, number) for side in ("narrow", "wide") for number in range(500)]
+    made = {"wide": ["0-499"], "narrow": ["0-99", "100-199", "200-499"]}
+    assert [key for key in await keys(rig) if not key.startswith("5")] == made[first]
+
+
+async def test_a_range_that_cuts_a_partition_is_refused_once_and_then_makes_that_partition_whole(
+    rig: Rig, numbers: Numbers
+) -> None:
+    await rig.deploy(dag(sql("SELECT block_number, value FROM wide"), attempts=3, inputs="[{from: {job: wide}}]"))
+    async with working(rig.worker()):
+        await rig.trigger("d", "ask_wide", start=0, end=99)
+        await all_done(rig)
+        numbers.value = lambda number: -number
+        await rig.trigger("d", "ask_wide", start=90, end=109)
+        await all_done(rig)
+    tried = await rig.fetch(
+        "SELECT t.attempt FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'wide' ORDER BY t.attempt"
+    )
+    assert [row["attempt"] for row in tried] == [1, 2]
+    for name in ("wide", "made"):
+        assert await keys(rig, name) == ["0-99", "100-109"]
+        assert [(row["block_number"], row["value"]) for row in await rig.rows(name)] == [(n, -n) for n in range(110)]
+
+
+FUNCTIONS = "tests.operators.functions"
+READERS = {
+    "sql": sql(BOTH),
+    "python": f'operator: python, config: {{function: "{FUNCTIONS}:both"}}',
+    "quality": "operator: quality, config: {checks: [{kind: compare_rows, input: wide, other: narrow, level: warn}]}",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+async def test_a_followed_input_that_is_one_whole_is_refused_beside_ranges_and_never_read_as_empty(
+    rig: Rig, reader: str
+) -> None:
+    await rig.deploy(dag(READERS[reader]))
+    await rig.run("d", "ask_wide", start=0, end=9)
+    await rig.run("d", "ask_narrow")
+    assert await keys(rig, "narrow") == ["all"]
+    said = await rig.error("made")
+    assert "wide is made of ranges, such as 0-9" in said, said
+    await rig.run("d", "ask_wide", start=10, end=19)
+    failed = await rig.fetch("SELECT error_message AS said FROM tasks WHERE status = 'Failed'")
+    (refused,) = [row["said"] for row in failed if "narrow is made whole" in row["said"]]
+    assert "trigger: false" in refused
+    assert "mode: full" in refused
+    assert await keys(rig) == []
+
+
+@pytest.mark.parametrize("reader", ["sql", "python"])
+async def test_a_partition_with_a_name_is_made_from_the_partitions_of_that_name(rig: Rig, reader: str) -> None:
+    await rig.deploy(dag(READERS[reader], attempts=9))
+    async with working(rig.worker()):
+        for job, name in (("wide", "a"), ("narrow", "a"), ("wide", "b")):
+            await rig.trigger("d", f"ask_{job}", partition=name)
+            await all_done(rig)
+    # There is no `b` of `narrow` yet: that is nothing wrong.
+    assert {one["partition_key"]: one["row_count"] for one in await rig.partitions("made")} == {"a": 20, "b": 10}
+
+
+async def test_an_update_makes_its_range_and_one_that_names_no_part_makes_the_whole(rig: Rig) -> None:
+    query = "SELECT count(*) AS n FROM wide"
+    reading = "[{from: {job: ask_narrow}}, {from: {job: wide}, trigger: false}]"
+    await rig.deploy(dag(sql(query, ", mode: update"), inputs="[{from: {job: wide}}]"))
+    await rig.run("d", "ask_wide", start=0, end=4)
+    await rig.run("d", "ask_wide", start=5, end=6)
+    assert {one["partition_key"]: one["row_count"] for one in await rig.partitions("made")} == {"0-4": 1, "5-6": 1}
+    assert await rig.rows("made") == [{"n": 2}, {"n": 5}]
+
+    await rig.deploy(dag(sql(query, ", mode: update"), inputs=reading))
+    await rig.run("d", "ask_narrow")
+    await rig.run("d", "ask_narrow", cursor=7)
+    assert await keys(rig) == ["all"]
+    assert await rig.rows("made") == [{"n": 7}]
+
+    await rig.deploy(dag(sql(query), inputs=reading))
+    await rig.run("d", "ask_narrow", cursor=8)
+    assert "a partition is needed, and this is cursor 8" in await rig.error("made")
+
+
+async def test_an_update_that_names_no_part_is_refused_where_ranges_are_followed(rig: Rig) -> None:
+    """The whole beside its own ranges would be every row twice."""
+    both = "[{from: {job: ask_narrow}}, {from: {job: wide}}]"
+    await rig.deploy(dag(sql("SELECT block_number FROM wide", ", mode: update"), inputs=both))
+    await rig.run("d", "ask_wide", start=0, end=4)
+    await rig.run("d", "ask_narrow")
+    assert "wide is made of ranges, such as 0-4" in await rig.error("made")
+    assert await keys(rig) == ["0-4"]
+
+
+async def test_rows_outside_of_the_range_are_not_read_from_a_wider_partition(rig: Rig) -> None:
+    await rig.deploy(dag(sql(BOTH)))
+    await rig.run("d", "ask_wide", start=0, end=9)
+    await rig.run("d", "ask_narrow", start=3, end=4)
+    assert await keys(rig) == ["3-4"]
+    assert [(row["side"], row["block_number"]) for row in await rig.rows("made")] == [
+        ("narrow", 3),
+        ("narrow", 4),
+        ("wide", 3),
+        ("wide", 4),
+    ]
+
+
+async def test_a_range_is_refused_where_rows_of_a_wider_partition_cannot_be_told_apart(rig: Rig) -> None:
+    query = "SELECT number FROM renamed UNION ALL SELECT block_number AS number FROM narrow"
+    text = dag(sql(query), inputs="[{from: {job: renamed}}, {from: {job: narrow}}]")
+    renamed = sql("SELECT block_number AS number FROM wide")
+    more = f"  - {{name: renamed, {renamed}, inputs: [{{from: {{job: wide}}}}]}}\n"
+    await rig.deploy(text.replace("  - {name: made", f"{more}  - {{name: made"))
+    await rig.run("d", "ask_wide", start=0, end=9)
+    await rig.run("d", "ask_narrow", start=0, end=4)
+    said = await rig.fetch("SELECT error_message AS said FROM tasks WHERE error_message LIKE '%block_number%'")
+    assert [row["said"].partition(" (")[0] for row in said] == [
+        "renamed has no column block_number, so the rows of 0-4 cannot be told from the others of its partition 0-9"
+    ]
+    assert await keys(rig) == []
+    await rig.run("d", "ask_narrow", start=20, end=24)
+    await rig.run("d", "ask_wide", start=20, end=24)
+    assert [row["number"] for row in await rig.rows("made")] == sorted([*range(20, 25)] * 2), "one that fits is read"
+
+
+@pytest.mark.parametrize("reader", ["python", "quality"])
+async def test_an_invalidation_over_several_partitions_makes_each_of_them_again_in_one_commit(
+    rig: Rig, reader: str
+) -> None:
+    job = {
+        "python": f'operator: python, config: {{function: "{FUNCTIONS}:copied"}}',
+        "quality": "operator: quality, config: {checks: [{kind: row_count, min: 5, max: 5}, {kind: continuous}]}",
+    }
+    await rig.deploy(dag(job[reader], inputs="[{from: {job: wide}}]"))
+    for start in (0, 5, 10):
+        await rig.run("d", "ask_wide", start=start, end=start + 4)
+    before = await rig.rows("made")
+    control, org = rig.walk.control, rig.walk.org
+    async with working(rig.worker()):
+        wide = await rig.dataset("wide")
+        await invalidate(control, org.id, org.user, wide, start=3, end=6, reason="a test", request_id=uuid4())
+        await rig.settled()
+    found = {one["partition_key"]: one["valid_from"] for one in await rig.partitions("made")}
+    assert found == {"0-4": 4, "5-9": 4, "10-14": 3}
+    assert await rig.rows("made") == before
