@@ -43,7 +43,7 @@ SIZES = [
     (-32602, "Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range"),
     (
         -32600,
-        "You can make eth_getLogs requests with up to a 100 block range. This block range should work: [0x1, 0x2]",
+        "You can make eth_getLogs requests with up to a 100 block range. This block range should work: []",
     ),
     (-32614, "eth_getLogs is limited to a 10,000 range"),
     (-32600, "block range is too wide"),

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.errors import ProviderError, ProviderThrottled
 
+_DOUBLINGS = 60
+"""More than any rest needs to get to its longest, and no number too large to be a float."""
+
 
 @dataclass(slots=True)
 class Standing:
@@ -33,17 +36,17 @@ class Standing:
 class Health:
     def __init__(self, pool: RpcPool) -> None:
         self._pool = pool
-        self._ring = [Standing(place, endpoint, pool.batch_size) for place, endpoint in enumerate(pool.endpoints)]
+        self.standings = [Standing(place, endpoint, pool.batch_size) for place, endpoint in enumerate(pool.endpoints)]
         self._next = 0
         self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     async def choose(self, avoid: set[int], only: int | None = None) -> Standing:
         """The next in turn that does not rest, none of `avoid` if it can be helped; waits if all of them rest."""
         now = time.monotonic()
-        turn = self._ring[self._next :] + self._ring[: self._next] if only is None else [self._ring[only]]
+        turn = self.standings[self._next :] + self.standings[: self._next] if only is None else [self.standings[only]]
         wanted = [one for one in turn if one.place not in avoid] or turn
         chosen = min(wanted, key=lambda one: max(0.0, one.rests_until - now))
-        self._next = (chosen.place + 1) % len(self._ring)
+        self._next = (chosen.place + 1) % len(self.standings)
         if chosen.rests_until > now:
             await asyncio.sleep(chosen.rests_until - now)
         return chosen
@@ -67,6 +70,6 @@ class Health:
         asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
         if began >= one.rests_until or asked_for:
             one.failures += began >= one.rests_until
-            most = min(self._pool.longest_rest, self._pool.rest * 2 ** (one.failures - 1))
+            most = min(self._pool.longest_rest, self._pool.rest * 2.0 ** min(one.failures - 1, _DOUBLINGS))
             pause = self._jitter.uniform(most / 2, most)
             one.rests_until = max(one.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest)))

@@ -53,21 +53,27 @@ def read_error(endpoint: Endpoint, method: str, error: RpcError) -> ProviderErro
     """What one call's error means for whoever asked."""
     words = endpoint.hide(error.message)[:_LONGEST] or "no reason given"
     said, where = f"{endpoint.label} answered {method} with error {error.code}: {words}", endpoint.label
-    if error.code == METHOD_NOT_FOUND:
-        return MethodUnknown(said, where=where)
-    if _LAGS.search(words):
-        return ProviderLagged(said, where=where)
-    # A throttle passes, a size does not: words that speak of pace come before those that speak of size, and these
-    # before the codes, which several providers use for both.
-    if _THROTTLES.search(words):
+    kind = _meaning(method, error.code, words)
+    if kind is ProviderThrottled:
         return ProviderThrottled(said, where=where, retry_after=_wait_told(words))
-    if _TOO_MUCH.search(words) or _is_limit_of_size(method, error.code, words):
-        return SizeRefused(said, where=where)
-    if error.code in _THROTTLE_CODES:
-        return ProviderThrottled(said, where=where, retry_after=_wait_told(words))
-    if error.code in _INVALID:
-        return ProviderRefused(said, where=where)
-    return ProviderUnavailable(said, where=where)
+    return kind(said, where=where)
+
+
+def _meaning(method: str, code: int, words: str) -> type[ProviderError]:
+    """The first that applies.
+
+    A throttle passes and a size does not, so words that speak of pace come before those that speak of size; and both
+    before the codes, which several providers use for either.
+    """
+    meanings: tuple[tuple[object, type[ProviderError]], ...] = (
+        (code == METHOD_NOT_FOUND, MethodUnknown),
+        (_LAGS.search(words), ProviderLagged),
+        (_THROTTLES.search(words), ProviderThrottled),
+        (_TOO_MUCH.search(words) or _is_limit_of_size(method, code, words), SizeRefused),
+        (code in _THROTTLE_CODES, ProviderThrottled),
+        (code in _INVALID, ProviderRefused),
+    )
+    return next((kind for applies, kind in meanings if applies), ProviderUnavailable)
 
 
 def read_status(endpoint: Endpoint, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
