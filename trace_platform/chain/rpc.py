@@ -37,6 +37,10 @@ Call = tuple[str, Sequence[Any]]
 """A method and its parameters."""
 
 log = structlog.get_logger()
+_LONGEST_NUMBER = 66
+"""Characters of 256 bits in hex."""
+_LONGEST_REASON = 300
+"""A node that answers with a number of a million digits is not to fill our logs with it."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -144,14 +148,20 @@ class Lane:
 
     async def _check_chain(self) -> None:
         (answer,) = await self._ask([("eth_chainId", [])], read_answers)
-        found, wanted = self.read(answer, read_text), self._client.pool.chain_id
-        if int(found, 16) != wanted:
+        found, wanted = self._chain_id(self.read(answer, read_text)), self._client.pool.chain_id
+        if found != wanted:
             raise WrongChain(
-                f"{self.label} serves chain {int(found, 16)}, and pool {self._client.pool.name} is for chain {wanted}",
+                f"{self.label} serves chain {found}, and pool {self._client.pool.name} is for chain {wanted}",
                 where=self.label,
                 hint="correct the pool's chain_id or this endpoint's address",
             )
         self.standing.checked = True
+
+    def _chain_id(self, told: str) -> int:
+        try:
+            return int(told if len(told) <= _LONGEST_NUMBER else "", 16)
+        except ValueError:
+            raise self.lied("its chain id is no number") from None
 
     async def _ask(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
         requests = [
@@ -188,12 +198,12 @@ class Lane:
         """Decode, or say that it cannot be read."""
         try:
             return decode(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
             said = f"{self.label} answered what cannot be read: {self.standing.endpoint.hide(str(wrong))}"
             raise ProviderUnavailable(said, where=self.label) from None
 
     def lied(self, what: str) -> ProviderLied:
-        return ProviderLied(f"{self.label}: {what}", where=self.label)
+        return ProviderLied(f"{self.label}: {what[:_LONGEST_REASON]}", where=self.label)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
