@@ -112,3 +112,17 @@ def test_a_status_is_read_with_its_words(
     error = read_status(NODE, status, {"Retry-After": header} if header else {}, body)
     assert type(error) is kind
     assert getattr(error, "retry_after", None) == wait
+
+
+@pytest.mark.parametrize("before", range(230, 320, 7))
+def test_a_key_is_hidden_before_the_words_are_cut(before: int) -> None:
+    key = "abcdefghijklmnopqrstuvwxyz012345"
+    node = Endpoint(f"https://node.example/v2/{key}", "node", (("x-api-key", key[::-1]),))
+    words = "x" * before + f" /v2/{key} {key[::-1]} is not allowed"
+    for error in (read_status(node, 403, {}, words.encode()), read_error(node, "eth_call", RpcError(-32000, words))):
+        assert not any(part in error.message for one in (key, key[::-1]) for part in (one[:4], one[-4:]))
+
+
+def test_a_key_is_hidden_however_it_is_spelled() -> None:
+    node = Endpoint("https://node.example/v2/key%2Fwith%20more-0123", "node")
+    assert node.hide("no such key: key/with more-0123, key%2Fwith%20more-0123") == "no such key: ***, ***"

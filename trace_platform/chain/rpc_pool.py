@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _SHORTEST_SECRET = 6
 """Shorter pieces of an address are words such as `v2`: hiding them would only spoil a message."""
@@ -36,6 +36,7 @@ class Endpoint:
         parts = urlsplit(self.url)
         pieces = [parts.username or "", parts.password or "", *re.split(r"[/&=?]", f"{parts.path}?{parts.query}")]
         pieces += [piece for _, value in self.headers for piece in (value, *value.split())]
+        pieces += [unquote(piece) for piece in pieces]
         return sorted({piece for piece in pieces if len(piece) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
 
