@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import uvloop
 
-from trace_platform.chain.health import Health, Standing
+from trace_platform.chain.health import Standing, health_of
 from trace_platform.chain.refusals import read_error, read_status
 from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.chain.wire import (
@@ -45,12 +45,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RpcClient:
-    """Use as an async context manager. One per event loop; cheap to make."""
+    """Use as an async context manager. One per event loop; cheap to make: limits and rests are the process's."""
 
     def __init__(self, pool: RpcPool) -> None:
         self.pool = pool
-        self.health = Health(pool)
-        self._slots = asyncio.Semaphore(pool.max_concurrency)
+        self.health = health_of(pool)
+        self.checked: set[int] = set()
+        """Places of the endpoints whose chain id this client has seen to be right."""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -97,10 +98,12 @@ class RpcClient:
         """One HTTP request; whatever goes wrong with it is a ProviderError without an address in it."""
         assert self._session is not None, "use the client as a context manager"  # noqa: S101 - a bug of the caller
         label = one.endpoint.label
-        async with self._slots:
+        async with self.health.slots:
             await self.health.wait_turn(one, calls)
             try:
-                async with self._session.post(one.endpoint.url, data=body, headers=one.endpoint.headers) as response:
+                async with self._session.post(
+                    one.endpoint.url, data=body, headers=one.endpoint.headers, allow_redirects=False
+                ) as response:
                     content = await response.read()
                     if response.status != 200:  # noqa: PLR2004 - all good
                         raise read_status(one.endpoint, response.status, response.headers, content)
@@ -133,7 +136,7 @@ class Lane:
         return await self._ask_all(calls, read_block_answers)
 
     async def _ask_all(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
-        if not self.standing.checked:
+        if self.standing.place not in self._client.checked:
             await self._check_chain()
         results: list[Any] = []
         while len(results) < len(calls):
@@ -155,7 +158,7 @@ class Lane:
                 where=self.label,
                 hint="correct the pool's chain_id or this endpoint's address",
             )
-        self.standing.checked = True
+        self._client.checked.add(self.standing.place)
 
     def _chain_id(self, told: str) -> int:
         try:

@@ -42,7 +42,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class RpcPool:
-    """Everything that asking a chain needs. Limits hold per client, which is per process."""
+    """Everything that asking a chain needs. Limits hold in each process, for all of its clients together."""
 
     name: str
     chain_id: int
@@ -50,7 +50,7 @@ class RpcPool:
     max_concurrency: int = 8
     """HTTP requests under way at once, over all endpoints."""
     batch_size: int = 100
-    """Calls in one HTTP request; halved for an endpoint that finds it too many."""
+    """Calls in one HTTP request, at most those of a second; halved for an endpoint that finds it too many."""
     requests_per_second: float | None = None
     """Calls a second to each endpoint: what providers count. None: no limit of our own."""
     timeout: float = 30.0
