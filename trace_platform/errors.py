@@ -303,6 +303,12 @@ class SizeRefused(ProviderRefused):
     code = "size_refused"
 
 
+class ValueTooLarge(ProviderError):
+    """A number that may be true, and that its column cannot hold."""
+
+    code = "value_too_large"
+
+
 class WrongChain(ProviderError):
     code = "wrong_chain"
 

@@ -86,7 +86,7 @@ def test_a_node_without_receipts_by_block_is_asked_by_transaction(devchain: Devc
     assert_true(devchain, fetch_range_sync(devchain.pool(**QUICK), 0, 40))
 
 
-@pytest.mark.parametrize("kind", ["drop", "truncate", "error", "throttle"])
+@pytest.mark.parametrize("kind", ["drop", "truncate", "error", "throttle", "throttle_call"])
 def test_a_node_that_stumbles_is_asked_again(devchain: Devchain, kind: str) -> None:
     devchain.fault(kind, times=2, value=0.01)
     assert_true(devchain, fetch_range_sync(devchain.pool(max_concurrency=1, **QUICK), 0, 99))
@@ -100,6 +100,7 @@ def test_a_node_that_stumbles_is_asked_again(devchain: Devchain, kind: str) -> N
         ("error", 503, ProviderUnavailable),
         ("error", 403, ProviderRefused),
         ("throttle", 0.01, ProviderThrottled),
+        ("throttle_call", 1, ProviderThrottled),
         ("slow", 5, ProviderUnavailable),
         ("lag", 100, ProviderLagged),
         ("null_block", 1, ProviderLagged),

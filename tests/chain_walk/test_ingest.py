@@ -48,10 +48,10 @@ async def ingested(rig: Rig) -> None:
 
 async def test_a_lying_node_is_named_and_nothing_is_committed(rig: Rig) -> None:
     await rig.deploy(BACKFILL)
-    rig.devchain.fault("lie_hash", node="a")
-    async with working(rig.worker(attempts=1)):
+    rig.devchain.fault("lie_hash", node="crook")
+    async with working(rig.worker("one", "crook", attempts=1)):
         await rig.trigger("backfill", "ask", 0, 19)
         await rig.settled()
     assert await rig.cold("backfill", "ingest") is None
     (said,) = await rig.failures()
-    assert "a" in said
+    assert "crook" in said

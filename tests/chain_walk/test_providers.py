@@ -30,10 +30,11 @@ FAULTS = (
     "empty_logs",
     "null_block",
     "throttle",
+    "throttle_call",
     "truncate",
     "drop",
 )
-SEEN_BY_THE_FOLLOWER = ("lie_hash", "lie_log", "empty_logs", "null_block", "throttle", "truncate")
+SEEN_BY_THE_FOLLOWER = ("lie_hash", "lie_log", "empty_logs", "null_block", "throttle", "throttle_call", "truncate")
 SHORT = {"attempts": 2, "timeout": 5.0}
 SIZE = 4
 PROGRESS = "SELECT t.progress ->> 'message' FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'follow'"
@@ -88,6 +89,27 @@ async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_hone
         head = rig.devchain.describe()["head"]
         for output, table in enumerate(TABLES):
             assert await rig.seam("live", "follow", "compact", output, table) == truth(rig.devchain, table, 0, head)
+
+
+async def test_a_throttle_said_in_json_is_waited_out(bare_rig: Rig) -> None:
+    """By ingest within one attempt, and by the follower, however often it is told; no attempt is spent on it."""
+    rig = bare_rig
+    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", "runtime: ecs_platform\n    max_attempts: 1"))
+    await rig.deploy(LIVE)
+    version = await rig.version("live", "follow")
+    rig.devchain.fault("throttle_call", node="busy", method="eth_getBlockReceipts", times=3)
+    async with working(rig.worker("one", "busy", rest=0.05)):
+        await rig.trigger("backfill", "ask", 0, 19)
+        await rig.until_followed(version)
+        for method in ("eth_getBlockByNumber", "eth_getBlockReceipts", "eth_chainId"):
+            rig.devchain.fault("throttle_call", node="busy", method=method, times=3)
+            rig.devchain.mine(2)
+            await rig.until_followed(version)
+        await rig.settled()
+    assert await rig.failures() == []
+    found = await rig.cold("backfill", "ingest")
+    assert found is not None
+    assert rows_of(found, "blocks") == truth(rig.devchain, "blocks", 0, 19)
 
 
 async def _until_said(rig: Rig, word: str) -> None:

@@ -13,7 +13,9 @@ from trace_platform.dispatcher.runtimes import runtime_specs
 from trace_platform.domain.catalog import Catalog, PublishedDataset
 from trace_platform.domain.dag import parse_dag
 from trace_platform.domain.dag_model import Storage
-from trace_platform.errors import InvalidDag, Problem
+from trace_platform.errors import InvalidDag, InvalidRequest, Problem
+from trace_platform.operators.chain_tables import pool_of
+from trace_platform.operators.context import Resources
 from trace_platform.settings import RUNTIMES
 
 DAG = """
@@ -32,6 +34,7 @@ INGEST = "    operator: cryo_ingest\n    inputs: [{from: {job: ask}}]\n"
 DECODE = "    operator: evm_decode\n    inputs: [{from: {job: ask}}]\n"
 COMPACT = "    operator: parquet_compact\n"
 HOT = "{from: {job: ask}}, {from: {job: follow, output: logs}, trigger: false}"
+SWAPPED = HOT + ", {from: {job: follow, output: blocks}, trigger: false}"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,15 @@ HOT = "{from: {job: ask}}, {from: {job: follow, output: logs}, trigger: false}"
             COMPACT + "    config: {tables: [blocks, logs]}\n    outputs: [blocks, logs]\n    inputs: [" + HOT + "]",
             13,
             "2 hot tables and the input that says which ranges are 3 inputs, and the job has 2",
+            "name the follower's outputs as inputs",
+        ),
+        (
+            COMPACT
+            + "    config: {tables: [blocks, logs]}\n    outputs: [blocks, logs]\n    inputs: ["
+            + SWAPPED
+            + "]",
+            13,
+            "inputs logs, blocks are the hot tables blocks, logs: inputs stand in the order of tables",
             "name the follower's outputs as inputs",
         ),
         (
@@ -92,6 +104,31 @@ def test_a_chain_job_that_cannot_work_is_refused_at_deploy(job: str, line: int, 
     assert reason in problem.reason
     assert suggestion in (problem.suggestion or "")
     assert problem.line == line
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["https://node.example/v3/SECRET-KEY-1", "https://me:SECRET-KEY-1@node", "Main", "a-b", "", "x" * 9 + "?k=v"],
+)
+@pytest.mark.parametrize("operator", ["follow", "ingest"])
+def test_an_address_in_the_place_of_a_pools_name_is_refused_and_not_repeated(operator: str, given: str) -> None:
+    job = INGEST + "    config: {rpc_pool: NAMED}\n    outputs: [blocks, transactions, logs]"
+    dag = (DAG + job) if operator == "ingest" else DAG.replace("rpc_pool: dev", "rpc_pool: NAMED") + NOOP
+    problem = refusal(dag.replace("NAMED", json.dumps(given)))
+    assert (problem.line, problem.field.rpartition(".")[2]) == (14 if operator == "ingest" else 9, "rpc_pool")
+    assert "not the name of a pool" in problem.reason
+    assert not given or given not in repr(problem)
+    assert "SECRET" not in repr(problem)
+
+
+def test_a_pool_that_is_not_in_the_settings_is_named_and_an_address_is_not() -> None:
+    resources = Resources("", {"main": None})
+    with pytest.raises(InvalidRequest, match="'other'") as refused:
+        pool_of(resources, "other")
+    assert "main" in str(refused.value.hint)
+    with pytest.raises(InvalidRequest) as refused:
+        pool_of(resources, "https://node.example/v3/SECRET-KEY-1")
+    assert "SECRET" not in repr(refused.value.as_dict())
 
 
 def test_a_follower_may_have_one_output_more_and_not_two() -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from binascii import unhexlify
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trace_platform.chain.verify import Untrue
 
 _PREFIX = np.frombuffer(b"0x", dtype=np.uint8)
 Maybe = str | Any
 """A text, or None or UNSET where the column may be null."""
+
+
+class TooLarge(ValueError):
+    """A number that needs more than the 63 bits that its column has; cryo's column of it has 64."""
 
 
 def fixed(texts: Sequence[str], size: int) -> pa.Array:
@@ -40,11 +45,11 @@ def varying(texts: Sequence[str]) -> pa.Array:
 
 
 def integers(texts: Sequence[str]) -> pa.Array:
-    return pa.array([int(text, 16) for text in texts], pa.int64())
+    return _int64([int(text, 16) for text in texts])
 
 
 def integers_or_null(texts: Sequence[Maybe]) -> pa.Array:
-    return pa.array([int(text, 16) if text else None for text in texts], pa.int64())
+    return _int64([int(text, 16) if text else None for text in texts])
 
 
 def words(texts: Sequence[str]) -> pa.Array:
@@ -68,6 +73,16 @@ def repeated(values: pa.Array, counts: Sequence[int]) -> pa.Array:
     return values.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
+def _int64(values: Iterable[int | None]) -> pa.Array:
+    try:
+        numbers = pa.array(values, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        raise TooLarge("a number is larger than the 64 bits of its column hold") from None
+    if (pc.min(numbers).as_py() or 0) < 0:
+        raise Untrue("a number is below zero")
+    return numbers
+
+
 def _check_sizes(texts: Sequence[str], size: int) -> None:
     if set(map(len, texts)) - {2 + 2 * size}:
         raise Untrue(f"a value that should have {size} bytes has not")
@@ -86,7 +101,7 @@ def _steps(count: int, size: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def _bytes(joined: str) -> bytes:
-    return bytes.fromhex(joined.replace("0x", ""))
+    return unhexlify(joined.replace("0x", ""))
 
 
 def _offsets(sizes: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -54,6 +54,7 @@ def encode_header(header: Header) -> bytes:
 
 def _added_by_forks(header: Header) -> str:
     """Each fork adds at the end, and none leaves a gap: the first absent one ends the list."""
+    _check_no_gap(header)
     text = ""
     if header.base_fee_per_gas:
         text += text_of_quantity(header.base_fee_per_gas)
@@ -68,6 +69,20 @@ def _added_by_forks(header: Header) -> str:
                         if header.requests_hash:
                             text += text_of_word(header.requests_hash)
     return text
+
+
+def _check_no_gap(header: Header) -> None:
+    """A field after an absent one is not hashed, so nothing would prove it."""
+    there = (
+        bool(header.base_fee_per_gas),
+        bool(header.withdrawals_root),
+        bool(header.blob_gas_used),
+        bool(header.excess_blob_gas),
+        bool(header.parent_beacon_block_root),
+        bool(header.requests_hash),
+    )
+    if there[sum(there) :].count(True):
+        raise ValueError("a header has a field of a later fork than its own")
 
 
 def encode_transaction(tx: Transaction) -> bytes:

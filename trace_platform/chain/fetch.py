@@ -2,7 +2,7 @@
 
 The range is cut into pieces of one batch each; a few are under way at once, on whichever endpoints are well, and each
 is checked before it counts (`read_blocks.py`). Pieces must then link by parent hash. If they do not, because one
-endpoint follows another fork, each endpoint is asked for the whole range alone, in turn.
+endpoint follows another fork, or do not become rows, each endpoint is asked for the whole range alone, in turn.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from trace_platform.chain.columns import TooLarge
 from trace_platform.chain.read_blocks import Wants, read_blocks
 from trace_platform.chain.rpc import RpcClient, run
 from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.chain.tables import BATCHES, Known
-from trace_platform.errors import ChainMoved, InvalidRequest, ProviderError, SizeRefused
+from trace_platform.errors import (
+    ChainMoved,
+    InvalidRequest,
+    ProviderError,
+    ProviderLied,
+    SizeRefused,
+    ValueTooLarge,
+)
 
 ALL_TABLES = frozenset(SCHEMAS)
 _BUILD_EVERY = 1000
@@ -72,7 +80,7 @@ async def fetch_with(client: RpcClient, start: int, end: int, tables: Iterable[s
     wants = Wants(_known_tables(start, end, tables), client.pool.verify_roots)
     try:
         return await _fetch(client, range(start, end + 1), wants, None)
-    except ChainMoved:
+    except (ChainMoved, ProviderLied, ValueTooLarge):
         if len(client.pool.endpoints) == 1:
             raise
     for place, _ in enumerate(client.pool.endpoints[:-1]):
@@ -137,7 +145,7 @@ class _Collected:
     """Pieces in any order go in; linked blocks become record batches as soon as there are enough in a row."""
 
     def __init__(self, wants: Wants, pool: RpcPool) -> None:
-        self._wants, self._chain_id = wants, pool.chain_id
+        self._wants, self._pool = wants, pool
         self._waiting: dict[int, list[Known]] = {}
         self._next = 0
         self._row: list[Known] = []
@@ -163,9 +171,27 @@ class _Collected:
         self._row += piece
 
     def _build(self) -> None:
-        for table, batches in self._batches.items():
-            batches.append(BATCHES[table](self._row, self._chain_id))
+        try:
+            made = self._made(self._row)
+        except ValueError:
+            raise self._culprit() from None
+        for table, batch in made.items():
+            self._batches[table].append(batch)
         self._row = []
+
+    def _made(self, row: list[Known]) -> dict[str, pa.RecordBatch]:
+        return {table: BATCHES[table](row, self._pool.chain_id) for table in self._batches}
+
+    def _culprit(self) -> ProviderError:
+        """Whose block it is that does not become rows: they are tried one by one, which only an error has time for."""
+        for one in self._row:
+            try:
+                self._made([one])
+            except ValueError as wrong:
+                label, number = self._pool.endpoints[one.by].label, int(one.block.number or "0x0", 16)
+                kind = ValueTooLarge if isinstance(wrong, TooLarge) else ProviderLied
+                return kind(f"{label}: block {number}: {wrong}", where=label)
+        raise AssertionError("unreachable: blocks that are good one by one are good together")
 
     def done(self, numbers: range) -> Fetched:
         if self._row:

@@ -1,25 +1,36 @@
-"""Which endpoint is asked next: round robin over those that do not rest; one that failed rests, longer each time."""
+"""Which endpoint is asked next: round robin over those that do not rest; one that failed rests, longer each time.
+
+What is known of a pool is known to a whole process (`health_of`): its limits are not begun anew by each range that a
+Spark worker fetches, nor is a node asked again at once that another range was sent away by.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from dataclasses import dataclass
 
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.chain.slots import Slots
 from trace_platform.errors import ProviderError, ProviderThrottled
+
+_DOUBLINGS = 60
+"""More than any rest needs to get to its longest, and no number too large to be a float."""
+
+_lock = threading.Lock()
+_of_pool: dict[RpcPool, Health] = {}
 
 
 @dataclass(slots=True)
 class Standing:
-    """What a client knows of one endpoint."""
+    """What this process knows of one endpoint."""
 
     place: int
     endpoint: Endpoint
     batch_size: int
-    checked: bool = False
-    """Its chain id was seen to be right."""
+    """Calls in one request: never more than a second's share, or the first request would break the limit."""
     whole_receipts: bool = True
     """It knows eth_getBlockReceipts."""
     log_span: int = 1 << 62
@@ -30,20 +41,31 @@ class Standing:
     """When the next call fits under requests_per_second."""
 
 
+def health_of(pool: RpcPool) -> Health:
+    """The one of this process, for all who ask this pool with the same settings."""
+    with _lock:
+        return _of_pool.setdefault(pool, Health(pool))
+
+
 class Health:
     def __init__(self, pool: RpcPool) -> None:
         self._pool = pool
-        self._ring = [Standing(place, endpoint, pool.batch_size) for place, endpoint in enumerate(pool.endpoints)]
+        batch = min(pool.batch_size, max(1, int(pool.requests_per_second or pool.batch_size)))
+        self.standings = [Standing(place, endpoint, batch) for place, endpoint in enumerate(pool.endpoints)]
+        self.slots = Slots(pool.max_concurrency)
         self._next = 0
+        self._lock = threading.Lock()
         self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     async def choose(self, avoid: set[int], only: int | None = None) -> Standing:
         """The next in turn that does not rest, none of `avoid` if it can be helped; waits if all of them rest."""
         now = time.monotonic()
-        turn = self._ring[self._next :] + self._ring[: self._next] if only is None else [self._ring[only]]
-        wanted = [one for one in turn if one.place not in avoid] or turn
-        chosen = min(wanted, key=lambda one: max(0.0, one.rests_until - now))
-        self._next = (chosen.place + 1) % len(self._ring)
+        with self._lock:
+            ring = self.standings[self._next :] + self.standings[: self._next]
+            turn = ring if only is None else [self.standings[only]]
+            wanted = [one for one in turn if one.place not in avoid] or turn
+            chosen = min(wanted, key=lambda one: max(0.0, one.rests_until - now))
+            self._next = (chosen.place + 1) % len(self.standings)
         if chosen.rests_until > now:
             await asyncio.sleep(chosen.rests_until - now)
         return chosen
@@ -52,9 +74,10 @@ class Health:
         """Keep to requests_per_second."""
         if not self._pool.requests_per_second:
             return
-        now = time.monotonic()
-        start = max(now, one.free_at)
-        one.free_at = start + calls / self._pool.requests_per_second
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, one.free_at)
+            one.free_at = start + calls / self._pool.requests_per_second
         if start > now:
             await asyncio.sleep(start - now)
 
@@ -67,6 +90,6 @@ class Health:
         asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
         if began >= one.rests_until or asked_for:
             one.failures += began >= one.rests_until
-            most = min(self._pool.longest_rest, self._pool.rest * 2 ** (one.failures - 1))
+            most = min(self._pool.longest_rest, self._pool.rest * 2.0 ** min(one.failures - 1, _DOUBLINGS))
             pause = self._jitter.uniform(most / 2, most)
             one.rests_until = max(one.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest)))

@@ -51,6 +51,8 @@ Found = TypeVar("Found")
 _SPREAD = 2654435761
 """Knuth's multiplier: neighbouring numbers land far apart, so a sample is spread over any range."""
 _WRAP = 1 << 32
+_LONGEST = 100
+"""Characters of what a node calls a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
     blocks, receipts = await _ask(lane, numbers, with_receipts, wants)
     try:
         known = [
-            _known(block, receipts.get(number), number, wants) for number, block in zip(numbers, blocks, strict=True)
+            _known(block, receipts.get(number), number, wants, lane.standing.place)
+            for number, block in zip(numbers, blocks, strict=True)
         ]
         for before, after in pairwise(blocks):
             check_link(before, after)
@@ -94,7 +97,8 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
             await _add_logs(lane, known, numbers, set(with_receipts))
     except UnknownType as unknown:
         hint = "set this pool's verify_roots to 0: other kinds of chain hash transactions in ways of their own"
-        raise ProviderRefused(f"{lane.label}: {unknown} cannot be checked", where=lane.label, hint=hint) from None
+        said = f"{lane.label}: {str(unknown)[:_LONGEST]} cannot be checked"
+        raise ProviderRefused(said, where=lane.label, hint=hint) from None
     except OtherFork as moved:
         raise ChainMoved(f"{lane.label}: {moved}", where=lane.label) from None
     except ValueError as untrue:  # Untrue, or hex that is none
@@ -102,7 +106,7 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
     return known
 
 
-def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number: int, wants: Wants) -> Known:
+def _known(block: AnyBlock, receipts: list[Receipt] | None, number: int, wants: Wants, by: int) -> Known:
     """One block with its receipts, everything about them checked that this block's share of proof asks for."""
     check_header(block, number)
     proved = wants.roots(number)
@@ -113,7 +117,7 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
         if isinstance(block, Block):
             check_transactions_root(block)
     if receipts is None:
-        return Known(block, [], [])
+        return Known(block, [], [], by)
     check_receipts(block, receipts)
     logs = [log for receipt in receipts for log in receipt.logs]
     check_logs(block, logs)
@@ -121,7 +125,7 @@ def _known(block: Block | BlockOfHashes, receipts: list[Receipt] | None, number:
         check_receipts_root(block, receipts)
     else:
         check_bloom(block, logs)
-    return Known(block, receipts, logs)
+    return Known(block, receipts, logs, by)
 
 
 async def _ask(

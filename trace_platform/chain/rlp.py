@@ -84,7 +84,10 @@ def text_of_quantity(text: str) -> str:
         return text_of_quantity("0x" + (digits.lstrip("0") or "0"))
     if size == 4 and digits < "80":  # noqa: PLR2004 - one byte
         return digits
-    return _QUANTITY_TEXT[size] + digits
+    try:
+        return _QUANTITY_TEXT[size] + digits
+    except IndexError:
+        raise ValueError("a number has more digits than any on a chain") from None
 
 
 class _Quantities(dict[object, str]):

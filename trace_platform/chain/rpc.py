@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import uvloop
 
-from trace_platform.chain.health import Health, Standing
+from trace_platform.chain.health import Standing, health_of
 from trace_platform.chain.refusals import read_error, read_status
 from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.chain.wire import (
@@ -37,16 +37,21 @@ Call = tuple[str, Sequence[Any]]
 """A method and its parameters."""
 
 log = structlog.get_logger()
+_LONGEST_NUMBER = 66
+"""Characters of 256 bits in hex."""
+_LONGEST_REASON = 300
+"""A node that answers with a number of a million digits is not to fill our logs with it."""
 _encode = msgspec.json.Encoder().encode
 
 
 class RpcClient:
-    """Use as an async context manager. One per event loop; cheap to make."""
+    """Use as an async context manager. One per event loop; cheap to make: limits and rests are the process's."""
 
     def __init__(self, pool: RpcPool) -> None:
         self.pool = pool
-        self.health = Health(pool)
-        self._slots = asyncio.Semaphore(pool.max_concurrency)
+        self.health = health_of(pool)
+        self.checked: set[int] = set()
+        """Places of the endpoints whose chain id this client has seen to be right."""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -93,10 +98,12 @@ class RpcClient:
         """One HTTP request; whatever goes wrong with it is a ProviderError without an address in it."""
         assert self._session is not None, "use the client as a context manager"  # noqa: S101 - a bug of the caller
         label = one.endpoint.label
-        async with self._slots:
+        async with self.health.slots:
             await self.health.wait_turn(one, calls)
             try:
-                async with self._session.post(one.endpoint.url, data=body, headers=one.endpoint.headers) as response:
+                async with self._session.post(
+                    one.endpoint.url, data=body, headers=one.endpoint.headers, allow_redirects=False
+                ) as response:
                     content = await response.read()
                     if response.status != 200:  # noqa: PLR2004 - all good
                         raise read_status(one.endpoint, response.status, response.headers, content)
@@ -129,7 +136,7 @@ class Lane:
         return await self._ask_all(calls, read_block_answers)
 
     async def _ask_all(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
-        if not self.standing.checked:
+        if self.standing.place not in self._client.checked:
             await self._check_chain()
         results: list[Any] = []
         while len(results) < len(calls):
@@ -144,14 +151,20 @@ class Lane:
 
     async def _check_chain(self) -> None:
         (answer,) = await self._ask([("eth_chainId", [])], read_answers)
-        found, wanted = self.read(answer, read_text), self._client.pool.chain_id
-        if int(found, 16) != wanted:
+        found, wanted = self._chain_id(self.read(answer, read_text)), self._client.pool.chain_id
+        if found != wanted:
             raise WrongChain(
-                f"{self.label} serves chain {int(found, 16)}, and pool {self._client.pool.name} is for chain {wanted}",
+                f"{self.label} serves chain {found}, and pool {self._client.pool.name} is for chain {wanted}",
                 where=self.label,
                 hint="correct the pool's chain_id or this endpoint's address",
             )
-        self.standing.checked = True
+        self._client.checked.add(self.standing.place)
+
+    def _chain_id(self, told: str) -> int:
+        try:
+            return int(told if len(told) <= _LONGEST_NUMBER else "", 16)
+        except ValueError:
+            raise self.lied("its chain id is no number") from None
 
     async def _ask(self, calls: Sequence[Call], decode: Callable[[Read], list[Any] | Any]) -> list[Any]:
         requests = [
@@ -188,12 +201,12 @@ class Lane:
         """Decode, or say that it cannot be read."""
         try:
             return decode(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
             said = f"{self.label} answered what cannot be read: {self.standing.endpoint.hide(str(wrong))}"
             raise ProviderUnavailable(said, where=self.label) from None
 
     def lied(self, what: str) -> ProviderLied:
-        return ProviderLied(f"{self.label}: {what}", where=self.label)
+        return ProviderLied(f"{self.label}: {what[:_LONGEST_REASON]}", where=self.label)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _SHORTEST_SECRET = 6
 """Shorter pieces of an address are words such as `v2`: hiding them would only spoil a message."""
@@ -36,12 +36,13 @@ class Endpoint:
         parts = urlsplit(self.url)
         pieces = [parts.username or "", parts.password or "", *re.split(r"[/&=?]", f"{parts.path}?{parts.query}")]
         pieces += [piece for _, value in self.headers for piece in (value, *value.split())]
+        pieces += [unquote(piece) for piece in pieces]
         return sorted({piece for piece in pieces if len(piece) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RpcPool:
-    """Everything that asking a chain needs. Limits hold per client, which is per process."""
+    """Everything that asking a chain needs. Limits hold in each process, for all of its clients together."""
 
     name: str
     chain_id: int
@@ -49,7 +50,7 @@ class RpcPool:
     max_concurrency: int = 8
     """HTTP requests under way at once, over all endpoints."""
     batch_size: int = 100
-    """Calls in one HTTP request; halved for an endpoint that finds it too many."""
+    """Calls in one HTTP request, at most those of a second; halved for an endpoint that finds it too many."""
     requests_per_second: float | None = None
     """Calls a second to each endpoint: what providers count. None: no limit of our own."""
     timeout: float = 30.0

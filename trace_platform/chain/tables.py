@@ -22,6 +22,7 @@ from trace_platform.chain.columns import (
     words,
 )
 from trace_platform.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
+from trace_platform.chain.verify import Untrue
 from trace_platform.chain.wire import Block, BlockOfHashes, Log, Receipt, Transaction
 
 
@@ -32,6 +33,8 @@ class Known:
     block: Block | BlockOfHashes
     receipts: Sequence[Receipt]
     logs: Sequence[Log]
+    by: int = 0
+    """The place in its pool of the endpoint that told it."""
 
 
 def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
@@ -130,8 +133,12 @@ def _topics(logs: Sequence[Log]) -> list[tuple[str | None, ...]]:
 
 
 def _success(receipt: Receipt) -> bool | None:
-    """None before Byzantium: those receipts do not say."""
-    return receipt.status == "0x1" if receipt.status else None
+    """None before Byzantium: those receipts name a root instead, and a status beside it would be proved by nothing."""
+    if receipt.root or not receipt.status:
+        return None
+    if (status := int(receipt.status, 16)) not in (0, 1):
+        raise Untrue("a transaction's status is neither 0 nor 1")
+    return status == 1
 
 
 def _sizes(data: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -102,14 +102,14 @@ def _read(lane: Lane, block: wire.BlockOfHashes | None, wanted: int | None) -> H
         return None
     try:
         check_header(block, wanted)
+        return Header(
+            number=int(block.number or "", 16),
+            hash=bytes.fromhex((block.hash or "")[2:]),
+            parent_hash=bytes.fromhex(block.parent_hash[2:]),
+            timestamp=int(block.timestamp, 16),
+        )
     except ValueError as untrue:  # Untrue, or hex that is none
         raise lane.lied(str(untrue)) from None
-    return Header(
-        number=int(block.number or "", 16),
-        hash=bytes.fromhex((block.hash or "")[2:]),
-        parent_hash=bytes.fromhex(block.parent_hash[2:]),
-        timestamp=int(block.timestamp, 16),
-    )
 
 
 def _missing(lane: Lane, what: str) -> Header:

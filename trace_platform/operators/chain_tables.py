@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,9 +27,21 @@ KEYS: dict[str, tuple[str, ...]] = {
 """What a row is known by, and sorted by, in each table."""
 
 
+_POOL_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_A_NAME = "small letters and digits, words joined by one underscore"
+
+
 class Tables(Settings):
     tables: tuple[Table, ...] = Field(ALL, min_length=1)
     """One output each, in this order."""
+
+    @field_validator("rpc_pool", mode="after", check_fields=False)
+    @classmethod
+    def _is_a_name(cls, given: str) -> str:
+        """Of those operators that ask nodes. An address may hold a key, so it is neither stored nor repeated."""
+        if not _POOL_NAME.fullmatch(given):
+            raise ValueError(f"not the name of a pool: {_A_NAME}; addresses and keys stand in the settings")
+        return given
 
     @field_validator("tables", mode="before")
     @classmethod
@@ -86,7 +99,6 @@ def pool_of(resources: Resources, name: str) -> RpcPool:
     pool: RpcPool | None = resources.rpc_pools.get(name)
     if pool is None:
         known = ", ".join(sorted(resources.rpc_pools)) or "there is none"
-        raise InvalidRequest(
-            f"no pool of nodes is called {name!r}", where="/config/rpc_pool", hint=f"settings rpc_pools; known: {known}"
-        )
+        called = f"no pool of nodes is called {name!r}" if _POOL_NAME.fullmatch(name) else "rpc_pool is no pool's name"
+        raise InvalidRequest(called, where="/config/rpc_pool", hint=f"settings rpc_pools; known: {known}")
     return pool

@@ -26,7 +26,6 @@ from trace_platform.settings.groups import (
     PostgresSettings,
     QuerySettings,
     QueueSettings,
-    RpcPoolSettings,
     RuntimeSettings,
     SinkSettings,
     SparkSettings,
@@ -53,6 +52,7 @@ from trace_platform.settings.root import (
     leaves_of,
     shown,
 )
+from trace_platform.settings.rpc_pools import RpcPoolSettings
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from trace_platform.settings.udf import UdfSettings
 

@@ -248,26 +248,6 @@ class LoopSettings(Group):
     )
 
 
-class RpcPoolSettings(Group):
-    """Nodes of one chain, by the name that a DAG's `rpc_pool` says. Only workers are told of them."""
-
-    endpoints: SecretStr | None = setting(
-        None,
-        "Addresses with their keys, apart by blanks; `name=https://...` gives one a name for logs and errors.",
-        unit="URLs",
-    )
-    chain_id: int = setting(1, "What every node must say its chain is.", unit="number", ge=1)
-    max_concurrency: int = setting(8, "Requests under way at once, in each process.", unit="count", ge=1, le=256)
-    batch_size: int = setting(100, "Calls in one request; halved for a node that refuses it.", unit="count", ge=1)
-    requests_per_second: float | None = setting(
-        None, "Calls a second to each node; unset: no limit of our own.", unit="1/s", gt=0
-    )
-    timeout_seconds: float = setting(30.0, "How long one request may take.", unit="s", gt=0)
-    verify_roots: float = setting(
-        1.0, "Blocks whose transactions and receipts are proved by the header's roots.", unit="0 to 1", ge=0, le=1
-    )
-
-
 class RuntimeSettings(Group):
     """Where tasks run (`runtime:` in YAML): how they are handed over, and what holds where the YAML is silent."""
 

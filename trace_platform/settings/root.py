@@ -33,7 +33,6 @@ from trace_platform.settings.groups import (
     PostgresSettings,
     QuerySettings,
     QueueSettings,
-    RpcPoolSettings,
     RuntimeSettings,
     SinkSettings,
     SparkSettings,
@@ -45,6 +44,7 @@ from trace_platform.settings.groups import (
     WorkerSettings,
     setting,
 )
+from trace_platform.settings.rpc_pools import RpcPoolSettings
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from trace_platform.settings.udf import UdfSettings
 

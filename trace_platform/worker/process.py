@@ -90,23 +90,16 @@ def resources(settings: Settings) -> Resources:
 
 
 def pool_of(name: str, told: RpcPoolSettings) -> RpcPool:
-    """From `https://one  name=https://two`."""
-    words = told.endpoints.get_secret_value().split() if told.endpoints else []
     return RpcPool(
         name,
         told.chain_id,
-        tuple(_endpoint(word) for word in words),
+        tuple(Endpoint(url, called, headers) for called, url, headers in told.addresses()),
         max_concurrency=told.max_concurrency,
         batch_size=told.batch_size,
         requests_per_second=told.requests_per_second,
         timeout=told.timeout_seconds,
         verify_roots=told.verify_roots,
     )
-
-
-def _endpoint(word: str) -> Endpoint:
-    name, separator, url = word.partition("=")
-    return Endpoint(url, name) if separator and "://" not in name else Endpoint(word)
 
 
 def queue_of(settings: Settings) -> str:

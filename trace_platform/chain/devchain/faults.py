@@ -3,6 +3,7 @@
 | kind | strikes | `value` |
 |---|---|---|
 | `throttle` | HTTP 429 | seconds in Retry-After |
+| `throttle_call` | error -32005, "rate limit exceeded", with HTTP status 200 | |
 | `error` | that HTTP status | the status (500) |
 | `slow` | answers late | seconds |
 | `drop` | closes the connection without an answer | |
@@ -32,7 +33,7 @@ from trace_platform.chain.devchain import lies
 from trace_platform.errors import InvalidRequest
 
 HTTP_KINDS = ("throttle", "error", "slow", "drop", "truncate", "refuse_batch")
-CALL_KINDS = ("refuse_range", "unknown_method", "wrong_chain", "lag", "null_block")
+CALL_KINDS = ("throttle_call", "refuse_range", "unknown_method", "wrong_chain", "lag", "null_block")
 KINDS = (*HTTP_KINDS, *CALL_KINDS, *lies.LIES)
 
 

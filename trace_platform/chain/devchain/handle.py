@@ -15,6 +15,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -23,6 +24,8 @@ from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.journal import rebuild
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.errors import InvalidRequest, SetupError
+
+_numbers = count(1)
 
 
 @contextmanager
@@ -66,8 +69,9 @@ class Devchain:
         return f"{self.url}/node/{name}"
 
     def pool(self, *nodes: str, **settings: Any) -> RpcPool:
+        """Each a pool of its own: what one has learnt of a node, the next does not know."""
         endpoints = tuple(Endpoint(self.node(name), name) for name in nodes or ("a",))
-        return RpcPool("devchain", self.chain_id, endpoints, **settings)
+        return RpcPool(f"devchain {next(_numbers)}", self.chain_id, endpoints, **settings)
 
     def mine(self, blocks: int = 1) -> dict[str, Any]:
         return self.order("mine", blocks=blocks)

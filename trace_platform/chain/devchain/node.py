@@ -59,6 +59,8 @@ def _faulty(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
     method = request.method
     if faults.strike(("unknown_method",), node, method):
         raise Said(METHOD_NOT_FOUND, f"the method {method} does not exist/is not available")
+    if faults.strike(("throttle_call",), node, method):
+        raise Said(LIMIT_EXCEEDED, "rate limit exceeded")
     behind = faults.strike(("lag",), node, method)
     view = View(chain, int(behind.value) if behind else 0)
     _refuse_range(faults, node, view, request)

@@ -1,0 +1,168 @@
+"""How long an endpoint rests, and that what is known of a pool's endpoints is known to all of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tests.chain.between import between
+from trace_platform.chain.devchain.handle import Devchain
+from trace_platform.chain.fetch import fetch_range_sync
+from trace_platform.chain.health import Health, health_of
+from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.chain.slots import Slots
+from trace_platform.errors import ProviderThrottled, ProviderUnavailable
+
+
+def pool(name: str, **settings: object) -> RpcPool:
+    return RpcPool(name, 1, (Endpoint("http://one"), Endpoint("http://two")), **settings)  # type: ignore[arg-type]
+
+
+def rests(health: Health, failures: int) -> list[float]:
+    """How long the first endpoint rests after each of so many failures in a row."""
+    one, found = health.standings[0], []
+    for _ in range(failures):
+        began = time.monotonic()
+        one.rests_until = 0.0
+        health.failed(one, ProviderUnavailable("down"), began)
+        found.append(one.rests_until - began)
+    return found
+
+
+def test_a_rest_doubles_up_to_the_longest_one() -> None:
+    found = rests(Health(pool("doubling", rest=1.0, longest_rest=10.0)), 8)
+    for failure, seconds in enumerate(found):
+        most = min(10.0, 2.0**failure)
+        assert most / 2 <= seconds < most + 0.1
+
+
+def test_thousands_of_failures_in_a_row_are_waited_out() -> None:
+    assert max(rests(Health(pool("dead", rest=0.2, longest_rest=15.0)), 5000)) < 15.1
+
+
+def test_rests_differ_so_that_many_do_not_come_back_at_once() -> None:
+    assert len({round(rests(Health(pool("jitter", rest=1.0)), 1)[0], 4) for _ in range(20)}) > 10
+
+
+def test_a_wait_that_was_asked_for_is_kept_up_to_the_longest_rest() -> None:
+    health = Health(pool("asked", rest=0.1, longest_rest=10.0))
+    for asked, kept in ((4.0, 4.0), (99.0, 10.0)):
+        one, began = health.standings[0], time.monotonic()
+        one.rests_until, one.failures = 0.0, 0
+        health.failed(one, ProviderThrottled("slower", retry_after=asked), began)
+        assert kept <= one.rests_until - began < kept + 0.2
+
+
+def test_requests_that_fail_together_count_as_one_failure() -> None:
+    health = Health(pool("together", rest=5.0))
+    one, began = health.standings[0], time.monotonic()
+    for _ in range(8):
+        health.failed(one, ProviderUnavailable("down"), began)
+    assert one.failures == 1
+    assert one.rests_until < began + 5.1
+    health.worked(one)
+    assert one.failures == 0
+
+
+def counting(devchain: Devchain, seen: list[tuple[float, int]], pause: float = 0.0) -> AbstractContextManager[str]:
+    """A node that notes when each request came, and how many calls were in it."""
+
+    def note(calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        seen.append((time.monotonic(), len(calls)))
+        time.sleep(pause)
+        return answers
+
+    return between(devchain.url, note)
+
+
+def test_a_ranges_limits_are_those_of_all_ranges_together(devchain: Devchain) -> None:
+    """Ten ranges, one after the other, as a Spark worker fetches them: 60 calls in all, at 25 a second."""
+    seen: list[tuple[float, int]] = []
+    with counting(devchain, seen) as url:
+        limited = RpcPool("limited", devchain.chain_id, (Endpoint(url, "one"),), requests_per_second=25, batch_size=100)
+        for place in range(10):
+            fetch_range_sync(limited, 5 * place, 5 * place + 4, {"blocks"})
+    assert sum(calls for _, calls in seen) == 60
+    assert seen[-1][0] - seen[0][0] >= (60 - seen[-1][1]) / 25 - 0.05
+
+
+def test_a_batch_counts_as_its_calls(devchain: Devchain) -> None:
+    """No second has more than a second's calls, but for the one that asks who the node is; so no batch has either."""
+    seen: list[tuple[float, int]] = []
+    with counting(devchain, seen) as url:
+        limited = RpcPool("batches", devchain.chain_id, (Endpoint(url, "one"),), requests_per_second=20, batch_size=100)
+        fetch_range_sync(limited, 0, 49, {"blocks"})
+    assert max(calls for _, calls in seen) <= 20
+    for when, _ in seen:
+        assert sum(calls for other, calls in seen if when <= other < when + 0.9) <= 21
+
+
+def test_what_was_learnt_of_a_node_is_known_to_the_next_range(devchain: Devchain) -> None:
+    learnt = devchain.pool("small", rest=0.01)
+    devchain.fault("refuse_batch", node="small", value=3)
+    fetch_range_sync(learnt, 0, 20, {"blocks"})
+    assert 1 <= health_of(learnt).standings[0].batch_size <= 3
+    assert health_of(pickle.loads(pickle.dumps(learnt))) is health_of(learnt)  # noqa: S301 - as Spark sends it
+
+
+def test_a_rest_outlasts_the_range_that_caused_it(devchain: Devchain) -> None:
+    tired = devchain.pool("tired", "fresh", rest=30.0, longest_rest=60.0)
+    devchain.fault("drop", node="tired")
+    fetch_range_sync(tired, 0, 20, {"blocks"})
+    devchain.clear()
+    assert health_of(tired).standings[0].rests_until > time.monotonic() + 10
+
+
+def test_no_more_requests_are_under_way_than_allowed_over_all_threads(devchain: Devchain) -> None:
+    under_way, most, lock = [0], [0], threading.Lock()
+
+    def watch(_: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.01)
+        with lock:
+            under_way[0] -= 1
+        return answers
+
+    with between(devchain.url, watch) as url:
+        narrow = RpcPool("narrow", devchain.chain_id, (Endpoint(url, "one"),), max_concurrency=3, batch_size=4)
+        with ThreadPoolExecutor(4) as threads:
+            done = threads.map(lambda place: fetch_range_sync(narrow, 40 * place, 40 * place + 39), range(4))
+            assert [one.start for one in done] == [0, 40, 80, 120]
+    assert most[0] == 3
+
+
+def test_calls_go_in_batches(devchain: Devchain) -> None:
+    seen: list[tuple[float, int]] = []
+    with counting(devchain, seen) as url:
+        fetch_range_sync(RpcPool("many", devchain.chain_id, (Endpoint(url, "one"),), batch_size=40), 0, 99)
+    sizes = sorted(calls for _, calls in seen)
+    assert sum(sizes) == 200 + sizes.count(1)  # a block and its receipts, and who it is
+    assert sizes.count(40) == 5
+
+
+def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
+    async def main() -> None:
+        slots = Slots(1)
+        async with slots:
+            waits = [asyncio.create_task(_hold(slots)) for _ in range(3)]
+            await asyncio.sleep(0)
+            waits[0].cancel()
+            await asyncio.sleep(0)
+        waits[1].cancel()  # its turn was told already
+        await asyncio.gather(*waits, return_exceptions=True)
+        async with asyncio.timeout(1), slots:
+            pass
+
+    asyncio.run(main())
+
+
+async def _hold(slots: Slots) -> None:
+    async with slots:
+        await asyncio.sleep(0)

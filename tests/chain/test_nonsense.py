@@ -1,0 +1,169 @@
+"""Whatever a node answers, the rows are the chain's or the node is named; an honest one beside it is asked instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from tests.chain.between import between
+from tests.chain.test_fetch import QUICK, assert_true
+from tests.chain.test_tip import ask
+from trace_platform.chain import tip
+from trace_platform.chain.devchain.handle import Devchain
+from trace_platform.chain.fetch import fetch_range_sync
+from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.errors import ProviderError, ValueTooLarge
+
+FIRST, LAST = 40, 44
+METHODS = ("eth_chainId", "eth_getBlockByNumber", "eth_getBlockReceipts", "eth_getLogs")
+DEEP = "a very deep list"
+JUNK: list[Any] = [
+    None, True, 0, -1, 1.5, 2**63, 2**64, 10**40, "", "0x", "0x0", "0xzz", "mainnet", "-0x5", "0x1_0", " 0x10", "zz10",
+    "0x" + "f" * 16, "0x" + "f" * 64, "0x" + "f" * 400, "0x" + "1" * 9001, "\u0661", "é", [], {}, [[]], {"a": []}, DEEP,
+]  # fmt: skip
+BODIES = [b"", b"null", b"{}", b"[1]", b"\xff\xfe", b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000, b'{"error": "no"}']
+
+
+class Bend:
+    """What a node makes of one value in the answers to one method, until told otherwise."""
+
+    def __init__(self) -> None:
+        self.method, self.place, self.junk, self.body = "", 0, None, b""
+
+    def __call__(self, calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> bytes | list[dict[str, Any]]:
+        if self.body:
+            return self.body
+        methods = {call["id"]: call["method"] for call in calls}
+        for answer in answers:
+            if methods[answer["id"]] == self.method:
+                holders = list(_holders(answer, "result"))
+                holder, key = holders[self.place % len(holders)]
+                holder[key] = self._junk(holder[key])
+                break
+        return json.dumps(answers).replace(f'"{DEEP}"', "[" * 9000 + "]" * 9000).encode()
+
+    def _junk(self, was: Any) -> Any:
+        if callable(self.junk):
+            return self.junk(was) if isinstance(was, str) else None
+        return self.junk
+
+
+def _holders(holder: Any, key: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a JSON value, as what holds it and its key there."""
+    yield holder, key
+    value = holder[key]
+    inner = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for one in inner:
+        yield from _holders(value, one)
+
+
+def _with_zero(text: str) -> str:
+    return "0x0" + text[2:]
+
+
+def _loud(text: str) -> str:
+    return text.upper()
+
+
+def _longer(text: str) -> str:
+    return text + "00"
+
+
+@contextmanager
+def bent(devchain: Devchain, bend: Bend, **more: Any) -> Iterator[tuple[RpcPool, RpcPool]]:
+    """Two pools: of the bent node alone, and with an honest one beside it."""
+    with between(devchain.url, bend) as url:
+        one, other = Endpoint(url, "bent"), Endpoint(devchain.node("honest"), "honest")
+        settings = QUICK | more
+        yield (
+            RpcPool("alone", devchain.chain_id, (one,), **settings),
+            RpcPool("beside", devchain.chain_id, (one, other), **settings),
+        )
+
+
+@pytest.mark.parametrize("verify_roots", [1.0, 0.0])
+@pytest.mark.parametrize("tables", [{"blocks", "transactions", "logs"}, {"blocks", "logs"}])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+@given(
+    where=some.tuples(some.sampled_from(METHODS), some.integers(0, 400)),
+    junk=some.sampled_from([*JUNK, _with_zero, _loud, _longer]),
+)
+def test_a_value_that_is_none_is_never_believed_and_never_our_crash(
+    devchain: Devchain, tables: set[str], verify_roots: float, where: tuple[str, int], junk: Any
+) -> None:
+    bend = Bend()
+    (bend.method, bend.place), bend.junk = where, junk
+    with bent(devchain, bend, verify_roots=verify_roots) as (alone, beside):
+        try:
+            fetched = fetch_range_sync(alone, FIRST, LAST, tables)
+        except ProviderError as named:
+            assert named.where == "bent"  # noqa: PT017 - it may also go well
+            assert "bent" in named.message  # noqa: PT017 - "
+            assert len(named.message) < 1000  # noqa: PT017 - "
+        else:
+            if verify_roots:
+                assert_true(devchain, fetched)
+        if verify_roots:
+            assert_true(devchain, fetch_range_sync(beside, FIRST, LAST, tables))
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body[:6].decode(errors="replace"))
+def test_a_body_that_is_none_is_never_our_crash(devchain: Devchain, body: bytes) -> None:
+    bend = Bend()
+    bend.body = body or b" "
+    with bent(devchain, bend) as (alone, beside):
+        with pytest.raises(ProviderError) as named:
+            fetch_range_sync(alone, FIRST, LAST)
+        assert named.value.where == "bent"
+        assert_true(devchain, fetch_range_sync(beside, FIRST, LAST))
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: str(junk)[:12])
+def test_a_head_that_is_none_is_never_our_crash(devchain: Devchain, junk: Any) -> None:
+    bend = Bend()
+    bend.method, bend.junk = "eth_getBlockByNumber", junk
+    with bent(devchain, bend, attempts=1) as (alone, _):
+        for bend.place in range(25):
+            try:
+                ask(alone, tip.heads)
+            except ProviderError as named:
+                assert named.where == "bent"  # noqa: PT017 - it may also go well
+
+
+@pytest.mark.parametrize("said", ["mainnet", "0x", "", "0x" + "f" * 9000, 1337, None])
+def test_a_chain_id_that_is_none_names_the_node_and_another_is_asked(devchain: Devchain, said: object) -> None:
+    bend = Bend()
+    bend.method, bend.junk = "eth_chainId", said
+    with bent(devchain, bend) as (alone, beside):
+        with pytest.raises(ProviderError) as named:
+            fetch_range_sync(alone, FIRST, LAST)
+        assert named.value.where == "bent"
+        assert_true(devchain, fetch_range_sync(beside, FIRST, LAST))
+
+
+def test_a_fee_that_no_column_holds_is_said_to_be_one(devchain: Devchain) -> None:
+    """It is legal, so it is no lie; and cryo's column of it has no more than 64 bits either."""
+
+    def dear(_: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for answer in answers:
+            if isinstance(answer["result"], dict):
+                for tx in answer["result"]["transactions"]:
+                    tx["maxFeePerGas"] = hex(2**70)
+        return answers
+
+    with between(devchain.url, dear) as url:
+        pool = RpcPool("dear", devchain.chain_id, (Endpoint(url, "dear"),), verify_roots=0.0, **QUICK)  # type: ignore[arg-type]
+        with pytest.raises(ValueTooLarge, match=r"dear: block \d+: .*larger") as named:
+            fetch_range_sync(pool, FIRST, LAST)
+    assert not named.value.retryable
+    assert named.value.where == "dear"
