@@ -22,7 +22,7 @@ from trace_platform.crash_points import crash_point
 from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import Range, format_partition_key, inclusive, split, subtract
+from trace_platform.domain.ranges import Range, format_partition_key, parse_partition_key, split, subtract
 from trace_platform.errors import InvalidRequest, Unavailable
 from trace_platform.operators.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of
 from trace_platform.operators.context import TaskContext
@@ -66,7 +66,7 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
-    inputs=Count(2, len(ALL) + 1),
+    inputs=Count(2, len(ALL) + 2),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
     check_wiring=check_wiring,
@@ -89,7 +89,7 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
 
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
     # The commit first, then the moment: what was compacted in between is still hot for a reader of that commit.
-    cold = {table: ctx.door.files(output.ref.dataset_uuid, span) for table, output in outputs.items()}
+    cold = {table: _cold(ctx, table, output, span) for table, output in outputs.items()}
     with held(ctx.resources.data_dsn) as moment:
         sides = {table: _sides(ctx, moment, table, span, cold[table]) for table in outputs}
         _note(ctx, span, [(output, sides[table].view) for table, output in outputs.items()])
@@ -104,6 +104,13 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
     for table, output in outputs.items():
         output.stage(span, [one for name, one in written if name == table])
     crash_point("parquet_compact.written")
+
+
+def _cold(ctx: TaskContext[Config], table: str, output: Output, span: Range) -> FilesAnswer:
+    """The hot input's cold side: it may lie in former generations of the output too, before the job was changed."""
+    found = ctx.door.files(hot_of(ctx, table).dataset_uuid, span)
+    # A compaction of another DAG's tables is not known to be their cold side: it has its own files, and no others.
+    return found if found.commit else ctx.door.files(output.ref.dataset_uuid, span)
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,9 @@ def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Ran
 
     view = view_of(moment, hot_of(ctx, table), start=span.start, stop=span.stop, commit=there.commit)
     cold = tuple(_cold_files(there))
-    missing = subtract([span], [*(one.span for one in cold), *(Range(run.start, run.stop) for run in view.runs)])
+    missing = subtract(
+        [span], [*(each for one in cold for each in one.spans), *(Range(run.start, run.stop) for run in view.runs)]
+    )
     if missing:
         raise Unavailable(
             f"blocks {', '.join(map(format_partition_key, missing))} are neither hot nor cold yet", where="/scope"
@@ -137,12 +146,13 @@ def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Ran
 
 
 def _cold_files(there: FilesAnswer) -> Iterator[ColdFile]:
+    from trace_platform.spark.in_force import in_force
     from trace_platform.spark.pull_seam import ColdFile
 
-    for part in there.partitions:
-        if part.start is not None and part.end is not None:
-            for file in part.files:
-                yield ColdFile(Folder.parse(part.location).object(str(file["name"])), inclusive(part.start, part.end))
+    for part, left in in_force([one for one in there.partitions if one.start is not None and one.end is not None]):
+        spans = left or (parse_partition_key(part.partition_key),)
+        for file in part.files:
+            yield ColdFile(Folder.parse(part.location).object(str(file["name"])), spans)
 
 
 def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, HotView]]) -> None:
@@ -155,10 +165,11 @@ def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, Ho
 
 def finish_earlier(ctx: TaskContext[Config]) -> None:
     """Compactions of others whose commit is there by now, but whose worker died before it could say so."""
+    outputs = outputs_of(ctx.config.tables, ctx.outputs)
 
-    def commit_of(output: Output, begun: Begun) -> int | None:
+    def commit_of(table: str, begun: Begun) -> int | None:
         span = Range(begun.start, begun.stop)
-        for part in ctx.door.files(output.ref.dataset_uuid, span).partitions:
+        for part in _cold(ctx, table, outputs[table], span).partitions:
             if part.location == begun.location and (part.start, part.end) == span.edges:
                 return part.commit
         return None
@@ -168,23 +179,25 @@ def finish_earlier(ctx: TaskContext[Config]) -> None:
 
 def finish_own(ctx: TaskContext[Config], commits: Mapping[UUID, int]) -> None:
     """Ours: the attempt is over, and the Dispatcher has said which commits they became."""
+    outputs = outputs_of(ctx.config.tables, ctx.outputs)
 
-    def commit_of(output: Output, begun: Begun) -> int | None:
+    def commit_of(table: str, begun: Begun) -> int | None:
+        output = outputs[table]
         return commits.get(output.ref.dataset_uuid) if begun.location == str(output.folder) else None
 
     _finish(ctx, commit_of)
 
 
-def _finish(ctx: TaskContext[Config], commit_of: Callable[[Output, Begun], int | None]) -> None:
+def _finish(ctx: TaskContext[Config], commit_of: Callable[[str, Begun], int | None]) -> None:
     """What became a commit is cold from then on."""
     from trace_platform.spark import compactions
     from trace_platform.spark.hot_compaction import mark_compacted, sweep
 
     with closing(_connect(ctx)) as connection:
-        for table, output in outputs_of(ctx.config.tables, ctx.outputs).items():
+        for table in ctx.config.tables:
             hot = hot_of(ctx, table)
             for begun in compactions.begun(connection, hot):
-                if (commit := commit_of(output, begun)) is not None:
+                if (commit := commit_of(table, begun)) is not None:
                     mark_compacted(
                         connection,
                         hot,
