@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.chain_walk.storm import FINALITY, START, Back, Kill, Mine, Reorg, Restart, Step, Storm, Wait, a_storm
+from tests.chain_walk.storm import DAG, FINALITY, START, Back, Kill, Mine, Reorg, Restart, Step, Storm, Wait, a_storm
 from tests.faults.system import Nursery, nursing
 from tests.operators.victim import swept
 from trace_platform.chain.devchain.handle import Devchain, running
@@ -114,6 +114,27 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
         await swept(made.rig.walk)
         assert await made.garbage() == set(), "what the dead wrote is gone"
         assert await made.is_equal(), "and nothing else is"
+
+    storm(tell)
+
+
+def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_no_row_is_lost_or_doubled(
+    storm: Callable[[Callable[[Storm], object]], None],
+) -> None:
+    async def tell(made: Storm) -> None:
+        for turn, point in enumerate(point for point in OWN if point.startswith("parquet_compact.")):
+            worker = made.start(point)
+            made.rig.devchain.mine(61)  # enough for a range of either size
+            assert await worker.ended(60), f"{point} was never hit: {worker.said()}"
+            await made.rig.deploy(DAG.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
+            await made.elapse()
+            if turn % 2:
+                made.rig.devchain.reorg(90)  # into what either of them has compacted
+        made.start()
+        made.rig.devchain.mine(61)
+        await made.until(made.seam_is_equal)
+        # A source's task that was given up with its version is not tried again: the new version has its own.
+        assert [said for said in await made.rig.failures() if not said.startswith("follow: the lease")] == []
 
     storm(tell)
 
