@@ -1,4 +1,8 @@
-"""Whether what an attempt wrote is still news, and whether it replaces whole partitions and nothing but them."""
+"""Whether what an attempt wrote is still news, and whether it replaces whole partitions and nothing but them.
+
+A claim pins what an attempt reads, so the later claim has the newer rows. An attempt that reads hot rows, which no
+claim pins, says instead which commit it has seen (`over`), and makes it again if another one came between.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,8 @@ class _Part:
     key: str | None
     span: Range | None
     newer: bool = False
+    commit: int | None = None
+    """Of one in force: since when. Of one written: the last one that its writer had seen, if it says so."""
 
 
 async def still_news(
@@ -42,7 +48,9 @@ async def still_news(
     there = [_in_force(row) for row in rows]
     newer = [part for part in there if part.newer]
     news = [output for output in outputs if not _covered(written[id(output)], newer)]
-    _refuse_gaps([written[id(output)] for output in news], there)
+    fresh = [written[id(output)] for output in news]
+    _refuse_gaps(fresh, there)
+    _refuse_unseen(fresh, there)
     return news
 
 
@@ -61,6 +69,23 @@ def _refuse_gaps(news: Sequence[_Part], there: Sequence[_Part]) -> None:
             )
 
 
+def _refuse_unseen(news: Sequence[_Part], there: Sequence[_Part]) -> None:
+    """What was made of rows that no claim pins may be older than what came since, whoever was claimed first."""
+    for part in news:
+        for other in there:
+            unseen = part.commit is not None and other.commit is not None and other.commit > part.commit
+            if unseen and _meet(part, other):
+                raise Conflict(
+                    f"partition {other.key} was committed while this was made",
+                    where="/outputs",
+                    hint="make it again, of what is there now",
+                )
+
+
+def _meet(one: _Part, other: _Part) -> bool:
+    return one.key == other.key or bool(one.span and other.span and one.span.overlaps(other.span))
+
+
 def _say(rest: Sequence[Range]) -> str:
     return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
 
@@ -73,9 +98,10 @@ def _covered(part: _Part, newer: Sequence[_Part]) -> bool:
 
 def _part(output: OutputBody) -> _Part:
     scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
-    return _Part(partition_key(scope), scope.span if isinstance(scope, RangeScope) else None)
+    span = scope.span if isinstance(scope, RangeScope) else None
+    return _Part(partition_key(scope), span, commit=output.over)
 
 
 def _in_force(row: asyncpg.Record) -> _Part:
     span = Range(row["start"], row["stop"]) if row["start"] is not None else None
-    return _Part(row["partition_key"], span, row["newer"])
+    return _Part(row["partition_key"], span, row["newer"], row["commit"])

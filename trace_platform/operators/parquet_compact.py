@@ -102,7 +102,8 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
             {table: output.stem for table, output in outputs.items()},
         )
     for table, output in outputs.items():
-        output.stage(span, [one for name, one in written if name == table])
+        # Hot rows are read after the claim: another compaction may have read later ones, committed and swept meanwhile.
+        output.stage(span, [one for name, one in written if name == table], over=cold[table].commit)
     crash_point("parquet_compact.written")
 
 
@@ -178,12 +179,16 @@ def finish_earlier(ctx: TaskContext[Config]) -> None:
 
 
 def finish_own(ctx: TaskContext[Config], commits: Mapping[UUID, int]) -> None:
-    """Ours: the attempt is over, and the Dispatcher has said which commits they became."""
+    """Ours: the attempt is over, and the Dispatcher has said which commit each dataset got.
+
+    Of several ranges some may have been old news and are not in it. Then the next compaction looks which ones are.
+    """
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
 
     def commit_of(table: str, begun: Begun) -> int | None:
         output = outputs[table]
-        return commits.get(output.ref.dataset_uuid) if begun.location == str(output.folder) else None
+        own = begun.location == str(output.folder) and len(output.staged) == 1
+        return commits.get(output.ref.dataset_uuid) if own else None
 
     _finish(ctx, commit_of)
 

@@ -151,8 +151,10 @@ UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 
 SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
 
 -- name: in_force
--- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force.
-SELECT DISTINCT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, a.started_at > $5 AS newer
+-- What the new partitions would replace, since which commit it is there, and whether an attempt that was claimed later
+-- than $5 has put it in force.
+SELECT DISTINCT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, p.valid_from AS commit,
+       a.started_at > $5 AS newer
   FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS n (key, start, stop)
   JOIN partition_versions p
     ON p.dataset_version = $1 AND p.valid_to IS NULL
