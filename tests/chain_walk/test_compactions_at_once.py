@@ -167,3 +167,14 @@ async def test_rows_that_shall_stay_stay_and_are_not_read_twice(bare_rig: Rig) -
     assert await steps.seam() == steps.rows
     await steps.compact(await steps.invalidated(0, 9))
     assert await steps.seam() == steps.rows
+
+
+async def test_a_hot_input_that_holds_another_table_is_refused_by_what_its_rows_are_known_by(bare_rig: Rig) -> None:
+    steps = await stepping(
+        bare_rig,
+        DAG.replace("[blocks], grace", "[logs], grace").replace("outputs: [blocks]\npub", "outputs: [logs]\npub"),
+    )
+    finished = await steps.run(await steps.triggered(0, 9))
+    assert finished.request.status == "Failed"
+    assert not finished.request.retryable
+    assert "the hot input for table logs holds rows known by block_number" in str(finished.request.error_message)

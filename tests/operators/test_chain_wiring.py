@@ -29,6 +29,7 @@ INGEST = "    operator: cryo_ingest\n    inputs: [{from: {job: ask}}]\n"
 DECODE = "    operator: evm_decode\n    inputs: [{from: {job: ask}}]\n"
 COMPACT = "    operator: parquet_compact\n"
 HOT = "{from: {job: ask}}, {from: {job: follow, output: logs}, trigger: false}"
+SWAPPED = HOT + ", {from: {job: follow, output: blocks}, trigger: false}"
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,15 @@ HOT = "{from: {job: ask}}, {from: {job: follow, output: logs}, trigger: false}"
             COMPACT + "    config: {tables: [blocks, logs]}\n    outputs: [blocks, logs]\n    inputs: [" + HOT + "]",
             13,
             "2 hot tables and the input that says which ranges are 3 inputs, and the job has 2",
+            "name the follower's outputs as inputs",
+        ),
+        (
+            COMPACT
+            + "    config: {tables: [blocks, logs]}\n    outputs: [blocks, logs]\n    inputs: ["
+            + SWAPPED
+            + "]",
+            13,
+            "inputs logs, blocks are the hot tables blocks, logs: inputs stand in the order of tables",
             "name the follower's outputs as inputs",
         ),
         (

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from trace_platform.spark.secret_dsn import SecretDsn
 
 
+HINT: Final = "name the follower's outputs as inputs with trigger: false, in the order of config.tables"
+
+
 class Config(Tables):
     """Tables are those of the inputs that are hot, in the order of the inputs."""
 
@@ -58,8 +61,14 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     problems = list(check_tables(config, wired))
     if len(wired.inputs) <= len(tables):
         reason = f"{len(tables)} hot tables and the input that says which ranges are {len(tables) + 1} inputs"
-        hint = "name the follower's outputs as inputs with trigger: false, in the order of config.tables"
-        problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", hint, "bad_count"))
+        problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", HINT, "bad_count"))
+    named = [name for name in wired.inputs if name in tables]
+    in_order = [table for table in tables if table in named]
+    if named != in_order:
+        reason = (
+            f"inputs {', '.join(named)} are the hot tables {', '.join(in_order)}: inputs stand in the order of tables"
+        )
+        problems.append(ConfigProblem(("tables",), reason, HINT, "bad_order"))
     return problems
 
 
@@ -134,7 +143,9 @@ def pull(
 def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, there: FilesAnswer) -> Sides:
     from trace_platform.spark.hot_view import view_of
 
-    view = view_of(moment, hot_of(ctx, table), start=span.start, stop=span.stop, commit=there.commit)
+    hot = hot_of(ctx, table)
+    _refuse_another_table(moment, hot, table)
+    view = view_of(moment, hot, start=span.start, stop=span.stop, commit=there.commit)
     cold = tuple(_cold_files(there))
     missing = subtract(
         [span], [*(each for one in cold for each in one.spans), *(Range(run.start, run.stop) for run in view.runs)]
@@ -144,6 +155,18 @@ def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Ran
             f"blocks {', '.join(map(format_partition_key, missing))} are neither hot nor cold yet", where="/scope"
         )
     return Sides(view, cold)
+
+
+def _refuse_another_table(moment: HeldSnapshot, hot: HotTable, table: str) -> None:
+    """Inputs may have any names; what rows are known by tells the tables of a chain apart."""
+    from trace_platform.spark.hot_register import registered
+
+    found = registered(moment.connection, hot.org_id, hot.dataset_version)
+    if found is not None and found.unique_key != hot.unique_key:
+        known_by = ", ".join(found.unique_key)
+        raise InvalidRequest(
+            f"the hot input for table {table} holds rows known by {known_by}", where="/inputs", hint=HINT
+        )
 
 
 def _cold_files(there: FilesAnswer) -> Iterator[ColdFile]:
@@ -230,7 +253,7 @@ def hot_of(ctx: TaskContext[Config], table: str) -> HotTable:
         raise InvalidRequest(
             f"there is no hot input for table {table}",
             where="/inputs",
-            hint="name the follower's outputs as inputs with trigger: false, in the order of config.tables",
+            hint=HINT,
         )
     found = ref.ref
     return HotTable(found.dataset_uuid, found.dataset_version, ctx.org_id, SCHEMAS[table], KEYS[table])
