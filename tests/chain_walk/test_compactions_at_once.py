@@ -56,11 +56,12 @@ class Steps:
     table: HotTable
     rows: list[dict[str, Any]]
 
-    async def claimed(self) -> Claimed:
-        """The task of `compact` that nobody has."""
+    async def claimed(self, job: str = "compact") -> Claimed:
+        """The task of this job that nobody has."""
         await self.rig.walk.until_nothing_is_owed()
         task: UUID = await self.rig.walk.control.pool.fetchval(
-            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'compact' AND t.status = 'Queued'"
+            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued'",
+            job,
         )
         answer = await self.rig.walk.dispatcher.claim(task, "steps")
         assert isinstance(answer, Claimed), answer
@@ -73,9 +74,9 @@ class Steps:
         )
         return await self.claimed()
 
-    async def triggered(self, start: int, end: int) -> Claimed:
+    async def triggered(self, start: int, end: int, *, job: str = "compact") -> Claimed:
         await self.rig.trigger("live", "ask", start, end)
-        return await self.claimed()
+        return await self.claimed(job)
 
     async def run(self, claimed: Claimed) -> Finished:
         return await asyncio.to_thread(self.rig.worker().runner.run, claimed, Door(claimed, self.rig.walk.tasks))
@@ -178,3 +179,13 @@ async def test_a_hot_input_that_holds_another_table_is_refused_by_what_its_rows_
     assert finished.request.status == "Failed"
     assert not finished.request.retryable
     assert "the hot input for table logs holds rows known by block_number" in str(finished.request.error_message)
+
+
+async def test_a_hot_table_is_compacted_into_one_dataset_and_under_another_job_name_refused(bare_rig: Rig) -> None:
+    steps = await stepping(bare_rig)
+    await steps.compact(await steps.triggered(0, 9))
+    await bare_rig.deploy(DAG.replace("name: compact", "name: squeeze"))
+    finished = await steps.run(await steps.triggered(10, 19, job="squeeze"))
+    assert finished.request.status == "Failed"
+    assert "is compacted into another dataset" in str(finished.request.error_message)
+    assert await steps.seam() == steps.rows

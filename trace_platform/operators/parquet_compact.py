@@ -184,6 +184,7 @@ def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, Ho
 
     with closing(_connect(ctx)) as connection:
         for output, view in read:
+            compactions.claim(connection, view.table, output.ref.dataset_uuid)
             compactions.begin(connection, view.table, str(output.folder), span, view.up_to_seq)
 
 
