@@ -303,6 +303,8 @@ class OutputBody(Message, frozen=True):
     bytes: Number | None = None
     schema_hash: Text | None = None
     files: list[Mapping[str, Any]] = []
+    over: Number | None = None
+    """The dataset's last commit when what this replaces was read: refused if any of that was committed later."""
 
 
 class CredentialsRequest(Fenced, frozen=True):

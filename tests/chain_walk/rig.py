@@ -73,19 +73,25 @@ class Rig:
         return [row["said"] for row in rows]
 
     async def cold(self, dag: str, job: str, output: int = 0) -> pa.Table | None:
-        """Every row in force, read without Spark and without any of our readers."""
+        """Every row in force, of all generations the latest; read without Spark and without any of our readers."""
         rows = await self.walk.control.pool.fetch(
-            "SELECT p.location, f ->> 'name' AS name"
+            "SELECT p.location, f ->> 'name' AS name, p.valid_from, lower(p.block_range) AS start,"
+            " upper(p.block_range) AS stop"
             " FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid, jsonb_array_elements(p.files) f"
             " WHERE d.producer_dag_name = $1 AND d.producer_job_name = $2"
-            " AND d.producer_output_index = $3 AND p.valid_to IS NULL ORDER BY lower(p.block_range), name",
+            " AND d.producer_output_index = $3 AND p.valid_to IS NULL"
+            " ORDER BY p.valid_from, lower(p.block_range), name",
             dag,
             job,
             output,
         )
-        objects = self.walk.control.objects
-        bodies = [objects.get(Folder.parse(row["location"]).object(row["name"])) for row in rows]
-        return pa.concat_tables([pq.read_table(pa.BufferReader(body)) for body in bodies]) if bodies else None
+        latest = {number: row["valid_from"] for row in rows for number in range(row["start"], row["stop"])}
+        objects, found = self.walk.control.objects, []
+        for row in rows:
+            table = pq.read_table(pa.BufferReader(objects.get(Folder.parse(row["location"]).object(row["name"]))))
+            counts = [latest[number] == row["valid_from"] for number in table["block_number"].to_pylist()]
+            found.append(table.filter(pa.array(counts, pa.bool_())))
+        return pa.concat_tables(found) if found else None
 
     async def version(self, dag: str, job: str, output: int = 0) -> UUID:
         found: UUID = await self.walk.control.pool.fetchval(

@@ -231,6 +231,16 @@ class Storm:
         head = int(self.rig.devchain.describe()["head"])
         return all([await self.table_is_equal(output, head) for output in range(len(TABLES))])
 
+    async def seam_is_equal(self) -> bool:
+        """Hot and cold put together; how much of it is cold does not matter."""
+        if not await self.is_settled():
+            return False
+        rows = {
+            table: truth(self.rig.devchain, table, 0, int(self.rig.devchain.describe()["head"])) for table in TABLES
+        }
+        seams = [await self.rig.seam("live", "follow", "compact", n, table) for n, table in enumerate(TABLES)]
+        return seams == list(rows.values())
+
     async def table_is_equal(self, output: int, head: int) -> bool:
         table = TABLES[output]
         rows = truth(self.rig.devchain, table, self.follows.first, head)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.chain_walk.storm import (
+    DAG,
     FINALITY,
     START,
     Back,
@@ -187,6 +188,27 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
         await made.ends()
 
     storm(tell, Follows("latest", reset=True))
+
+
+def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_no_row_is_lost_or_doubled(
+    storm: Tell,
+) -> None:
+    async def tell(made: Storm) -> None:
+        for turn, point in enumerate(point for point in OWN if point.startswith("parquet_compact.")):
+            worker = made.start(point)
+            made.rig.devchain.mine(61)  # enough for a range of either size
+            assert await worker.ended(60), f"{point} was never hit: {worker.said()}"
+            await made.rig.deploy(DAG.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
+            await made.elapse()
+            if turn % 2:
+                made.rig.devchain.reorg(90)  # into what either of them has compacted
+        made.start()
+        made.rig.devchain.mine(61)
+        await made.until(made.seam_is_equal)
+        # A source's task that was given up with its version is not tried again: the new version has its own.
+        assert [said for said in await made.rig.failures() if not said.startswith("follow: the lease")] == []
+
+    storm(tell)
 
 
 def test_after_any_story_of_blocks_reorgs_restarts_and_kills_hot_and_cold_equal_the_final_chain(

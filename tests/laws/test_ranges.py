@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from trace_platform.domain.ranges import (
     intersect,
     is_partition_key,
     merge,
+    not_replaced,
     overlapping,
     parse_file_part,
     parse_partition_key,
@@ -138,6 +140,16 @@ def test_intersect_and_subtract_are_those_of_sets(some: list[Range], others: lis
     assert numbers(*subtract(some, others)) == numbers(*some) - numbers(*others)
     assert merge(subtract(some, others)) == subtract(some, others)
     assert merge([*subtract(some, others), *intersect(some, others)]) == merge(some)
+
+
+@given(MANY, st.randoms())
+def test_of_ranges_that_replace_each_other_the_latest_keeps_each_number(ranges: list[Range], order: Random) -> None:
+    commits = order.sample(range(100), len(ranges))
+    kept = not_replaced(list(zip(ranges, commits, strict=True)))
+    for span, commit, left in zip(ranges, commits, kept, strict=True):
+        later = numbers(*(other for other, number in zip(ranges, commits, strict=True) if number > commit))
+        assert numbers(*left) == numbers(span) - later
+        assert left == merge(left)
 
 
 @given(MANY, spans())

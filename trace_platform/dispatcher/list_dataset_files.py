@@ -20,7 +20,7 @@ async def list_dataset_files(pool: asyncpg.Pool, user: User, name_or_uuid: str) 
     sql = queries("files")
     head = await pool.fetchrow(sql["generation_head"], current.dataset_version)
     commit = (head["last_commit"] or 0) if head else 0
-    rows = await pool.fetch(sql["partitions_at"], current.dataset_version, commit, None, None)
+    rows = await pool.fetch(sql["partitions_at"], [current.dataset_version], commit, None, None)
     return DatasetFiles(
         dataset_version=current.dataset_version,
         commit=commit,

@@ -1,6 +1,7 @@
 """Which files a task reads: those in force at the commit that its claim pinned, and nothing that came later.
 
-A task may also look at what it writes itself, as it is now: to compact, to align itself with partitions there.
+A task may also look at what it writes itself, as it is now, to align itself with partitions there. Of a hot input it is
+told the files of its cold side, as they are now: what was compacted of it, in whichever generation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncpg
 
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import FilesAnswer, FilesRequest
+from trace_platform.dispatcher.cold_twins import cold_twins
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.partition_files import from_text, partition_files
 from trace_platform.dispatcher.require_lease import require_lease
@@ -24,10 +26,9 @@ async def list_files(control: Control, request: FilesRequest, claims: Claims) ->
     (version, pinned), span, sql = _granted(request, claims), _span(request), queries("files")
     await require_lease(control, request)
     head = await control.pool.fetchrow(sql["generation_head"], version)
-    latest = head["last_commit"] or 0 if head else 0
-    commit = latest if pinned is None else pinned
+    generations, commit = await _where(control, head, version, pinned)
     start, stop = (span.start, span.stop) if span else (None, None)
-    rows = await control.pool.fetch(sql["partitions_at"], version, commit, start, stop)
+    rows = await control.pool.fetch(sql["partitions_at"], generations, commit, start, stop)
     refuse_removed(rows, commit)
     return FilesAnswer(
         dataset_version=version,
@@ -35,6 +36,16 @@ async def list_files(control: Control, request: FilesRequest, claims: Claims) ->
         columns=from_text(head["columns"]) if head else None,
         partitions=[partition_files(row) for row in rows],
     )
+
+
+async def _where(
+    control: Control, head: asyncpg.Record | None, version: UUID, pinned: int | None
+) -> tuple[Sequence[UUID], int]:
+    """The generations whose files are meant, and as of which commit."""
+    if head is not None and head["hot"] and (twin := (await cold_twins(control.pool, [version])).get(version)):
+        return twin.generations, twin.commit
+    latest = head["last_commit"] or 0 if head else 0
+    return [version], latest if pinned is None else pinned
 
 
 def refuse_removed(rows: Sequence[asyncpg.Record], commit: int) -> None:

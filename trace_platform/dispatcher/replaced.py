@@ -1,4 +1,8 @@
-"""Whether what an attempt wrote is still news, and whether it replaces whole partitions and nothing but them."""
+"""Whether what an attempt wrote is still news, and whether it replaces whole partitions and nothing but them.
+
+A claim pins what an attempt reads, so the later claim has the newer rows. An attempt that reads hot rows, which no
+claim pins, says instead which commit it has seen (`over`), and makes it again if another one came between.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ class Part:
     key: str | None
     span: Range | None
     newer: bool = False
+    commit: int | None = None
+    """Of one in force: since when. Of one written: the last one that its writer had seen, if it says so."""
 
 
 async def still_news(
@@ -41,18 +47,20 @@ async def still_news(
     news = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
     _refuse_mixture([part for _, part in news], there)
     _refuse_gaps(_Ground([part for _, part in news]), there)
+    _refuse_unseen([part for _, part in news], there)
     return [output for output, _ in news]
 
 
 def part_of(output: OutputBody) -> Part:
     scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
-    return Part(partition_key(scope), scope.span if isinstance(scope, RangeScope) else None)
+    span = scope.span if isinstance(scope, RangeScope) else None
+    return Part(partition_key(scope), span, commit=output.over)
 
 
 def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None], list[int | None]]:
     """Keys, starts and stops, for `unnest`."""
-    spans = [part.span for part in parts]
-    return [part.key for part in parts], [span and span.start for span in spans], [span and span.stop for span in spans]
+    spans = [(part.span.start, part.span.stop) if part.span else (None, None) for part in parts]
+    return [part.key for part in parts], [start for start, _ in spans], [stop for _, stop in spans]
 
 
 class _Ground:
@@ -99,10 +107,27 @@ def _refuse_gaps(news: _Ground, there: Sequence[Part]) -> None:
             )
 
 
+def _refuse_unseen(news: Sequence[Part], there: Sequence[Part]) -> None:
+    """What was made of rows that no claim pins may be older than what came since, whoever was claimed first."""
+    for part in news:
+        for other in there:
+            unseen = part.commit is not None and other.commit is not None and other.commit > part.commit
+            if unseen and _meet(part, other):
+                raise Conflict(
+                    f"partition {other.key} was committed while this was made",
+                    where="/outputs",
+                    hint="make it again, of what is there now",
+                )
+
+
+def _meet(one: Part, other: Part) -> bool:
+    return one.key == other.key or bool(one.span and other.span and one.span.overlaps(other.span))
+
+
 def _say(rest: Sequence[Range]) -> str:
     return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
 
 
 def _in_force(row: asyncpg.Record) -> Part:
     span = Range(row["start"], row["stop"]) if row["start"] is not None else None
-    return Part(row["partition_key"], span, row["newer"])
+    return Part(row["partition_key"], span, row["newer"], row["commit"])

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import asyncpg
 
-from trace_platform.contracts import PartitionFiles
+from trace_platform.dispatcher.cold_twins import ColdTwin, cold_twins
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import refuse_removed
 from trace_platform.dispatcher.partition_files import from_text, partition_files
@@ -23,7 +23,7 @@ from trace_platform.store.identity import User
 from trace_platform.store.queries import queries
 
 Pin = tuple[UUID, int]
-"""A generation as of a commit."""
+"""A generation as of a commit; a hot one as of a commit of its cold side."""
 
 
 async def user_relations(control: Control, user: User, request: RelationsRequest) -> RelationsAnswer:
@@ -66,12 +66,17 @@ def _moments(asked: Sequence[Moment | None]) -> tuple[list[int | None], list[dat
 async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], request: RelationsRequest) -> list[Relation]:
     for row in found:
         _check_moment(row)
-    twins = await _twins(pool, [row["dataset_version"] for row in found if row["hot"]])
+    twins = await cold_twins(pool, [row["dataset_version"] for row in found if row["hot"]])
     pins = [_cold_pin(row, twins) for row in found]
     # Files of partitions that were replaced long ago are removed: who goes back is told anew what is there.
     back = {pin for row, pin in zip(found, pins, strict=True) if row["travels"]}
     known = {(one.dataset_version, one.commit) for one in request.known} - back
-    parts = await _parts(pool, [pin for pin in pins if pin is not None], known)
+    generations = {
+        pin: twins[pin[0]].generations if row["hot"] else pin[:1]
+        for row, pin in zip(found, pins, strict=True)
+        if pin is not None
+    }
+    parts = await _parts(pool, generations, known)
     return [
         Relation(
             name=row["name"],
@@ -102,31 +107,40 @@ def _check_moment(row: asyncpg.Record) -> None:
         raise NotFound("the generation that is served now had no rows yet then", where=where)
 
 
-async def _twins(pool: asyncpg.Pool, versions: Sequence[UUID]) -> Mapping[UUID, Pin]:
-    if not versions:
-        return {}
-    rows = await pool.fetch(queries("relations")["cold_twins"], list(versions))
-    return {row["hot_version"]: (row["dataset_version"], row["commit"]) for row in rows}
+def _cold_pin(row: asyncpg.Record, twins: Mapping[UUID, ColdTwin]) -> Pin | None:
+    version = row["dataset_version"]
+    if not row["hot"]:
+        return version, row["commit"]
+    return (version, twins[version].commit) if version in twins else None
 
 
-def _cold_pin(row: asyncpg.Record, twins: Mapping[UUID, Pin]) -> Pin | None:
-    return twins.get(row["dataset_version"]) if row["hot"] else (row["dataset_version"], row["commit"])
-
-
-async def _parts(pool: asyncpg.Pool, pins: Sequence[Pin], known: set[Pin]) -> dict[Pin, ColdPart]:
-    parts = {pin: ColdPart(dataset_version=pin[0], commit=pin[1]) for pin in pins}
-    new = [pin for pin in parts if pin not in known]
+async def _parts(pool: asyncpg.Pool, wanted: Mapping[Pin, Sequence[UUID]], known: set[Pin]) -> dict[Pin, ColdPart]:
+    """By pin; `wanted` says which generations hold its files."""
+    parts = {pin: ColdPart(dataset_version=pin[0], commit=pin[1]) for pin in wanted}
+    new = [pin for pin in wanted if pin not in known]
     if not new:
         return parts
-    sql, versions = queries("relations"), [version for version, _ in new]
+    sql, asked = queries("relations"), [(n, version, pin[1]) for n, pin in enumerate(new) for version in wanted[pin]]
+    numbers, versions, commits = (list(column) for column in zip(*asked, strict=True))
     schemas = await pool.fetch(sql["columns_of"], versions)
     columns = {row["dataset_version"]: from_text(row["columns"]) for row in schemas}
-    listed: dict[Pin, list[PartitionFiles]] = {pin: [] for pin in new}
-    for row in await pool.fetch(sql["files_of"], versions, [commit for _, commit in new]):
-        pin = new[row["n"] - 1]
+    listed: dict[Pin, list[asyncpg.Record]] = {pin: [] for pin in new}
+    for row in await pool.fetch(sql["files_of"], numbers, versions, commits):
+        pin = new[row["n"]]
         refuse_removed([row], pin[1])
-        listed[pin].append(partition_files(row))
+        listed[pin].append(row)
     return parts | {
-        pin: ColdPart(dataset_version=pin[0], commit=pin[1], columns=columns.get(pin[0]), partitions=partitions)
-        for pin, partitions in listed.items()
+        pin: ColdPart(
+            dataset_version=pin[0],
+            commit=pin[1],
+            columns=columns.get(_latest(rows, wanted[pin])),
+            partitions=[partition_files(row) for row in rows],
+        )
+        for pin, rows in listed.items()
     }
+
+
+def _latest(rows: Sequence[asyncpg.Record], generations: Sequence[UUID]) -> UUID:
+    """The generation that was committed to last: its columns are those of today."""
+    version: UUID = max(rows, key=lambda row: row["valid_from"])["dataset_version"] if rows else generations[0]
+    return version

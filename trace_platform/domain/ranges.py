@@ -8,8 +8,9 @@ Wire, file names, command line and console say `{start}-{end}` with both ends in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
 
 from trace_platform.errors import BadInput
@@ -125,6 +126,23 @@ def intersect(some: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ..
         else:
             j += 1
     return tuple(shared)
+
+
+def not_replaced(parts: Sequence[tuple[Range, int]]) -> list[tuple[Range, ...]]:
+    """Of each range, given with the number of its commit: what no range of a later commit has replaced."""
+    edges = sorted({edge for span, _ in parts for edge in (span.start, span.stop)})
+    begin = sorted(range(len(parts)), key=lambda index: parts[index][0].start, reverse=True)
+    kept: list[list[Range]] = [[] for _ in parts]
+    latest: list[tuple[int, int]] = []
+    for start, stop in pairwise(edges):
+        while begin and parts[begin[-1]][0].start == start:
+            index = begin.pop()
+            heappush(latest, (-parts[index][1], index))
+        while latest and parts[latest[0][1]][0].stop <= start:
+            heappop(latest)
+        if latest:
+            kept[latest[0][1]].append(Range(start, stop))
+    return [merge(spans) for spans in kept]
 
 
 def subtract(some: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:

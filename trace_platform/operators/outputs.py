@@ -37,6 +37,7 @@ class Staged:
     partition: Range | str
     files: Sequence[FileEntry]
     columns: Sequence[ColumnEntry]
+    over: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ class Output:
     def file_stem(self, partition: Range | str) -> str:
         return f"{self.stem}_{format_file_part(partition) if isinstance(partition, Range) else partition}"
 
-    def stage(self, partition: Range | str, written: Iterable[Written]) -> int:
-        """What was written as one partition."""
+    def stage(self, partition: Range | str, written: Iterable[Written], *, over: int | None = None) -> int:
+        """What was written as one partition. With `over`, it counts only if what it replaces is of no later commit."""
         done = list(written)
         columns = self.staged[0].columns if self.staged else done[0].columns
         for one in done:
             self._refuse_other_columns(columns, one.columns)
-        self.staged.append(Staged(partition, [one.file for one in done], columns))
+        self.staged.append(Staged(partition, [one.file for one in done], columns, over))
         return sum(one.file.rows for one in done)
 
     def _refuse_other_columns(self, first: Sequence[ColumnEntry], given: Sequence[ColumnEntry]) -> None:
@@ -135,6 +136,7 @@ class Output:
             bytes=sum(file.bytes for file in one.files),
             schema_hash=schema_hash,
             files=[msgspec.to_builtins(file) for file in one.files],
+            over=one.over,
             **_scope(one),
         )
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -22,7 +22,7 @@ from trace_platform.crash_points import crash_point
 from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import Range, format_partition_key, inclusive, split, subtract
+from trace_platform.domain.ranges import Range, format_partition_key, parse_partition_key, split, subtract
 from trace_platform.errors import InvalidRequest, Unavailable
 from trace_platform.operators.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of
 from trace_platform.operators.context import TaskContext
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from trace_platform.spark.secret_dsn import SecretDsn
 
 
+HINT: Final = "name the follower's outputs as inputs with trigger: false, in the order of config.tables"
+
+
 class Config(Tables):
     """Tables are those of the inputs that are hot, in the order of the inputs."""
 
@@ -58,15 +61,21 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     problems = list(check_tables(config, wired))
     if len(wired.inputs) <= len(tables):
         reason = f"{len(tables)} hot tables and the input that says which ranges are {len(tables) + 1} inputs"
-        hint = "name the follower's outputs as inputs with trigger: false, in the order of config.tables"
-        problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", hint, "bad_count"))
+        problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", HINT, "bad_count"))
+    named = [name for name in wired.inputs if name in tables]
+    in_order = [table for table in tables if table in named]
+    if named != in_order:
+        reason = (
+            f"inputs {', '.join(named)} are the hot tables {', '.join(in_order)}: inputs stand in the order of tables"
+        )
+        problems.append(ConfigProblem(("tables",), reason, HINT, "bad_order"))
     return problems
 
 
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
-    inputs=Count(2, len(ALL) + 1),
+    inputs=Count(2, len(ALL) + 2),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
     check_wiring=check_wiring,
@@ -89,7 +98,7 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
 
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
     # The commit first, then the moment: what was compacted in between is still hot for a reader of that commit.
-    cold = {table: ctx.door.files(output.ref.dataset_uuid, span) for table, output in outputs.items()}
+    cold = {table: _cold(ctx, table, output, span) for table, output in outputs.items()}
     with held(ctx.resources.data_dsn) as moment:
         sides = {table: _sides(ctx, moment, table, span, cold[table]) for table in outputs}
         _note(ctx, span, [(output, sides[table].view) for table, output in outputs.items()])
@@ -102,8 +111,16 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
             {table: output.stem for table, output in outputs.items()},
         )
     for table, output in outputs.items():
-        output.stage(span, [one for name, one in written if name == table])
+        # Hot rows are read after the claim: another compaction may have read later ones, committed and swept meanwhile.
+        output.stage(span, [one for name, one in written if name == table], over=cold[table].commit)
     crash_point("parquet_compact.written")
+
+
+def _cold(ctx: TaskContext[Config], table: str, output: Output, span: Range) -> FilesAnswer:
+    """The hot input's cold side: it may lie in former generations of the output too, before the job was changed."""
+    found = ctx.door.files(hot_of(ctx, table).dataset_uuid, span)
+    # A compaction of another DAG's tables is not known to be their cold side: it has its own files, and no others.
+    return found if found.commit else ctx.door.files(output.ref.dataset_uuid, span)
 
 
 @dataclass(frozen=True)
@@ -126,9 +143,13 @@ def pull(
 def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, there: FilesAnswer) -> Sides:
     from trace_platform.spark.hot_view import view_of
 
-    view = view_of(moment, hot_of(ctx, table), start=span.start, stop=span.stop, commit=there.commit)
+    hot = hot_of(ctx, table)
+    _refuse_another_table(moment, hot, table)
+    view = view_of(moment, hot, start=span.start, stop=span.stop, commit=there.commit)
     cold = tuple(_cold_files(there))
-    missing = subtract([span], [*(one.span for one in cold), *(Range(run.start, run.stop) for run in view.runs)])
+    missing = subtract(
+        [span], [*(each for one in cold for each in one.spans), *(Range(run.start, run.stop) for run in view.runs)]
+    )
     if missing:
         raise Unavailable(
             f"blocks {', '.join(map(format_partition_key, missing))} are neither hot nor cold yet", where="/scope"
@@ -136,13 +157,26 @@ def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Ran
     return Sides(view, cold)
 
 
+def _refuse_another_table(moment: HeldSnapshot, hot: HotTable, table: str) -> None:
+    """Inputs may have any names; what rows are known by tells the tables of a chain apart."""
+    from trace_platform.spark.hot_register import registered
+
+    found = registered(moment.connection, hot.org_id, hot.dataset_version)
+    if found is not None and found.unique_key != hot.unique_key:
+        known_by = ", ".join(found.unique_key)
+        raise InvalidRequest(
+            f"the hot input for table {table} holds rows known by {known_by}", where="/inputs", hint=HINT
+        )
+
+
 def _cold_files(there: FilesAnswer) -> Iterator[ColdFile]:
+    from trace_platform.spark.in_force import in_force
     from trace_platform.spark.pull_seam import ColdFile
 
-    for part in there.partitions:
-        if part.start is not None and part.end is not None:
-            for file in part.files:
-                yield ColdFile(Folder.parse(part.location).object(str(file["name"])), inclusive(part.start, part.end))
+    for part, left in in_force([one for one in there.partitions if one.start is not None and one.end is not None]):
+        spans = left or (parse_partition_key(part.partition_key),)
+        for file in part.files:
+            yield ColdFile(Folder.parse(part.location).object(str(file["name"])), spans)
 
 
 def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, HotView]]) -> None:
@@ -150,15 +184,17 @@ def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, Ho
 
     with closing(_connect(ctx)) as connection:
         for output, view in read:
+            compactions.claim(connection, view.table, output.ref.dataset_uuid)
             compactions.begin(connection, view.table, str(output.folder), span, view.up_to_seq)
 
 
 def finish_earlier(ctx: TaskContext[Config]) -> None:
     """Compactions of others whose commit is there by now, but whose worker died before it could say so."""
+    outputs = outputs_of(ctx.config.tables, ctx.outputs)
 
-    def commit_of(output: Output, begun: Begun) -> int | None:
+    def commit_of(table: str, begun: Begun) -> int | None:
         span = Range(begun.start, begun.stop)
-        for part in ctx.door.files(output.ref.dataset_uuid, span).partitions:
+        for part in _cold(ctx, table, outputs[table], span).partitions:
             if part.location == begun.location and (part.start, part.end) == span.edges:
                 return part.commit
         return None
@@ -167,24 +203,30 @@ def finish_earlier(ctx: TaskContext[Config]) -> None:
 
 
 def finish_own(ctx: TaskContext[Config], commits: Mapping[UUID, int]) -> None:
-    """Ours: the attempt is over, and the Dispatcher has said which commits they became."""
+    """Ours: the attempt is over, and the Dispatcher has said which commit each dataset got.
 
-    def commit_of(output: Output, begun: Begun) -> int | None:
-        return commits.get(output.ref.dataset_uuid) if begun.location == str(output.folder) else None
+    Of several ranges some may have been old news and are not in it. Then the next compaction looks which ones are.
+    """
+    outputs = outputs_of(ctx.config.tables, ctx.outputs)
+
+    def commit_of(table: str, begun: Begun) -> int | None:
+        output = outputs[table]
+        own = begun.location == str(output.folder) and len(output.staged) == 1
+        return commits.get(output.ref.dataset_uuid) if own else None
 
     _finish(ctx, commit_of)
 
 
-def _finish(ctx: TaskContext[Config], commit_of: Callable[[Output, Begun], int | None]) -> None:
+def _finish(ctx: TaskContext[Config], commit_of: Callable[[str, Begun], int | None]) -> None:
     """What became a commit is cold from then on."""
     from trace_platform.spark import compactions
     from trace_platform.spark.hot_compaction import mark_compacted, sweep
 
     with closing(_connect(ctx)) as connection:
-        for table, output in outputs_of(ctx.config.tables, ctx.outputs).items():
+        for table in ctx.config.tables:
             hot = hot_of(ctx, table)
             for begun in compactions.begun(connection, hot):
-                if (commit := commit_of(output, begun)) is not None:
+                if (commit := commit_of(table, begun)) is not None:
                     mark_compacted(
                         connection,
                         hot,
@@ -212,7 +254,7 @@ def hot_of(ctx: TaskContext[Config], table: str) -> HotTable:
         raise InvalidRequest(
             f"there is no hot input for table {table}",
             where="/inputs",
-            hint="name the follower's outputs as inputs with trigger: false, in the order of config.tables",
+            hint=HINT,
         )
     found = ref.ref
     return HotTable(found.dataset_uuid, found.dataset_version, ctx.org_id, SCHEMAS[table], KEYS[table])

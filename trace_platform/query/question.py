@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from trace_platform.domain.filters import Filter
 from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.domain.ranges import Range
 from trace_platform.domain.sql_gate import CheckedSql
 from trace_platform.markers import ColumnEntry
 
@@ -18,7 +19,7 @@ Pin = tuple[UUID, int]
 
 @dataclass(frozen=True)
 class ColdFiles:
-    """The files of a generation as of a commit."""
+    """The files of a generation, or of the cold side of a hot one, as of a commit."""
 
     pin: Pin
     columns: tuple[ColumnEntry, ...] | None
@@ -26,11 +27,15 @@ class ColdFiles:
     files: tuple[ObjectName, ...]
     bytes: int
     rows: int
+    cut: Mapping[tuple[Range, ...], tuple[ObjectName, ...]] = field(default_factory=dict)
+    """More files, by the numbers of which their rows count: another generation has replaced the rest of them."""
 
     @property
     def in_one_go(self) -> bool:
         """Whether one task reads them all sooner than several would: between several, rows must be exchanged."""
-        return self.bytes <= ONE_GO_BYTES and self.rows <= ONE_GO_ROWS and len(self.files) <= ONE_GO_FILES
+        return (
+            self.bytes <= ONE_GO_BYTES and self.rows <= ONE_GO_ROWS and len(self.files) <= ONE_GO_FILES and not self.cut
+        )
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ import msgspec
 from trace_platform.client import DispatcherClient
 from trace_platform.domain.filters import from_json
 from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.domain.ranges import Range
 from trace_platform.errors import Unavailable
 from trace_platform.markers import ColumnEntry
 from trace_platform.query.question import ColdFiles, Pin, Relation
 from trace_platform.query_contracts import ColdPart, Known, RelationsAnswer, RelationsRequest, Wish
 from trace_platform.query_contracts import Relation as Told
+from trace_platform.spark.in_force import in_force
 
 KEPT: Final = 2_000
 SENT: Final = 32
@@ -61,7 +63,15 @@ class Resolver:
 
 def _files(pin: Pin, part: ColdPart) -> ColdFiles:
     columns = None if part.columns is None else tuple(msgspec.convert(list(part.columns), list[ColumnEntry]))
-    listed = [(one.location, file) for one in part.partitions or () for file in one.files]
-    names: tuple[ObjectName, ...] = tuple(Folder.parse(location).object(str(file["name"])) for location, file in listed)
-    size, rows = (sum(int(file.get(what, 0)) for _, file in listed) for what in ("bytes", "rows"))
-    return ColdFiles(pin, columns, names, size, rows)
+    whole: list[ObjectName] = []
+    cut: dict[tuple[Range, ...], tuple[ObjectName, ...]] = {}
+    size = rows = 0
+    for one, spans in in_force(part.partitions or ()):
+        names = [Folder.parse(one.location).object(str(file["name"])) for file in one.files]
+        size += sum(int(file.get("bytes", 0)) for file in one.files)
+        rows += sum(int(file.get("rows", 0)) for file in one.files)
+        if spans is None:
+            whole += names
+        else:
+            cut[spans] = (*cut.get(spans, ()), *names)
+    return ColdFiles(pin, columns, tuple(whole), size, rows, cut)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
@@ -76,10 +78,10 @@ def _hot_frames(
     return {name: _hot_frame(prepared, one, store, org, moment) for name, one in relations.items()}
 
 
-def _kept(prepared: Prepared, files: ColdFiles, store: Store) -> tuple[str, DataFrame]:
+def _kept(prepared: Prepared, files: ColdFiles, store: Store, number: str = "") -> tuple[str, DataFrame]:
     found = prepared.views.get(files.pin)
     if found is None:
-        frame = _read(prepared, files, store)
+        frame = _read(prepared, files, store, number)
         name = f"v_{uuid4().hex}"
         frame.createTempView(name)
         prepared.keep(files.pin, name, frame)
@@ -88,9 +90,13 @@ def _kept(prepared: Prepared, files: ColdFiles, store: Store) -> tuple[str, Data
     return found
 
 
-def _read(prepared: Prepared, files: ColdFiles, store: Store) -> DataFrame:
+def _read(prepared: Prepared, files: ColdFiles, store: Store, number: str) -> DataFrame:
     """As one partition where that is quicker: Spark then knows that nothing need be exchanged, and plans one stage."""
     frame = read_files(prepared.spark, store.objects, files.files, files.columns or ())
+    for spans, names in files.cut.items():
+        rows = read_files(prepared.spark, store.objects, names, files.columns or ())
+        counts = [rows[number].between(*span.edges) for span in spans]
+        frame = frame.unionByName(rows.where(reduce(or_, counts)))
     return frame.coalesce(1) if files.in_one_go else frame
 
 
@@ -108,9 +114,9 @@ def _hot_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, 
         return read_postgres(prepared.spark, store.dsn, f"hot.{table.name}", schema, snapshot=moment.name)
     cold = relation.cold
     view = view_of(moment, table, start=0, stop=END, commit=cold.pin[1] if cold else 0)
-    if cold is None or not cold.files:
+    if cold is None or not (cold.files or cold.cut):
         return read_hot(prepared.spark, store.dsn, view)
-    _, files = _kept(prepared, cold, store)
+    _, files = _kept(prepared, cold, store, table.number_column)
     return read_seam(prepared.spark, store.dsn, view, files)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
 from trace_platform.domain.ranges import Range
+from trace_platform.errors import Conflict
 from trace_platform.spark.hot_tables import HotTable
 from trace_platform.spark.statements import statements
 
@@ -18,6 +20,18 @@ class Begun:
     start: int
     stop: int
     up_to_seq: int
+
+
+def claim(connection: psycopg.Connection[Any], table: HotTable, dataset: UUID) -> None:
+    """The rows of a table go into one dataset for good: marks name commits by number, and numbers are a dataset's."""
+    values = {"version": table.dataset_version, "dataset": dataset}
+    row = connection.execute(statements("compactions")["claim"], values).fetchone()
+    if row is not None and row[0] != dataset:
+        raise Conflict(
+            f"this hot table is compacted into another dataset, {row[0]}",
+            where=table.name,
+            hint="one compaction for each hot table; it keeps its job name and the place of its output",
+        )
 
 
 def begin(connection: psycopg.Connection[Any], table: HotTable, location: str, span: Range, up_to_seq: int) -> None:

@@ -2,8 +2,8 @@
 
 The order is: read a view of the range (`hot_view`), write Parquet, have it committed, and only then `mark_compacted`
 with that view's `up_to_seq` and the number of the commit. A block rewritten in between has a higher seq and stays hot.
-A compaction that dies before it marks leaves everything hot, which is right, only not yet free. One range is compacted
-by one task at a time.
+A compaction that dies before it marks leaves everything hot, which is right, only not yet free. Of two that read one
+range at once only the first is committed: `dispatcher/replaced.py` refuses the other.
 """
 
 from __future__ import annotations

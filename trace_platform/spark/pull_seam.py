@@ -25,10 +25,10 @@ from trace_platform.spark.secret_dsn import SecretDsn
 
 @dataclass(frozen=True)
 class ColdFile:
-    """A Parquet file in force at the view's commit, and the partition it belongs to."""
+    """A Parquet file in force at the view's commit, and the numbers of which its rows count."""
 
     name: ObjectName
-    span: Range
+    spans: tuple[Range, ...]
 
 
 def pull_seam(dsn: SecretDsn, objects: ObjectStore, view: HotView, cold: Sequence[ColdFile], span: Range) -> pa.Table:
@@ -38,7 +38,7 @@ def pull_seam(dsn: SecretDsn, objects: ObjectStore, view: HotView, cold: Sequenc
     gone = [Range(view.gone.start, view.gone.stop)] if view.gone else []
     parts = [_hot_rows(dsn, view, list(intersect(hot, [span])))]
     left = list(subtract([span], [*hot, *gone]))
-    parts += [table for file in cold for table in _cold_rows(objects, view, file, list(intersect(left, [file.span])))]
+    parts += [table for file in cold for table in _cold_rows(objects, view, file, list(intersect(left, file.spans)))]
     whole = pa.concat_tables([_fitted(part, schema) for part in parts])
     return whole.sort_by([(column, "ascending") for column in view.table.unique_key])
 

@@ -1,5 +1,11 @@
 -- Compactions under way.
 
+-- name: claim
+-- The first dataset that a table is compacted into is the only one.
+UPDATE trace_meta.dataset_tables SET compacted_to = coalesce(compacted_to, %(dataset)s)
+ WHERE dataset_version = %(version)s
+RETURNING compacted_to;
+
 -- name: begin
 -- What an attempt has read of a range, before it writes it as Parquet.
 INSERT INTO trace_meta.compactions (dataset_version, location, range_start, range_stop, up_to_seq)

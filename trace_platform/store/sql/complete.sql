@@ -151,9 +151,10 @@ UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 
 SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
 
 -- name: in_force
--- What the new partitions would replace, and whether an attempt that was claimed later than $5 has put it in force. And
--- any one partition: it shows of which kind they are.
-SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, a.started_at > $5 AS newer
+-- What the new partitions would replace, since which commit it is there, and whether an attempt that was claimed later
+-- than $5 has put it in force. And any one partition: it shows of which kind they are.
+SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, p.valid_from AS commit,
+       a.started_at > $5 AS newer
   FROM partition_versions p
   JOIN commits c ON c.dataset_uuid = p.dataset_uuid AND c.number = p.valid_from
   JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt

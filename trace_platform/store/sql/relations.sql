@@ -53,35 +53,44 @@ SELECT t.org_id, t.job_id
 ;
 
 -- name: cold_twins
--- Where the older rows of hot datasets lie: the dataset that a compaction of the same DAG version makes of each, as of
--- its last commit. A compaction's hot inputs and its outputs stand in the same order.
-SELECT DISTINCT ON (s.dataset_version)
-       s.dataset_version AS hot_version, cold.dataset_version, coalesce(h.last_commit, 0) AS commit
-  FROM unnest($1::uuid[]) AS asked (version)
-  JOIN dataset_versions v ON v.id = asked.version
-  JOIN dag_version_datasets s ON s.dataset_uuid = v.dataset_uuid AND s.dataset_version = v.id
-  JOIN jobs j ON j.dag_version_id = s.dag_version_id AND j.operator = 'parquet_compact'
-  JOIN job_inputs i ON i.job_id = j.id AND i.dataset_uuid = s.dataset_uuid AND NOT i.triggers
-  CROSS JOIN LATERAL (
-      SELECT count(*)::int AS before
-        FROM job_inputs b JOIN datasets d ON d.id = b.dataset_uuid
-       WHERE b.job_id = j.id AND NOT b.triggers AND b.position < i.position
-         AND coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet') hot
-  JOIN dag_version_datasets cold
-    ON cold.dag_version_id = j.dag_version_id AND cold.dataset_uuid = j.output_datasets[hot.before + 1]
-  LEFT JOIN dataset_heads h ON h.dataset_uuid = cold.dataset_uuid
-  LEFT JOIN dag_current_versions active ON active.dag_version_id = s.dag_version_id
- ORDER BY s.dataset_version, active.dag_version_id IS NULL, j.name;
+-- Where the older rows of hot datasets lie: the dataset that a compaction of their DAG makes of each, as of its last
+-- commit, in all generations that any version of the DAG made of this very hot one. A compaction's hot inputs and its
+-- outputs stand in the same order. Where versions disagree about the dataset, the one that has rows counts.
+WITH made AS (
+    SELECT s.dataset_version AS hot_version, cold.dataset_uuid, array_agg(DISTINCT cold.dataset_version) AS generations,
+           bool_or(active.dag_version_id IS NOT NULL) AS active, min(j.name) AS job
+      FROM unnest($1::uuid[]) AS asked (version)
+      JOIN dataset_versions v ON v.id = asked.version
+      JOIN dag_version_datasets s ON s.dataset_uuid = v.dataset_uuid AND s.dataset_version = v.id
+      JOIN jobs j ON j.dag_version_id = s.dag_version_id AND j.operator = 'parquet_compact'
+      JOIN job_inputs i ON i.job_id = j.id AND i.dataset_uuid = s.dataset_uuid AND NOT i.triggers
+      CROSS JOIN LATERAL (
+          SELECT count(*)::int AS before
+            FROM job_inputs b JOIN datasets d ON d.id = b.dataset_uuid
+           WHERE b.job_id = j.id AND NOT b.triggers AND b.position < i.position
+             AND coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet') hot
+      JOIN dag_version_datasets cold
+        ON cold.dag_version_id = j.dag_version_id AND cold.dataset_uuid = j.output_datasets[hot.before + 1]
+      LEFT JOIN dag_current_versions active ON active.dag_version_id = s.dag_version_id
+     GROUP BY s.dataset_version, cold.dataset_uuid
+)
+SELECT DISTINCT ON (m.hot_version) m.hot_version, m.generations, coalesce(h.last_commit, 0) AS commit
+  FROM made m
+  LEFT JOIN dataset_heads h ON h.dataset_uuid = m.dataset_uuid
+ ORDER BY m.hot_version,
+          EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = ANY (m.generations)) DESC,
+          m.active DESC, m.job;
 
 -- name: columns_of
--- The schemas of generations.
-SELECT v.id AS dataset_version, v.columns::text FROM dataset_versions v WHERE v.id = ANY ($1::uuid[]);
+-- The schemas of generations, those that have one.
+SELECT v.id AS dataset_version, v.columns::text
+  FROM dataset_versions v WHERE v.id = ANY ($1::uuid[]) AND v.columns IS NOT NULL;
 
 -- name: files_of
--- The partitions of generations, each as of a commit, in their order.
-SELECT a.n, p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
+-- The partitions of generations, each as of a commit, in their order; `n` is the caller's number for them.
+SELECT a.n, p.dataset_version, p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
        upper(p.block_range) - 1 AS "end", p.row_count, p.files_removed_at
-  FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS a (version, commit, n)
+  FROM unnest($1::int[], $2::uuid[], $3::bigint[]) AS a (n, version, commit)
   JOIN partition_versions p ON p.dataset_version = a.version AND p.commits @> a.commit
  ORDER BY a.n, lower(p.block_range), p.partition_key;
 

@@ -1,0 +1,127 @@
+"""A compaction that is changed begins a new generation of files, while the hot tables go on: no row is lost over it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.chain_walk.test_ask import ask, desk_of
+from tests.chain_walk.test_follow import FOLLOW
+from tests.dispatcher.support import deployed_and_active
+from tests.walk.walking import working
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.domain.objects import Folder
+from trace_platform.errors import Unavailable
+from trace_platform.plain_values import plain
+from trace_platform.query.desk import Desk
+from trace_platform.worker.wrapper import Wrapper
+
+pytestmark = pytest.mark.anyio
+TABLES = ("blocks", "transactions", "logs")
+PUBLISHED = """
+publish:
+  chain_blocks: {job: follow, output: blocks}
+  chain_transactions: {job: follow, output: transactions}
+  chain_logs: {job: follow, output: logs}
+"""
+SMALL = FOLLOW + PUBLISHED
+LARGE = SMALL.replace("size: 20", "size: 30")
+AGAIN = SMALL.replace(
+    "  - name: compact\n",
+    "  - {name: again, operator: noop, runtime: dispatcher, source: {kind: manual}}\n  - name: compact\n",
+).replace("      - {from: {job: gather}}\n", "      - {from: {job: gather}}\n      - {from: {job: again}}\n")
+
+
+async def test_a_question_sees_every_row_when_the_ranges_of_a_compaction_have_changed_and_changed_back(
+    rig: Rig, tmp_path: Path
+) -> None:
+    first = await deployed_and_active(rig.walk.control, rig.walk.org, SMALL)
+    desk = desk_of(rig, tmp_path)
+    async with working(without_spark(rig)):
+        hot = await grown(rig, 21)
+        assert min(rig.hot_marks(hot)) >= 20, "what is cold has left the hot table"
+        former = await rig.version("live", "compact")
+
+        await rig.deploy(LARGE)
+        assert await rig.version("live", "follow") == hot
+        assert await rig.version("live", "compact") != former
+        await equal(rig, desk)
+
+        await grown(rig, 70)
+        assert await cold_of(rig, "blocks"), "the new generation is being filled"
+        await rig.until_equal(lambda: equal(rig, desk))
+
+        await activate_dag(rig.walk.control, rig.walk.org.id, "live", first.dag_version_id)
+        assert await rig.version("live", "compact") == former
+        await equal(rig, desk)
+        rig.devchain.reorg(80)  # far into what either of them has compacted
+        await grown(rig, 40)
+        await rig.until_equal(lambda: equal(rig, desk))
+    assert await rig.failures() == []
+
+
+async def test_a_changed_compaction_makes_its_past_from_the_files_of_the_one_before_it(
+    rig: Rig, tmp_path: Path
+) -> None:
+    await rig.deploy(SMALL)
+    desk = desk_of(rig, tmp_path)
+    async with working(without_spark(rig)):
+        hot = await grown(rig, 21)
+        oldest = min(rig.hot_marks(hot))
+        assert oldest >= 20
+        await rig.deploy(AGAIN)
+        for start, end in ((0, 29), (30, oldest + 4)):  # the second one crosses from files into the hot table
+            await rig.trigger("live", "again", start, end)
+        await rig.settled()
+        await rig.until_equal(lambda: equal(rig, desk))
+        for table in TABLES:
+            assert await cold_of(rig, table) == truth(rig.devchain, table, 0, oldest + 4), table
+    assert await rig.failures() == []
+
+
+def without_spark(rig: Rig) -> Wrapper:
+    """A worker that follows and compacts by itself: Spark is there for the questions."""
+    return replace(rig, spark=None).worker()
+
+
+async def grown(rig: Rig, blocks: int) -> UUID:
+    """The chain grows, and everything that follows from it is done."""
+    hot = await rig.version("live", "follow")
+    await rig.until_followed(hot)
+    await rig.settled()
+    rig.devchain.mine(blocks)
+    await rig.until_followed(hot)
+    await rig.settled()
+    return hot
+
+
+async def equal(rig: Rig, desk: Desk) -> None:
+    """What a question finds of each table is the chain, row for row."""
+    head = rig.devchain.describe()["head"]
+    for table in TABLES:
+        rows = truth(rig.devchain, table, 0, head)
+        expected = [[plain(value) for value in row.values()] for row in rows]
+        names = ", ".join(rows[0])
+        try:
+            found = await ask(desk, f"SELECT {names} FROM chain_{table}")  # noqa: S608 - its columns
+        except Unavailable as away:
+            raise AssertionError(away.message) from None
+        assert sorted(found, key=str) == sorted(expected, key=str), table
+
+
+async def cold_of(rig: Rig, table: str) -> list[dict[str, object]]:
+    """The rows of the generation that is served, and of no other."""
+    rows = await rig.walk.control.pool.fetch(
+        "SELECT p.location, f ->> 'name' AS name FROM partition_versions p, jsonb_array_elements(p.files) f"
+        " WHERE p.dataset_version = $1 AND p.valid_to IS NULL",
+        await rig.version("live", "compact", TABLES.index(table)),
+    )
+    objects = rig.walk.control.objects
+    bodies = [objects.get(Folder.parse(row["location"]).object(row["name"])) for row in rows]
+    return rows_of(pa.concat_tables([pq.read_table(pa.BufferReader(body)) for body in bodies]), table) if bodies else []
