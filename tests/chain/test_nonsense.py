@@ -34,7 +34,8 @@ class Bend:
     """What a node makes of one value in the answers to one method, until told otherwise."""
 
     def __init__(self) -> None:
-        self.method, self.place, self.junk, self.body = "", 0, None, b""
+        self.method, self.place, self.body = "", 0, b""
+        self.junk: object = None
 
     def __call__(self, calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> bytes | list[dict[str, Any]]:
         if self.body:

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.chain_walk.storm import (
-    DAG,
     FINALITY,
     START,
     Back,
@@ -198,7 +197,7 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
             worker = made.start(point)
             made.rig.devchain.mine(61)  # enough for a range of either size
             assert await worker.ended(60), f"{point} was never hit: {worker.said()}"
-            await made.rig.deploy(DAG.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
+            await made.rig.deploy(ALL.dag.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
             await made.elapse()
             if turn % 2:
                 made.rig.devchain.reorg(90)  # into what either of them has compacted

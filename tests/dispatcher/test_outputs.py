@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,16 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.staging import COLUMNS, Partition, folder_of, staged
 from tests.dispatcher.support import control_for
+from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, FilesRequest, OutputBody
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import list_files
 from trace_platform.dispatcher.loops.janitor import Janitor
+from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.resolve_relations import task_relations
-from trace_platform.domain.objects import Folder
+from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
 from trace_platform.markers import ColumnEntry, marker_in
 from trace_platform.query_contracts import RelationsRequest
@@ -322,3 +327,48 @@ async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control
     assert left == {"first_0_99.parquet", "first_200_299.parquet", "_SUCCESS"}
     (scratch,) = control.objects.objects(Folder.parse("s3://trace-scratch/scratch/"))
     assert control.objects.get(scratch.name) == str(now.task_id).encode(), "it may still be needed"
+
+
+@dataclass(frozen=True)
+class Held(DiskObjects):
+    """A store that waits before it removes anything."""
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        self.asked.set()
+        assert self.go_on.wait(30)
+        super().delete(names)
+
+
+async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(control: Control, tmp_path: Path) -> None:
+    chain, objects = await deploy_chain(control), Held(tmp_path / "objects")
+    task, claims = await begun(control, chain)
+    outputs = staged(control.objects, task, (0, 99))
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s'")
+    assert await Reaper(control).once() == 1
+    await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
+    sweep = asyncio.create_task(Janitor(replace(control, objects=objects)).once())
+    await asyncio.to_thread(objects.asked.wait, 30)
+    late = asyncio.create_task(finish(control, task, claims, outputs))
+    await asyncio.wait({late}, timeout=1)
+    objects.go_on.set()
+    assert await sweep == 1
+    with pytest.raises(LeaseLost, match="removed"):
+        await late
+    assert await in_force(control) == []
+
+
+async def test_a_late_reply_counts_when_only_earlier_attempts_were_swept(control: Control) -> None:
+    chain = await deploy_chain(control)
+    early, theirs = await begun(control, chain)
+    await Completer(control)(completion(early, status="Failed", error_message="no", retryable=False), theirs)
+    await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
+    task, claims = await begun(control, chain)
+    outputs = staged(control.objects, task, (0, 99))
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE status = 'Running'")
+    assert await Reaper(control).once() == 1
+    assert await Janitor(control).once() == 1
+    await finish(control, task, claims, outputs)
+    assert await in_force(control) == [("0-99", 1)]

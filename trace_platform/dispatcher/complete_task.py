@@ -134,6 +134,8 @@ class _Success:
         connection, row, request = self.connection, self.row, self.request
         spans = read_invalidations(request.invalidations, self.claims)
         job = await self.control.jobs.get(row["job_id"])
+        if row["late"] and request.outputs:
+            await self._refuse_swept()
         commits = await commit_outputs(
             connection, job, request, self.claims, schemas=self.schemas, started_at=row["started_at"]
         )
@@ -142,6 +144,17 @@ class _Success:
         await self._remember()
         await _raise_cursor(connection, row)
         return await self._end(body, commits)
+
+    async def _refuse_swept(self) -> None:
+        """Files of an attempt that was given up long ago may have been removed since they were looked at."""
+        sql = queries("janitor")
+        await self.connection.execute(sql["first_mark"])
+        if await self.connection.fetchval(sql["hold_mark"]) >= self.row["started_at"]:
+            raise LeaseLost(
+                "the attempt was given up long ago, and what it wrote has been removed",
+                where="/attempt",
+                hint="stop, and report nothing",
+            )
 
     async def _remember(self) -> None:
         sql, row = queries("complete"), self.row

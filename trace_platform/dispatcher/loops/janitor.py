@@ -36,7 +36,7 @@ class Janitor:
         self._grace = grace
 
     async def once(self) -> int:
-        """How many attempts it has done with. The store is asked under the mark's lock, which only janitors want."""
+        """How many attempts it has done with. The store is asked under the mark's lock: a late reply waits for it."""
         sql = queries("janitor")
         async with self._control.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
