@@ -287,3 +287,20 @@ async def test_dags_are_listed_and_shown(control: Control, org: Org) -> None:
     assert clean.outputs[0]["name"] == "shop_orders"
     assert (clean.queued, clean.in_flight, clean.oldest_seconds) == (0, 0, None)
     assert (await show_dag(control, org.id, "shop", newer.dag_version_id)).version == newer.dag_version_id
+
+
+async def test_a_hot_table_of_another_dag_is_refused_where_files_are_read(control: Control, org: Org) -> None:
+    await deployed_and_active(control, org, SHOP + "  shop_lines: {job: fetch, output: lines}\n")
+    reader = """
+name: reader
+jobs:
+  - name: sum
+    operator: sql
+    runtime: ecs_platform
+    config: {query: SELECT id FROM lines}
+    inputs: [{from: {dataset: shop_lines}, name: lines}]
+"""
+    with pytest.raises(InvalidDag, match="'lines' is a hot table") as refused:
+        await deploy_dag(control, org.id, org.user, reader)
+    assert refused.value.where == "line 8, column 21"
+    await deploy_dag(control, org.id, org.user, reader.replace("shop_lines", "shop_orders"))
