@@ -7,8 +7,9 @@ INSERT INTO janitor_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
 
 -- name: hold_mark
--- Where the janitor stands, and will stand until this transaction ends; a sweep that goes on is waited for.
-SELECT swept_until FROM janitor_marks FOR SHARE;
+-- Whether the janitor has come as far as $1, which stays so until this transaction ends; a sweep that goes on is waited
+-- for.
+SELECT swept_until >= $1 FROM janitor_marks FOR SHARE;
 
 -- name: begun_since
 -- The first attempts that began after the mark, in their order, with where their job writes files and the datasets that
