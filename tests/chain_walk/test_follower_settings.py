@@ -68,6 +68,23 @@ async def test_outputs_are_reset_once_for_each_version_and_never_by_a_restart(ba
         assert await followed_from(rig) == begins
 
 
+async def test_how_a_follower_works_is_changed_by_a_deploy_without_beginning_anew(bare_rig: Rig) -> None:
+    rig, first = bare_rig, bare_rig.devchain.describe()["head"]
+    text = dag("tuned", "start_block: latest")
+    await rig.deploy(text)
+    version = await rig.version("tuned", "follow")
+    async with working(rig.worker()):
+        await rig.until_followed(version)
+        await told_until(rig, "tuned", first)
+    rig.devchain.mine(3)
+    await rig.deploy(text.replace("poll_seconds: 0.05", "poll_seconds: 0.1, batch: 1"))
+    assert await rig.version("tuned", "follow") == version
+    async with working(rig.worker()):
+        told = await told_until(rig, "tuned", first + 3)
+    assert rig.hot_marks(version) == hashes(rig, first)
+    assert told == [(number, number) for number in range(first, first + 4)], "one at a time, as it is told now"
+
+
 async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip_replaces_all_it_has(
     bare_rig: Rig,
 ) -> None:
