@@ -157,6 +157,13 @@ def test_every_field_of_a_job_decides_the_bytes_or_does_not() -> None:
         assert config_hash(replace(JOB, **{name: value})) == config_hash(JOB), name
 
 
+def test_settings_that_only_say_how_a_job_works_do_not_count() -> None:
+    tuned, tuning = replace(JOB, config={"query": "SELECT 1", "rows_at_once": 5}), ("rows_at_once",)
+    assert config_hash(tuned, tuning) == config_hash(replace(JOB, config={"query": "SELECT 1"}))
+    assert config_hash(tuned, tuning) != config_hash(tuned)
+    assert config_hash(tuned, tuning) != config_hash(replace(tuned, config={"rows_at_once": 5}), tuning)
+
+
 def test_a_bundle_with_other_bytes_is_another_job(catalog: Catalog) -> None:
     text = """
 name: t

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from trace_platform.dispatcher.catalog import operators
 from trace_platform.dispatcher.runtimes import runtime_specs
 from trace_platform.domain.catalog import Catalog, PublishedDataset
-from trace_platform.domain.dag import parse_dag
+from trace_platform.domain.dag import generation_ids, parse_dag
 from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.ids import OrgId
 from trace_platform.errors import InvalidDag, InvalidRequest, Problem
 from trace_platform.operators.chain_tables import pool_of
 from trace_platform.operators.context import Resources
+from trace_platform.operators.registry import ON_WORKERS
 from trace_platform.settings import RUNTIMES
 
 DAG = """
@@ -137,6 +140,41 @@ def test_a_follower_may_have_one_output_more_and_not_two() -> None:
     assert "need as many outputs, or 4, and the job has 2" in problem.reason
 
 
+def test_a_follower_begins_at_a_block_that_there_can_be() -> None:
+    problem = refusal(DAG.replace("{rpc_pool: dev}", "{rpc_pool: dev, start_block: -5}") + NOOP)
+    assert "blocks are numbered from 0" in problem.reason
+    assert (problem.line, problem.field) == (9, "jobs[1].config.start_block")
+
+
+@pytest.mark.parametrize(
+    ("job", "setting", "decides"),
+    [
+        ("follow", "poll_seconds: 7", False),
+        ("follow", "batch: 7", False),
+        ("follow", "start_block: 7", True),
+        ("follow", "emit_strategy: per_block", True),
+        ("follow", "confirmations: 7", True),
+        ("ingest", "chunk: 7", False),
+        ("compact", "chunk: 7", False),
+        ("compact", "grace_seconds: 7", False),
+        ("compact", "delete_after_compact: false", False),
+    ],
+)
+def test_what_only_says_how_a_chain_job_works_makes_no_new_generation(job: str, setting: str, decides: bool) -> None:
+    before = parse_dag(TUNED, CATALOG)
+    after = parse_dag(TUNED.replace(f"name: {job}\n    config: {{", f"name: {job}\n    config: {{{setting}, "), CATALOG)
+    assert after.yaml_hash != before.yaml_hash
+    assert (generation_ids(after, ORG) != generation_ids(before, ORG)) == decides
+    name, _, value = setting.partition(": ")
+    [changed] = [one for one in after.jobs if one.name == job]
+    assert str(changed.config[name]).lower() == value
+
+
+def test_a_setting_that_does_not_count_is_one_of_the_operator() -> None:
+    for name, one in ON_WORKERS.items():
+        assert set(one.spec.tuning) <= set(one.config.model_fields), name
+
+
 def test_an_abi_of_ones_own_is_part_of_the_config_and_so_of_its_hash() -> None:
     swap = json.dumps([{"type": "event", "name": "Swap", "inputs": []}])
     dag = parse_dag(f"{DAG}{DECODE}    config: {{abi: '{swap}', events: [swap]}}", CATALOG)
@@ -209,6 +247,31 @@ def test_a_query_may_follow_a_hot_table_that_it_does_not_read() -> None:
     parse_dag(DAG + config + inputs, WITH_TIP)
 
 
+TUNED = """
+name: d
+defaults: {runtime: ecs_platform}
+jobs:
+  - name: ask
+    operator: noop
+    runtime: dispatcher
+    source: {kind: manual}
+  - name: follow
+    config: {rpc_pool: dev, tables: [blocks]}
+    operator: block_follower
+    source: {kind: always_on}
+    outputs: [blocks]
+  - name: ingest
+    config: {rpc_pool: dev, tables: [blocks]}
+    operator: cryo_ingest
+    inputs: [{from: {job: ask}}]
+    outputs: [blocks]
+  - name: compact
+    config: {tables: [blocks]}
+    operator: parquet_compact
+    inputs: [{from: {job: ask}}, {from: {job: follow, output: blocks}, trigger: false}]
+    outputs: [blocks]
+"""
+ORG = OrgId(UUID(int=1))
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))
 WITH_TIP = replace(
     CATALOG,

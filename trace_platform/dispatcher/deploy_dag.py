@@ -202,7 +202,7 @@ class _Writing:
             job.name,
             self.dag.name,
             self.version,
-            *_columns(job, read, written, bundle),
+            *_columns(self.dag, job, read, written, bundle),
         )
         wheres = [None if each.where is None else as_json(each.where) for each in job.inputs]
         names, triggers = [each.name for each in job.inputs], [each.trigger for each in job.inputs]
@@ -246,7 +246,7 @@ def _input_id(each: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapp
             )
 
 
-def _columns(job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None) -> tuple[Any, ...]:
+def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None) -> tuple[Any, ...]:
     """From `activation` on, in the order of the statement."""
     return (
         str(job.activation),
@@ -257,7 +257,7 @@ def _columns(job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UU
         None if job.execution_strategy is None else str(job.execution_strategy),
         _idle_timeout(job),
         job.config,
-        config_hash(job),
+        config_hash(job, dag.tuning.get(job.operator, ())),
         read,
         written,
         str(job.update_strategy),

@@ -94,6 +94,8 @@ class OperatorSpec:
     outputs: Count = Count(1, 1)
     storages: tuple[Storage, ...] = (Storage.PARQUET, Storage.BUFFERED)
     """What it can write to. The first that fits the update strategy is the default."""
+    tuning: tuple[str, ...] = ()
+    """Settings that say only how it works: with another value it makes the same rows, and no new generation."""
     runs_bundle: bool = False
     """Whether it runs a UDF bundle: then `udf` is required, else refused."""
     check_wiring: WiringCheck | None = None

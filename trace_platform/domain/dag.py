@@ -88,4 +88,5 @@ def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
     jobs, publish, buffered = check_dag(draft, catalog, problems)
     problems.raise_if_any()
     canonical = canonical_json(plain(root))
-    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical), buffered)
+    tuning = {job.operator: catalog.operators[job.operator].tuning for job in jobs}
+    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical), buffered, tuning)

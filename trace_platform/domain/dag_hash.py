@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any, Final, assert_never
 
 from trace_platform.domain.dag_graph import job_order
@@ -42,12 +43,12 @@ def hash_yaml(canonical: str) -> YamlHash:
     return YamlHash(_sha256(canonical))
 
 
-def config_hash(job: Job) -> ConfigHash:
-    """Covers operator, runtime, config, bundle, wiring with filters, and the form of the outputs."""
+def config_hash(job: Job, tuning: Collection[str] = ()) -> ConfigHash:
+    """Covers operator, runtime, config without tuning, bundle, wiring with filters, and the form of the outputs."""
     deciding = {
         "operator": job.operator,
         "runtime": job.runtime,
-        "config": job.config,
+        "config": {name: value for name, value in job.config.items() if name not in tuning},
         "bundle": None if job.udf is None else [job.udf.sha256, job.udf.handler],
         "inputs": [_wire(each) for each in job.inputs],
         "outputs": [output.dataset or output.storage for output in job.outputs],
@@ -91,7 +92,8 @@ def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
         # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation. And a
         # declared dataset stays what it is, whoever writes it.
         above = [lineages[each.upstream.job] for each in job.inputs if isinstance(each.upstream, JobOutput)]
-        lineages[name] = LineageHash(_sha256(canonical_json([config_hash(job), above])))
+        own = config_hash(job, dag.tuning.get(job.operator, ()))
+        lineages[name] = LineageHash(_sha256(canonical_json([own, above])))
     return lineages
 
 

@@ -192,6 +192,8 @@ class Dag:
     """The document as JSON with sorted keys: what is left when comments, order of keys and quoting are taken away."""
     yaml_hash: YamlHash
     buffered: tuple[BufferedDataset, ...] = ()
+    tuning: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By operator: settings that change nothing in what a job produces."""
 
     def job(self, name: JobName) -> Job:
         return {job.name: job for job in self.jobs}[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
@@ -31,6 +31,13 @@ class Config(Tables):
     """Blocks written together while catching up."""
     poll_seconds: float = Field(1.0, ge=0.02, le=3600)
 
+    @field_validator("start_block")
+    @classmethod
+    def _exists(cls, given: int | str) -> int | str:
+        if isinstance(given, int) and given < 0:
+            raise ValueError("blocks are numbered from 0; `latest` is the tip")
+        return given
+
 
 SPEC = OperatorSpec(
     checked_by(Config),
@@ -39,9 +46,13 @@ SPEC = OperatorSpec(
     reactive=False,
     outputs=Count(1, len(ALL) + 1),
     storages=(Storage.POSTGRES,),
+    tuning=("batch", "poll_seconds"),
     check_wiring=lambda config, wired: list(check_tables(config, wired, more=1)),
 )
-"""One output for each table; one more, if there is, is told the ranges that have become final."""
+"""One output for each table; one more, if there is, is told the ranges that have become final.
+
+`confirmations` counts: all that a generation was told to be final was so by one rule, on which its readers rely.
+"""
 
 
 def run(ctx: TaskContext[Config]) -> None:

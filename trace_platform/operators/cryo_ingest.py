@@ -40,6 +40,7 @@ SPEC = OperatorSpec(
     inputs=Count(1, 1),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
+    tuning=("chunk",),
     check_wiring=lambda config, wired: list(check_tables(config, wired)),
 )
 

@@ -78,6 +78,7 @@ SPEC = OperatorSpec(
     inputs=Count(2, len(ALL) + 2),
     outputs=Count(1, len(ALL)),
     storages=(Storage.PARQUET,),
+    tuning=("chunk", "delete_after_compact", "grace_seconds"),
     check_wiring=check_wiring,
 )
 
