@@ -208,3 +208,26 @@ async def test_an_invalidation_over_several_partitions_makes_each_of_them_again_
     found = {one["partition_key"]: one["valid_from"] for one in await rig.partitions("made")}
     assert found == {"0-4": 4, "5-9": 4, "10-14": 3}
     assert await rig.rows("made") == before
+
+
+async def test_each_range_is_compared_by_the_task_that_finds_both_sides_of_it_and_others_say_that_they_wait(
+    rig: Rig,
+) -> None:
+    check = "{kind: compare_rows, input: wide, other: narrow}"
+    await rig.deploy(dag(f"operator: quality, config: {{checks: [{check}]}}"))
+    seen = []
+    for job, start, end in (
+        *(("wide", 0, 9), ("narrow", 0, 4), ("narrow", 5, 9)),
+        *(("narrow", 20, 24), ("wide", 20, 29), ("narrow", 25, 29)),
+    ):
+        states = await rig.run("d", f"ask_{job}", start=start, end=end)
+        assert set(states["made"]) == {"Completed"}, await rig.error("made")
+        seen.append(await keys(rig))
+    assert seen[:3] == [[], ["0-4"], ["0-4", "5-9"]]
+    assert [one[2:] for one in seen[3:]] == [[], ["20-24"], ["20-24", "25-29"]]
+    said = await rig.fetch("SELECT progress->>'message' AS said FROM tasks WHERE progress IS NOT NULL")
+    assert sorted(row["said"] for row in said) == [
+        "0-9 is left to a later task: narrow is not there yet",
+        "20-24 is left to a later task: wide is not there yet",
+        "25-29 is left to a later task: narrow is not there yet",
+    ]

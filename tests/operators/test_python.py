@@ -57,6 +57,14 @@ async def test_two_outputs_are_committed_together_by_name_or_in_order(rig: Rig, 
     assert [row["block_number"] for row in await rig.rows("high")] == [5, 6, 7, 8, 9]
 
 
+async def test_the_names_of_outputs_are_those_they_are_published_by_and_the_error_says_them(rig: Rig) -> None:
+    await rig.deploy(dag(f"{MODULE}:halves", "[{name: low}, {name: high}]", "low: {job: work, output: 0}"))
+    await rig.run("d", "ask", start=0, end=9)
+    said = await rig.error("work")
+    assert "the function gave high, low; the outputs are low, work_1" in said
+    assert "as they are published, else by job and place" in said
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

@@ -108,7 +108,8 @@ async def test_gaps_are_named_from_the_first_number_of_the_partition_to_the_last
     assert row["explanation"] == "4 of 10 numbers are missing, such as 0-3"
 
 
-async def test_rows_of_two_inputs_are_compared(rig: Rig) -> None:
+async def test_rows_of_two_inputs_are_compared_when_both_are_there(rig: Rig) -> None:
+    """Either job may be the first to tell of a range: the comparison is the other's task then, and none fails."""
     both = "[{from: {job: few}}, {from: {job: numbers}, trigger: true}]"
     await rig.deploy(
         dag(
@@ -117,11 +118,120 @@ async def test_rows_of_two_inputs_are_compared(rig: Rig) -> None:
             inputs=both,
         )
     )
+    await rig.run("d", "ask", start=0, end=9)
+    assert [row["explanation"] for row in await rig.rows("report") if "numbers" in row["check"]] == [
+        "6 rows, and numbers has 10"
+    ]
+    states = await rig.run("d", "ask", start=10, end=19)
+    assert states["look"] == ["Completed"] * 4, await rig.error("look")
+    found = [(row["partition"], row["check"], row["passed"]) for row in await rig.rows("report")]
+    assert sorted(found) == [
+        ("0-9", "compare_rows numbers", False),
+        ("0-9", "nearly", True),
+        ("10-19", "compare_rows numbers", True),
+        ("10-19", "nearly", True),
+    ]
+
+
+async def test_what_is_only_read_is_compared_as_it_is(rig: Rig) -> None:
+    check = "{kind: compare_rows, input: few, other: numbers, level: warn}"
+    await rig.deploy(dag(check, inputs="[{from: {job: few}}, {from: {job: numbers}, trigger: false}]"))
+    await rig.run("d", "ask", start=0, end=9)
+    await rig.run("d", "ask", start=10, end=19)
+    explained = {row["partition"]: row["explanation"] for row in await rig.rows("report")}
+    assert explained == {"0-9": "6 rows, and numbers has 10", "10-19": "10 rows, and numbers has 20"}
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        (
+            "{kind: not_null, columns: [value]}",
+            "not_null value: 1 rows with NULL, such as (block_number=3, value=None)",
+        ),
+        ("{kind: unique, columns: [value]}", "unique value: 1 rows more than keys, such as (value=7)"),
+        ("{kind: continuous, column: value}", "continuous value: 1 of 9 numbers are missing, such as 6"),
+        ("{kind: compare_rows, other: few, input: numbers}", "compare_rows few: 10 rows, and few has 0"),
+        ("{kind: sql, query: SELECT value FROM numbers WHERE value > 8}", "sql: 1 rows, such as (value=9)"),
+    ],
+)
+async def test_every_kind_of_check_can_fail_the_task(rig: Rig, numbers: Numbers, check: str, said: str) -> None:
+    values = [1, 2, 3, None, 4, 5, 7, 7, 8, 9]
+    numbers.value = values.__getitem__
+    other = ", {from: {job: few}}" if "few" in check else ""
+    await rig.deploy(dag(check, inputs=f"[{{from: {{job: numbers}}}}{other}]"))
     states = await rig.run("d", "ask", start=0, end=9)
-    assert "Completed" in states["look"], await rig.error("look")
-    found = {row["check"]: row for row in await rig.rows("report")}
-    assert found["compare_rows numbers"]["explanation"] == "6 rows, and numbers has 10"
-    assert found["nearly"]["passed"]
+    assert "Failed" in states["look"]
+    assert said in await rig.error("look")
+    assert await rig.partitions("report") == []
+
+
+async def test_all_rows_are_checked_together_in_full_mode(rig: Rig, numbers: Numbers) -> None:
+    checks = ("{kind: continuous}", "{kind: row_count, min: 8, level: warn}", "{kind: unique, columns: [value]}")
+    numbers.value = lambda number: number % 10
+    await rig.deploy(dag(*checks).replace("      checks:", "      mode: full\n      checks:"))
+    await rig.run("d", "ask", start=0, end=4)
+    assert [row["passed"] for row in await rig.rows("report") if row["check"] == "row_count"] == [False]
+    await rig.run("d", "ask", start=5, end=9)
+    assert [(row["partition"], row["start"], row["passed"]) for row in await rig.rows("report")] == [
+        ("all", None, True)
+    ] * 3
+    await rig.run("d", "ask", start=12, end=12)
+    said = await rig.error("look")
+    assert "continuous block_number: 2 of 13 numbers are missing, such as 10-11" in said
+    assert "unique value: 1 rows more than keys, such as (value=2)" in said
+
+
+async def test_only_the_column_that_numbers_the_rows_must_fill_the_range(rig: Rig, numbers: Numbers) -> None:
+    numbers.value = lambda number: 5000 + number + (number > 4)
+    await rig.deploy(dag("{kind: continuous, column: value, level: warn}", "{kind: continuous}"))
+    await rig.run("d", "ask", start=0, end=9)
+    found = {row["check"]: row["explanation"] for row in await rig.rows("report")}
+    assert found == {
+        "continuous value": "1 of 11 numbers are missing, such as 5005",
+        "continuous block_number": "",
+    }
+
+
+@pytest.mark.parametrize("mode", ["partition", "full"])
+async def test_a_column_of_nothing_but_null_is_not_continuous(rig: Rig, numbers: Numbers, mode: str) -> None:
+    numbers.value = lambda number: 1 if number > 99 else None
+    await rig.deploy(
+        dag("{kind: continuous, column: value}").replace("      checks:", f"      mode: {mode}\n      checks:")
+    )
+    states = await rig.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Failed"]
+    assert "continuous value: 10 rows, and all of them with NULL" in await rig.error("look")
+
+
+async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_other(
+    rig: Rig, numbers: Numbers
+) -> None:
+    numbers.value = lambda number: f"t{number}"
+    checks = [
+        "{kind: range, column: value, min: 0}",
+        "{kind: continuous, column: value}",
+        "{kind: not_null, columns: [nothing]}",
+        "{kind: sql, query: SELECT nothing AS n FROM numbers}",
+    ]
+    warn = [one.replace("}", ", level: warn}") for one in checks]
+    await rig.deploy(dag(*warn, "{kind: row_count, max: 3, level: warn}", "{kind: continuous}"))
+    states = await rig.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Completed"], await rig.error("look")
+    rows = await rig.rows("report")
+    assert {row["check"] for row in rows if "could not be checked" in row["explanation"]} == {
+        "range value",
+        "continuous value",
+        "not_null nothing",
+        "sql",
+    }
+    assert {row["check"]: row["passed"] for row in rows if "could not" not in row["explanation"]} == {
+        "row_count": False,
+        "continuous block_number": True,
+    }
+    await rig.deploy(dag(checks[1], "{kind: row_count, max: 3, level: warn}"))
+    await rig.run("d", "ask", start=10, end=19)
+    assert "the column is string, and only whole numbers can be continuous" in await rig.error("look")
 
 
 @pytest.mark.parametrize(
@@ -130,6 +240,8 @@ async def test_rows_of_two_inputs_are_compared(rig: Rig) -> None:
         ("{kind: not_null, columns: [a], input: numbrs}", "jobs[3].config.checks[0].input", "numbrs"),
         ("{kind: sql, query: SELECT 1 AS a FROM nothing}", "jobs[3].config.checks[0].query", "no input of this name"),
         ("{kind: range, column: a}", "jobs[3].config.checks[0].range", "needs `min`, `max` or both"),
+        ("{kind: range, column: a, min: 3, max: 2}", "jobs[3].config.checks[0].range", "`min` is greater than `max`"),
+        ("{kind: row_count, min: 3, max: 2}", "jobs[3].config.checks[0].row_count", "`min` is greater than `max`"),
         ("{kind: sum, column: a}", "jobs[3].config.checks[0]", "sum"),
     ],
 )

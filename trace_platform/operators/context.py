@@ -123,13 +123,6 @@ class TaskContext(Generic[C]):
             return Buffer(ref, task.task_id, task.attempt, self.objects, task.job.name, door=self.door)
         return Output(ref, task.task_id, task.attempt, self.objects, task.job.name)
 
-    def buffer(self, name: str) -> Output:
-        """The output into the buffered dataset of this name."""
-        for one in self.outputs:
-            if isinstance(one, Buffer) and one.ref.name == name:
-                return one
-        raise InvalidRequest(f"the job does not write to a buffered dataset {name!r}", where="/outputs")
-
     @property
     def first_in_files(self) -> Output:
         """The output whose partitions say what is written again whole: a buffered one has none."""

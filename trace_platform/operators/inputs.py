@@ -13,7 +13,7 @@ from trace_platform.contracts import FilesAnswer, InputRef, PartitionFiles
 from trace_platform.domain.filters import from_json
 from trace_platform.domain.objects import SCHEME, Folder, ObjectName
 from trace_platform.domain.places import is_buffered
-from trace_platform.domain.ranges import Range, format_partition_key, inclusive
+from trace_platform.domain.ranges import Range, format_partition_key, inclusive, intersect
 from trace_platform.errors import InvalidRequest, Unavailable
 from trace_platform.markers import ColumnEntry
 from trace_platform.ports import ObjectStore
@@ -110,6 +110,15 @@ class Input:
         found = self.door.files(dataset, None)
         self._refuse_another_kind(found.partitions, part)
         return msgspec.structs.replace(found, partitions=[one for one in found.partitions if one.partition_key == part])
+
+    def committed(self, part: Part) -> tuple[Part, ...]:
+        """What of a part is there: all of it, ranges of it, or nothing. A table has no parts, and is there."""
+        if not self.has_files:
+            return (part,)
+        there = [_part(one) for one in self.files(part).partitions]
+        if isinstance(part, Range):
+            return intersect([part], [one for one in there if isinstance(one, Range)])
+        return (part,) if there else ()
 
     def _refuse_another_kind(self, there: Sequence[PartitionFiles], part: Part) -> None:
         """Ranges are made from ranges, names from names and a whole from a whole.

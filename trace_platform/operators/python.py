@@ -130,7 +130,8 @@ def _by_output(ctx: TaskContext[Config], made: Any) -> Sequence[tuple[Output, Da
             f"the function gave {', '.join(sorted(map(str, given))) or 'nothing'};"
             f" the outputs are {', '.join(sorted(by_stem))}",
             where="/config/function",
-            hint="return one DataFrame for each output, in their order or by their names",
+            hint="return one DataFrame for each output, in their order or by these names: as they are published, else"
+            " by job and place",
         )
     for name, frame in given.items():
         if not hasattr(frame, "mapInArrow"):

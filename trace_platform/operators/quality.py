@@ -7,91 +7,42 @@ the aggregation counts the different values of that column anyway and finds as m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
-from trace_platform.domain.ranges import Range
+from trace_platform.domain.ranges import Range, format_partition_key, intersect, subtract
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import InvalidSql, WorkFailed
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.inputs import WHOLE
+from trace_platform.operators.inputs import NUMBER, WHOLE, Part
 from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.quality_checks import (
+    AnyCheck,
+    Check,
+    CompareRows,
+    Continuous,
+    InRange,
+    NotNull,
+    RowCount,
+    Sql,
+    Unique,
+    about,
+    ends,
+)
+from trace_platform.operators.quality_report import Verdict, report
 from trace_platform.operators.runtimes import ON_WORKERS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SAMPLES: Final = 5
-Names = Annotated[list[str], Field(min_length=1)]
-Number = int | float
-
-
-class _Check(Settings):
-    input: str | None = None
-    level: Literal["fail", "warn"] = "fail"
-    name: str | None = None
-
-
-class NotNull(_Check):
-    kind: Literal["not_null"]
-    columns: Names
-
-
-class Unique(_Check):
-    kind: Literal["unique"]
-    columns: Names
-
-
-class InRange(_Check):
-    kind: Literal["range"]
-    column: str
-    min: Number | None = None
-    max: Number | None = None
-
-    @model_validator(mode="after")
-    def _has_an_end(self) -> InRange:
-        if self.min is None and self.max is None:
-            raise ValueError("a range needs `min`, `max` or both")
-        return self
-
-
-class Continuous(_Check):
-    kind: Literal["continuous"]
-    column: str = "block_number"
-
-
-class RowCount(_Check):
-    kind: Literal["row_count"]
-    min: int | None = Field(default=None, ge=0)
-    max: int | None = Field(default=None, ge=0)
-
-    @model_validator(mode="after")
-    def _has_an_end(self) -> RowCount:
-        if self.min is None and self.max is None:
-            raise ValueError("row_count needs `min`, `max` or both")
-        return self
-
-
-class CompareRows(_Check):
-    kind: Literal["compare_rows"]
-    other: str
-    tolerance: int = Field(default=0, ge=0)
-
-
-class Sql(_Check):
-    kind: Literal["sql"]
-    query: str = Field(min_length=1)
-
-
-Check = Annotated[NotNull | Unique | InRange | Continuous | RowCount | CompareRows | Sql, Field(discriminator="kind")]
 
 
 class Config(Settings):
-    checks: Annotated[list[Check], Field(min_length=1, max_length=200)]
+    checks: Annotated[list[AnyCheck], Field(min_length=1, max_length=200)]
     mode: Literal["partition", "full"] = "partition"
 
 
@@ -124,27 +75,58 @@ SPEC = OperatorSpec(
 )
 
 
-@dataclass(frozen=True)
-class Verdict:
-    check: str
-    level: str
-    passed: bool
-    failing_rows: int
-    explanation: str
-
-
 def run(ctx: TaskContext[Config]) -> Outcome | None:
     """The report is committed if nothing of level `fail` failed; else it is the task's error."""
     (output,) = ctx.outputs
     failed: list[str] = []
-    for part in (WHOLE,) if ctx.config.mode == "full" else ctx.parts(output):
-        verdicts = _Part(ctx, part).verdicts()
-        failed += [f"{one.check}: {one.explanation}" for one in verdicts if not one.passed and one.level == "fail"]
-        output.write_table(_report(verdicts, part), part)
+    left: list[str] = []
+    for asked in (WHOLE,) if ctx.config.mode == "full" else ctx.parts(output):
+        ready = _ready(ctx, asked, left)
+        for part in ready:
+            verdicts = _Part(ctx, part).verdicts()
+            failed += [f"{one.check}: {one.explanation}" for one in verdicts if not one.passed and one.level == "fail"]
+            output.write_table(report(verdicts, part), part)
     if failed:
         count = f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed"
         raise WorkFailed(f"{count}: {'; '.join(failed)}", where="/config/checks", hint="nothing was committed")
-    return None
+    return Outcome(said="; ".join(left))
+
+
+def _ready(ctx: TaskContext[Config], part: Part, left: list[str]) -> Sequence[Part]:
+    """What of the part both sides of every comparison have.
+
+    The rest has no report yet: the input that lacks it will tell of it, and the task made then finds both.
+    """
+    ready: tuple[Part, ...] = (part,)
+    lacking: list[str] = []
+    for name in _compared(ctx):
+        there = ctx.input(name).committed(part)
+        if there != (part,):
+            lacking.append(name)
+            ready = intersect(_ranges(ready), _ranges(there))
+    if lacking:
+        rest = subtract([part], _ranges(ready)) if isinstance(part, Range) else ()
+        parts = ", ".join(map(format_partition_key, rest)) if rest else str(part)
+        left.append(f"{parts} is left to a later task: {', '.join(lacking)} is not there yet")
+    return ready
+
+
+def _compared(ctx: TaskContext[Config]) -> Sequence[str]:
+    """Inputs of comparisons that both tell of their updates; what is only read is compared as it is."""
+    if ctx.config.mode == "full":
+        return ()
+    pairs = [
+        (check.input or ctx.inputs[0].name, check.other)
+        for check in ctx.config.checks
+        if isinstance(check, CompareRows)
+    ]
+    return list(
+        dict.fromkeys(name for pair in pairs if all(ctx.input(one).ref.follows for one in pair) for name in pair)
+    )
+
+
+def _ranges(parts: Sequence[Part]) -> list[Range]:
+    return [one for one in parts if isinstance(one, Range)]
 
 
 class _Part:
@@ -156,11 +138,36 @@ class _Part:
         self._frames: dict[str, DataFrame] = {}
 
     def verdicts(self) -> list[Verdict]:
+        """All together. If one of them cannot be made at all, each by itself: what only warns stops nothing."""
+        checks = dict(enumerate(self._ctx.config.checks))
+        try:
+            return self._together(checks)
+        except (WorkFailed, InvalidSql) as wrong:
+            if wrong.retryable or all(check.level == "fail" for check in checks.values()):
+                raise
+        return [self._alone(index, check) for index, check in checks.items()]
+
+    def _together(self, checks: Mapping[int, AnyCheck]) -> list[Verdict]:
         from trace_platform.spark.failures import spark_failures
 
         with spark_failures("/config/checks"):
-            totals = {name: self._totals(name) for name in self._counted()}
-            return [self._verdict(index, check, totals) for index, check in enumerate(self._ctx.config.checks)]
+            totals = {name: self._totals(name, checks) for name in self._counted(checks)}
+            return [self._verdict(index, check, totals) for index, check in checks.items()]
+
+    def _alone(self, index: int, check: AnyCheck) -> Verdict:
+        try:
+            (verdict,) = self._together({index: check})
+        except (WorkFailed, InvalidSql) as wrong:
+            if wrong.retryable or check.level == "fail":
+                raise
+            return Verdict(
+                _called(check),
+                check.level,
+                passed=False,
+                failing_rows=0,
+                explanation=f"it could not be checked: {wrong.message}",
+            )
+        return verdict
 
     def _frame(self, name: str) -> DataFrame:
         if name not in self._frames:
@@ -168,43 +175,42 @@ class _Part:
             self._frames[name] = self._ctx.input(name).rows_for(self._part, full=full)
         return self._frames[name]
 
-    def _counted(self) -> list[str]:
+    def _counted(self, checks: Mapping[int, AnyCheck]) -> list[str]:
         """Inputs of which something is counted, each once."""
         names: dict[str, None] = {}
-        for check in self._ctx.config.checks:
+        for check in checks.values():
             if not isinstance(check, Sql | Unique):
                 names[self._input(check)] = None  # a column that is unique is counted only along with others
             if isinstance(check, CompareRows):
                 names[check.other] = None
         return list(names)
 
-    def _totals(self, name: str) -> Mapping[str, Any]:
+    def _totals(self, name: str, checks: Mapping[int, AnyCheck]) -> Mapping[str, Any]:
         """One aggregation for everything that is counted over the rows of an input."""
         from pyspark.sql import functions as f
 
         frame = self._frame(name)
         counts = [f.count(f.lit(1)).alias("rows")]
-        for index, check in enumerate(self._ctx.config.checks):
+        for index, check in checks.items():
             if not isinstance(check, Sql) and self._input(check) == name:
-                counted = _counts(frame, check, self._numbered(name))
+                counted = _counts(frame, check, self._numbered(name, checks))
                 counts += [column.alias(f"{key}_{index}") for key, column in counted.items()]
         row = frame.agg(*counts).first()
         return row.asDict() if row is not None else {}
 
-    def _numbered(self, name: str) -> set[str]:
+    def _numbered(self, name: str, among: Mapping[int, AnyCheck]) -> set[str]:
         """Columns of an input whose different values are counted for another check.
 
         One such column costs no more than grouping by it. With a second, every row would be looked at twice.
         """
-        checks = [one for one in self._ctx.config.checks if isinstance(one, Continuous) and self._input(one) == name]
+        checks = [one for one in among.values() if isinstance(one, Continuous) and self._input(one) == name]
         columns = {one.column for one in checks}
         return columns if len(columns) == 1 else set()
 
-    def _input(self, check: _Check) -> str:
+    def _input(self, check: Check) -> str:
         return check.input or self._ctx.inputs[0].name
 
     def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> Verdict:
-        name = check.name or f"{check.kind} {_about(check)}".strip()
         if isinstance(check, Sql):
             failing, said = self._sql(check)
         else:
@@ -216,7 +222,7 @@ class _Part:
                 failing, said = 0, ""  # NULL is one key, as in every grouping
             else:
                 failing, said = self._unique(check)
-        return Verdict(name, check.level, failing == 0, failing, said if failing else "")
+        return Verdict(_called(check), check.level, failing == 0, failing, said if failing else "")
 
     def _judged(
         self, check: Any, rows: int, mine: Mapping[str, Any], totals: Mapping[str, Mapping[str, Any]]
@@ -226,13 +232,13 @@ class _Part:
             return failing, (failing and self._told(check, failing, "with NULL")) or ""
         if isinstance(check, InRange):
             failing = int(mine["bad"] or 0)
-            return failing, (failing and self._told(check, failing, f"outside {_ends(check)}")) or ""
+            return failing, (failing and self._told(check, failing, f"outside {ends(check)}")) or ""
         if isinstance(check, Continuous):
             return self._gaps(check, rows, mine)
         if isinstance(check, RowCount):
             short = max((check.min or 0) - rows, 0)
             extra = max(rows - check.max, 0) if check.max is not None else 0
-            return short or extra, f"{rows} rows, not {_ends(check)}"
+            return short or extra, f"{rows} rows, not {ends(check)}"
         other = int(totals[check.other]["rows"])
         apart = abs(rows - other)
         return (apart if apart > check.tolerance else 0), (
@@ -259,11 +265,13 @@ class _Part:
         return int(rows[0]["_all"]), f"{rows[0]['_all']} rows more than keys, such as {keys}"
 
     def _gaps(self, check: Continuous, rows: int, mine: Mapping[str, Any]) -> tuple[int, str]:
-        """Each number once from the first to the last: of the partition, where that is a range."""
-        if isinstance(self._part, Range) and self._ctx.config.mode != "full":
+        """Each number once from the first to the last: of the partition, if its rows are numbered by this column."""
+        if isinstance(self._part, Range) and check.column == NUMBER and self._ctx.input(self._input(check)).ref.follows:
             first, last = self._part.edges
         elif rows == 0:
             return 0, ""
+        elif mine["least"] is None:
+            return rows, f"{rows} rows, and all of them with NULL"
         else:
             first, last = int(mine["least"]), int(mine["most"])
         wanted, there = last - first + 1, int(mine["different"] or 0)
@@ -308,12 +316,24 @@ def _counts(frame: DataFrame, check: Any, numbered: set[str]) -> dict[str, Colum
     if isinstance(check, NotNull | InRange):
         return {"bad": f.count_if(_bad(frame, check))}
     if isinstance(check, Continuous):
-        column = frame[check.column]
+        column = _whole_numbers(frame, check)
         return {"least": f.min(column), "most": f.max(column), "different": f.count_distinct(column)}
     if isinstance(check, Unique) and len(check.columns) == 1 and check.columns[0] in numbered:
         column = frame[check.columns[0]]
         return {"different": f.count_distinct(column), "nulls": f.count_if(column.isNull())}
     return {}
+
+
+def _whole_numbers(frame: DataFrame, check: Continuous) -> Column:
+    from pyspark.sql.types import DecimalType, IntegralType, NullType
+
+    column, kind = frame[check.column], frame.select(check.column).schema[0].dataType
+    if isinstance(kind, IntegralType | NullType) or (isinstance(kind, DecimalType) and kind.scale == 0):
+        return column
+    raise WorkFailed(
+        f"{_called(check)}: the column is {kind.simpleString()}, and only whole numbers can be continuous",
+        where="/config/checks",
+    )
 
 
 def _bad(frame: DataFrame, check: Any) -> Column:
@@ -355,42 +375,12 @@ def _say(row: Mapping[str, Any]) -> str:
     return "(" + ", ".join(f"{name}={value(one)[:80]}" for name, one in list(row.items())[:8]) + ")"
 
 
-def _about(check: Any) -> str:
-    match check:
-        case NotNull(columns=columns) | Unique(columns=columns):
-            return ", ".join(columns)
-        case InRange(column=column) | Continuous(column=column):
-            return column
-        case CompareRows(other=other):
-            return other
-        case _:
-            return ""
-
-
-def _ends(check: Any) -> str:
-    if check.min is not None and check.max is not None:
-        return f"{check.min} to {check.max}"
-    return f"{check.min} or more" if check.min is not None else f"at most {check.max}"
+def _called(check: Check) -> str:
+    """In the report."""
+    return check.name or f"{check.kind} {about(check)}".strip()
 
 
 def _checked(query: str, inputs: Sequence[str]) -> Any:
     from trace_platform.domain.sql_gate import check_sql
 
     return check_sql(query, inputs, bounded=False)
-
-
-def _report(verdicts: Sequence[Verdict], part: Range | str) -> Any:
-    import pyarrow as pa
-
-    start, end = part.edges if isinstance(part, Range) else (None, None)
-    columns: dict[str, Any] = {
-        "partition": pa.array([str(part) if isinstance(part, str) else f"{start}-{end}"] * len(verdicts), pa.string()),
-        "start": pa.array([start] * len(verdicts), pa.int64()),
-        "end": pa.array([end] * len(verdicts), pa.int64()),
-        "check": pa.array([one.check for one in verdicts], pa.string()),
-        "level": pa.array([one.level for one in verdicts], pa.string()),
-        "passed": pa.array([one.passed for one in verdicts], pa.bool_()),
-        "failing_rows": pa.array([one.failing_rows for one in verdicts], pa.int64()),
-        "explanation": pa.array([one.explanation for one in verdicts], pa.string()),
-    }
-    return pa.table(columns)
