@@ -124,7 +124,7 @@ async def test_a_worker_that_never_hears_holds_a_task_for_two_leases_at_most(con
 async def test_what_goes_wrong_with_one_claim_is_said_to_who_asked_for_it_and_to_nobody_else(control: Control) -> None:
     chain = await deploy_chain(control)
     good, bad = [ClaimRequest(await a_task(control, chain, name), "w", uuid4()) for name in ("first", "second")]
-    unreadable = "UPDATE tasks SET input_versions = '{\"dataset_uuid\": \"nobody\"}' WHERE id = $1"
+    unreadable = 'UPDATE tasks SET input_versions = \'{"dataset_uuid": "nobody"}\' WHERE id = $1'
     await control.pool.execute(unreadable, bad.task_id)
     told, wrong = await claim_tasks(control, [good, bad])
     assert isinstance(told, Claimed)
