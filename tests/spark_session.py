@@ -25,16 +25,16 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 
 @contextmanager
-def a_session(folder: Path) -> Iterator[SparkSession]:
-    """One of the caller's own."""
+def a_session(folder: Path, threads: int = 2) -> Iterator[SparkSession]:
+    """One of the caller's own. `threads`: so many Spark tasks may stand still at once."""
     end_shared()
-    with _running(folder) as session:
+    with _running(folder, threads) as session:
         yield session
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[SparkSession]:
-    options = SparkOptions(local_dir=folder / "spark", master="local[2]", driver_memory="768m", conf=QUICK)
+def _running(folder: Path, threads: int = 2) -> Iterator[SparkSession]:
+    options = SparkOptions(local_dir=folder / "spark", master=f"local[{threads}]", driver_memory="768m", conf=QUICK)
     session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
     try:
         yield session

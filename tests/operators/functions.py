@@ -66,3 +66,9 @@ def both(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
 def copied(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
     del call
     return frames["wide"]
+
+
+def marks(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    """For a buffered dataset, in two batches."""
+    del call
+    return frames["numbers"].selectExpr("concat('p', block_number) AS id", "block_number AS number").repartition(2)

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -167,3 +169,43 @@ async def test_all_partitions_of_a_completion_have_one_schema_that_can_be_read(
     assert states["work"] == ["Failed"]
     assert said in await rig.error("work")
     assert await rig.partitions("made") == []
+
+
+async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, tmp_path: Path) -> None:
+    """Two tasks in one session, each with a Spark job that runs: they are told apart by the first block they are of."""
+    go, tasks, ended = tmp_path / "go", dict[int, UUID](), set[int]()
+
+    def probe(ctx: TaskContext[Any]) -> None:
+        (span,) = ctx.ranges(ctx.outputs[0])
+        here = tmp_path / f"{span.start}.runs"
+
+        def held(batches: Any) -> Any:
+            for batch in batches:
+                here.touch()
+                while not go.exists():
+                    time.sleep(0.05)
+                yield batch
+
+        tasks[span.start] = ctx.task.task_id
+        numbers = ctx.spark.range(1, numPartitions=1).mapInArrow(held, "id long")
+        try:
+            ctx.outputs[0].write(numbers, span)
+        finally:
+            ended.add(span.start)
+
+    with operator("probe", probe):
+        await rig.deploy(DAG.replace("max_attempts: 2", "max_attempts: 1, heartbeat_interval_seconds: 1"))
+        async with working(rig.worker()), asyncio.timeout(60):
+            for start in (0, 10):
+                await rig.trigger("d", "ask", start=start, end=start + 1)
+            while not all((tmp_path / f"{start}.runs").exists() for start in (0, 10)):  # noqa: ASYNC110 - Spark's work
+                await asyncio.sleep(0.05)
+            await cancel_task(rig.walk.control, rig.walk.org.id, tasks[0], "a test")
+            while not ended:  # noqa: ASYNC110 - a thread's work
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1)  # an end that was meant for both would have reached the other by now
+            assert ended == {0}
+            go.touch()
+            states = await rig.settled()
+    assert sorted(states["work"]) == ["Canceled", "Completed"]
+    assert [one["partition_key"] for one in await rig.partitions("made")] == ["10-11"]

@@ -1,27 +1,54 @@
-"""kill -9 of a worker in the middle of every operator: the retry commits, and what the dead one wrote is never seen.
+"""kill -9 of a worker in the middle of every operator, and of the next one at its end: only the third attempt counts.
 
-`block_follower` and `parquet_compact` are killed in `tests/chain_walk/test_storm.py`, at each of their points.
+What the dead ones wrote is never seen, and removed. `block_follower`, and `parquet_compact` at each of its points, are
+killed in `tests/chain_walk/test_storm.py`; what runs in sandboxes, in `tests/runner/test_killed.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
+from tests.chain_walk.rig import Rig as ChainRig
+from tests.chain_walk.rig import rows_of, truth
+from tests.dispatcher.support import PULL
 from tests.operators.rig import Rig, operator
 from tests.operators.test_evm_decode import write_logs
-from tests.operators.victim import a_victim, files_in, heard, swept, told_of
+from tests.operators.victim import a_victim, files_of, held_in, swept, told_of
+from tests.sink.rig import Rig as SinkRig
+from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
 from tests.walk.walking import working
 from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.invalidate import invalidate
+from trace_platform.dispatcher.loops.clear_batches import ClearBatches
+from trace_platform.dispatcher.pause_source import pause_source
+from trace_platform.store.identity import find_user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
+EVENTS = 1500
+"""More than `alert_route` stores at once."""
+FOLLOW = """
+name: live
+defaults: {runtime: ecs_platform}
+jobs:
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    config: {rpc_pool: dev, tables: [blocks, logs]}
+    outputs: [blocks, logs]
+    heartbeat_interval_seconds: 1s
+publish: {hot_blocks: {job: follow, output: blocks}, hot_logs: {job: follow, output: logs}}
+"""
 ROWS = """
 name: rows
 defaults: {runtime: ecs_platform}
@@ -29,8 +56,30 @@ jobs:
   - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
   - {name: numbers, operator: numbers, inputs: [{from: {job: ask}}]}
   - {name: logs, operator: some_logs, inputs: [{from: {job: ask}}]}
-publish: {numbers: {job: numbers}, logs: {job: logs}}
+  - name: kept
+    operator: sql
+    config: {query: SELECT block_number AS number FROM numbers}
+    inputs: [{from: {job: numbers}}]
+    outputs: [{dataset: kept}]
+publish:
+  numbers: {job: numbers}
+  logs: {job: logs}
+  kept: {storage: postgres, write_mode: buffered, columns: {number: bigint}, unique_key: [number]}
 """
+WATCH = f"""
+name: watch
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - name: detect
+    operator: pull
+    runtime: ecs_udf
+    inputs: [{{from: {{job: ask}}}}]
+    outputs: [{{dataset: alert_events}}]
+  - name: by_route
+    operator: alert_route
+    runtime: ecs_platform
+    inputs: [{{from: {{dataset: alert_events}}}}]
+{STANDARD}"""
 DAG = """
 name: d
 defaults: {runtime: ecs_platform}
@@ -38,38 +87,91 @@ jobs:
   - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
   - name: by_sql
     operator: sql
-    config: {query: SELECT block_number FROM numbers}
+    config: {query: SELECT block_number FROM numbers, files: 2}
     inputs: BOTH
   - name: by_python
     operator: python
-    config: {function: "tests.operators.functions:doubled", args: {times: 2}}
+    config: {function: "tests.operators.functions:doubled", args: {times: 2}, files: 2}
     inputs: BOTH
   - name: by_quality
     operator: quality
-    config: {checks: [{kind: continuous, input: numbers}]}
-    inputs: BOTH
+    config: {checks: [{kind: unique, columns: [number], input: kept}]}
+    inputs: [{from: {job: go}}, {from: {dataset: kept}, trigger: false}]
   - name: by_files
     operator: read_files
     config: {path: in, format: csv, partition: whole}
     inputs: [{from: {job: go}}]
   - name: by_ingest
     operator: cryo_ingest
-    config: {rpc_pool: dev, tables: [blocks], chunk: 2}
+    config: {rpc_pool: dev, tables: [blocks, logs], chunk: 2}
     inputs: [{from: {job: go}}]
+    outputs: [blocks, logs]
   - name: by_decode
     operator: evm_decode
-    config: {abi: erc20, events: [transfer]}
+    config: {abi: erc20, events: [transfer, approval]}
     inputs: [{from: {dataset: logs}}]
+    outputs: [transfers, approvals]
+  - name: by_compact
+    operator: parquet_compact
+    config: {tables: [blocks, logs], chunk: 2}
+    inputs:
+      - {from: {job: go}}
+      - {from: {dataset: hot_blocks}, trigger: false}
+      - {from: {dataset: hot_logs}, trigger: false}
+    outputs: [blocks, logs]
+  - name: into_table_by_sql
+    operator: sql
+    config:
+      query: >-
+        SELECT concat('s', block_number) AS id, block_number AS number FROM numbers WHERE block_number < 9
+        UNION ALL SELECT concat('s', block_number), block_number FROM numbers WHERE block_number >= 9
+    inputs: BOTH
+    outputs: [{dataset: marks}]
+  - name: into_table_by_python
+    operator: python
+    config: {function: "tests.operators.functions:marks"}
+    inputs: BOTH
+    outputs: [{dataset: marks}]
 publish:
   by_sql: {job: by_sql}
   by_python: {job: by_python}
   by_quality: {job: by_quality}
   by_files: {job: by_files}
-  by_ingest: {job: by_ingest}
-  by_decode: {job: by_decode}
+  ingested_blocks: {job: by_ingest, output: blocks}
+  ingested_logs: {job: by_ingest, output: logs}
+  transfers: {job: by_decode, output: transfers}
+  approvals: {job: by_decode, output: approvals}
+  compacted_blocks: {job: by_compact, output: blocks}
+  compacted_logs: {job: by_compact, output: logs}
+  marks: {storage: postgres, write_mode: buffered, columns: {id: text, number: bigint}, unique_key: [id]}
+""".replace("BOTH", "[{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]")
+FILES = (
+    *("by_sql", "by_python", "by_quality", "by_files", "ingested_blocks", "ingested_logs"),
+    *("transfers", "approvals", "compacted_blocks", "compacted_logs"),
+)
+TABLES = ("into_table_by_sql", "into_table_by_python")
+SEVERAL = {"by_sql", "by_python", "by_files", "by_ingest", "by_decode", "by_compact", *TABLES}
+"""Jobs that write more than one file."""
+IN_HAND = """
+SELECT j.name, t.id FROM tasks t JOIN jobs j ON j.id = t.job_id
+ WHERE t.status = 'Running' AND t.attempt = $1 AND (j.name LIKE 'by_%' OR j.name LIKE 'into_%')
 """
-BOTH = "[{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]"
-ROW_COUNTS = {"by_sql": 5, "by_python": 5, "by_quality": 1, "by_files": 2, "by_ingest": 5, "by_decode": 1}
+COMMITS = """
+SELECT d.name, count(*) AS commits, min(c.attempt) AS attempt
+  FROM commits c JOIN datasets d ON d.id = c.dataset_uuid WHERE d.name = ANY ($1) GROUP BY 1
+"""
+PUBLISHED = """
+SELECT count(*) AS n FROM buffer_publishes p JOIN tasks t ON t.id = p.task_id JOIN jobs j ON j.id = t.job_id
+ WHERE j.name = ANY ($1)
+"""
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+STOP_AT_THE_SECOND = """
+CREATE FUNCTION alerts.stop_at_the_second() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF EXISTS (SELECT FROM alerts.deliveries) THEN PERFORM pg_advisory_xact_lock(1); END IF; RETURN NULL;
+END $$;
+CREATE TRIGGER stop_at_the_second BEFORE INSERT ON alerts.deliveries EXECUTE FUNCTION alerts.stop_at_the_second();
+SELECT pg_advisory_lock(1)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -78,36 +180,75 @@ def devchain() -> Iterator[Devchain]:
         yield chain
 
 
-async def test_a_killed_worker_leaves_garbage_and_the_retry_counts(rig: Rig, queue_db: str, devchain: Devchain) -> None:
-    (rig.folder / "files" / "in").mkdir()
-    (rig.folder / "files" / "in" / "a.csv").write_text("id\n1\n2\n")
-    rig = replace(rig, resources=replace(rig.resources, rpc_pools={"dev": devchain.pool("a")}))
-    with operator("some_logs", write_logs):
-        await rig.deploy(ROWS)
-        await rig.run("rows", "ask", start=0, end=4)
-    await rig.deploy(DAG.replace("BOTH", BOTH))
+@dataclass(frozen=True)
+class House:
+    """The rig of operators and that of the sink, on one Dispatcher."""
+
+    rig: Rig
+    sink: SinkRig
+    chain: ChainRig
+    told: dict[str, Any]
+
+
+@pytest.fixture
+async def house(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> AsyncIterator[House]:
+    resources = replace(rig.resources, data_dsn=data_db, rpc_pools={"dev": devchain.pool("a")})
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
-    async with asyncio.timeout(240), a_victim(told_of(rig.walk, queue_db, rig.folder, pools=pools)) as victim:
-        await rig.trigger("d", "go", start=0, end=4)
-        await decode_again(rig)
-        left = await held_by_all(rig, victim)
-    assert all(files_in(rig.folder, folder) for folder in left), "it had written something"
-    assert [await rig.partitions(name) for name in ROW_COUNTS] == [[]] * len(ROW_COUNTS)
-    pool = rig.walk.control.pool
-    await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    await rig.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
-    await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-    done = "SELECT count(*) = $1 FROM tasks WHERE status = 'Completed' AND attempt = 2"
-    async with working(rig.worker("second")):
-        await rig.until(done, len(ROW_COUNTS))
+    told = told_of(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
+    sink = SinkRig(rig.walk, rig.spark, data_db, rig.folder)
+    chain = ChainRig(rig.walk, data_db, rig.spark, devchain)
+    with registered(pull=replace(PULL, runtimes=frozenset({"ecs_udf"}))), operator("some_logs", write_logs):
+        async with sink.sinking():
+            yield House(replace(rig, resources=resources), sink, chain, told)
+
+
+@pytest.mark.timeout(600)
+async def test_workers_killed_in_the_middle_and_at_the_end_leave_garbage_and_the_third_attempt_counts(
+    house: House,
+) -> None:
+    rig = house.rig
+    await what_is_read(house)
+    await rig.deploy(DAG)
+    await rig.trigger("d", "go", start=0, end=4)
+    await decode_again(rig)
+    left = {}
+    for attempt, how in enumerate(("in the middle", "at the end"), 1):
+        async with stopped_by_locks(house, attempt), a_victim({**house.told, "hold": how}):
+            left[attempt] = await all_stand_still(house, attempt)
+        await nothing_is_seen(house, attempt, left[attempt])
+        await leases_end(rig)
+    async with working(rig.worker("third")):
+        await rig.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Completed' AND attempt = 3", len(left[1]))
         await rig.settled()
+    await house.sink.settled()
     await swept(rig.walk)
-    assert not any(files_in(rig.folder, folder) for folder in left)
-    for name, count in ROW_COUNTS.items():
-        (partition,) = await rig.partitions(name)
-        assert partition["location"].endswith("/2/"), "the second attempt's folder"
-        assert partition["row_count"] == count, name
-        assert len(await rig.rows(name)) == count, "the janitor left them"
+    await ClearBatches(rig.walk.control, timedelta()).once()
+    for attempt, tasks in left.items():
+        assert [files_of(rig.folder, task, attempt) for task in tasks.values()] == [[]] * len(tasks)
+    await every_row_is_there_once(house)
+
+
+async def what_is_read(house: House) -> None:
+    """Numbers and logs as files, a buffered table, hot tables, and alert events that wait to be routed."""
+    rig = house.rig
+    (rig.folder / "files" / "in").mkdir()
+    held_in(rig.folder).mkdir()
+    for number in range(3):
+        (rig.folder / "files" / "in" / f"{number}.csv").write_text(f"id\n{number * 2}\n{number * 2 + 1}\n")
+    user = await find_user(rig.walk.control.pool, "test|acme")
+    assert user is not None
+    await rig.deploy(ROWS)
+    await rig.deploy(FOLLOW)
+    async with working(rig.worker()):
+        await rig.trigger("rows", "ask", start=0, end=19)
+        await house.chain.until_followed(await house.chain.version("live", "follow"))
+        await pause_source(rig.walk.control, user, "live", "follow")
+        await rig.settled()
+    await house.sink.settled()
+    await rig.deploy(WATCH)
+    alerts = await alerts_of(house.sink, "acme")
+    await publish(house.sink, [event(alerts["whales"], f"k{number}") for number in range(EVENTS)])
+    await house.sink.settled()
 
 
 async def decode_again(rig: Rig) -> None:
@@ -118,12 +259,85 @@ async def decode_again(rig: Rig) -> None:
     )
 
 
-async def held_by_all(rig: Rig, victim: asyncio.subprocess.Process) -> list[Path]:
-    """The folders of attempts that are about to put their marker: `.../attempts/{task}/{attempt}`, of every job."""
-    folders: dict[str, Path] = {}
-    while folders.keys() != ROW_COUNTS.keys():
-        (key,) = await heard(victim, "held")
-        folder = Path(key).parent
-        name = "SELECT j.name FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.id = $1"
-        folders[await rig.walk.control.pool.fetchval(name, UUID(folder.parent.name))] = folder
-    return list(folders.values())
+@asynccontextmanager
+async def stopped_by_locks(house: House, attempt: int) -> AsyncIterator[None]:
+    """Those that put no file before their end are stopped where they ask the database: `quality` while Spark reads,
+    `alert_route` before its first items, and the next time between those and the second ones.
+    """
+    with psycopg.connect(house.sink.data_dsn, options="-c idle_in_transaction_session_timeout=0") as connection:
+        if attempt == 1:
+            kept = await table_of(house, "kept")
+            connection.execute(f"LOCK TABLE alerts.deliveries, {kept} IN ACCESS EXCLUSIVE MODE".encode())
+        else:
+            connection.execute(STOP_AT_THE_SECOND.encode())
+            connection.commit()
+        yield
+        # A statement under way outlives who asked for it; where it began, it may also have ended.
+        connection.execute(WAITING.replace("SELECT pid", "SELECT pg_terminate_backend(pid, 10000)").encode())
+
+
+async def all_stand_still(house: House, attempt: int) -> dict[str, UUID]:
+    """The tasks by their jobs, when none of them goes on."""
+    locked = {1: {"by_quality", "by_route"}, 2: {"by_route"}}[attempt]
+    async with asyncio.timeout(180):
+        while True:
+            tasks = {row["name"]: row["id"] for row in await house.rig.fetch(IN_HAND, attempt)}
+            held = {one.name for one in held_in(house.rig.folder).iterdir()}
+            moving = {job for job, task in tasks.items() if f"{task}.{attempt}" not in held}
+            if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(house.sink.data(WAITING)) >= len(locked):
+                return tasks
+            await asyncio.sleep(0.1)
+
+
+async def nothing_is_seen(house: House, attempt: int, tasks: dict[str, UUID]) -> None:
+    rig = house.rig
+    there = {job: len(files_of(rig.folder, task, attempt)) for job, task in tasks.items()}
+    if attempt == 1:
+        assert there == {**dict.fromkeys(SEVERAL, 1), "by_quality": 0, "by_route": 0}, "one file of several"
+    else:
+        assert all(there[job] > 1 for job in SEVERAL), there
+    assert await rig.fetch(COMMITS, FILES) == []
+    assert [await rig.partitions(name) for name in FILES] == [[]] * len(FILES)
+    await house.sink.settled()
+    (published,) = await rig.fetch(PUBLISHED, TABLES)
+    assert published["n"] == {1: 0, 2: len(TABLES)}[attempt], "what was published counts, whatever becomes of it"
+    assert len(house.sink.data("SELECT FROM alerts.deliveries")) == {1: 0, 2: 2 * 1000}[attempt]
+
+
+async def leases_end(rig: Rig) -> None:
+    pool = rig.walk.control.pool
+    await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+    rig.walk.control.leases.ring()
+    await rig.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
+    await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
+    rig.walk.control.leases.ring()
+
+
+async def every_row_is_there_once(house: House) -> None:
+    rig = house.rig
+    commits = {row["name"]: (row["commits"], row["attempt"]) for row in await rig.fetch(COMMITS, FILES)}
+    assert commits == dict.fromkeys(FILES, (1, 3)), "one each, and it is the third attempt's"
+    for name in FILES:
+        assert {part["location"].rpartition("/")[0][-2:] for part in await rig.partitions(name)} == {"/3"}
+    assert await rig.rows("by_sql") == [{"block_number": n} for n in range(20)]
+    assert await rig.rows("by_python") == [{"block_number": n, "more": n * 20} for n in range(20)]
+    assert [row["passed"] for row in await rig.rows("by_quality")] == [True]
+    assert await rig.rows("by_files") == [{"id": n} for n in range(6)]
+    assert [row["value"] for row in await rig.rows("transfers")] == ["7"]
+    assert len(await rig.rows("approvals")) == 1
+    for table in ("blocks", "logs"):
+        for made in ("ingested", "compacted"):
+            found = rows_of(await rig.table(f"{made}_{table}"), table)
+            assert found == truth(house.chain.devchain, table, 0, 4), (made, table)
+    marks = house.sink.data(f"SELECT id, number FROM {await table_of(house, 'marks')}")  # noqa: S608
+    expected = {(f"{who}{number}", number) for who in "sp" for number in range(20)}
+    assert len(marks) == len(expected)
+    assert {(one["id"], one["number"]) for one in marks} == expected
+    items = house.sink.data("SELECT dedupe_key, channel FROM alerts.deliveries")
+    assert len(items) == len({(one["dedupe_key"], one["channel"]) for one in items}) == 2 * EVENTS
+
+
+async def table_of(house: House, name: str) -> str:
+    find = "SELECT dataset_version FROM buffered_datasets WHERE name = $1"
+    version: UUID = await house.rig.walk.control.pool.fetchval(find, name)
+    return f"buffered.b_{version.hex}"

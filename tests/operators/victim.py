@@ -1,4 +1,8 @@
-"""A worker in a process of its own that stops at the worst moment: everything written, the marker about to be put."""
+"""A worker in a process of its own, with Spark, whose tasks all stand still at a bad moment until it is killed.
+
+In the middle: a first file is there, and the Spark task that wrote it, and those that write the others, go no further.
+At the end: everything is written and the marker about to be put, or a first batch published and the next is not.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,21 @@ import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
+import psutil
 
 from tests.spark_session import a_session
 from tests.walk.walking import TOKEN, Walk
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.client import DispatcherClient, TaskClient
+from trace_platform.contracts import BufferPublishAnswer, BufferPublishRequest
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.domain.objects import ObjectName
 from trace_platform.markers import MARKER
@@ -31,22 +38,72 @@ from trace_platform.worker.run_task import Runner
 from trace_platform.worker.wrapper import Wrapper
 
 ROOT = Path(__file__).parents[2]
+MOST = 24
+"""Tasks, and Spark tasks, that may stand still at once."""
+SECONDS = 120
 
 
 class Holding(DiskObjects):
-    """Says when a marker would be put, and never puts it."""
+    """Notes which tasks stand still as empty files beside the store: executors have no other way to say so."""
+
+    def hold(self, name: ObjectName) -> NoReturn:
+        (held_in(self.root.parent) / attempt_of(name)).touch()
+        threading.Event().wait()
+        raise AssertionError("it was to be killed")
+
+
+class InTheMiddle(Holding):
+    """One file of an attempt is put, and no other. Travels to the executors."""
+
+    def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
+        first = held_in(self.root.parent) / f"first {attempt_of(name)}"
+        try:
+            first.touch(exist_ok=False)
+        except FileExistsError:
+            threading.Event().wait()
+        super().put(name, body, replace=replace)
+        self.hold(name)
+
+
+class AtTheEnd(Holding):
+    """Every file is put, but no marker."""
 
     def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
         if name.name == MARKER:
-            sys.stdout.write(f"held {name.key}\n")
-            sys.stdout.flush()
-            threading.Event().wait()
+            self.hold(name)
         super().put(name, body, replace=replace)
 
 
+HOW = {"in the middle": InTheMiddle, "at the end": AtTheEnd}
+
+
+class OnePublish(TaskClient):
+    """A task's first batch is published, and it is never told so."""
+
+    held: Path
+
+    async def publish_buffer(self, token: str, request: BufferPublishRequest) -> BufferPublishAnswer:
+        await super().publish_buffer(token, request)
+        (self.held / f"{request.task_id}.{request.attempt}").touch()
+        await asyncio.Event().wait()
+        raise AssertionError("it was to be killed")
+
+
+def held_in(folder: Path) -> Path:
+    return folder / "held"
+
+
+def attempt_of(name: ObjectName) -> str:
+    """Its folder, of an output or of batches, ends so."""
+    return ".".join(name.segments[-3:-1])
+
+
 @asynccontextmanager
-async def a_victim(given: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of its own with these resources, ready to work; killed when the block is left."""
+async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
+    """A process of its own with these resources, ready to work; killed when the block is left.
+
+    What it had started ends by itself then, and soon: nobody goes on writing for it.
+    """
     victim = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.operators.victim"),
         cwd=ROOT,
@@ -56,13 +113,19 @@ async def a_victim(given: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Pr
     )
     try:
         assert victim.stdin is not None
+        assert victim.stdout is not None
         victim.stdin.write(json.dumps(given).encode() + b"\n")
         await victim.stdin.drain()
-        await heard(victim, "ready")
-        yield victim
+        async with asyncio.timeout(SECONDS):
+            while (said := await victim.stdout.readline()) != b"ready\n":
+                assert said, "the victim has ended"
+        yield
+        left = psutil.Process(victim.pid).children(recursive=True)
     finally:
         victim.kill()
         await victim.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, left, timeout=SECONDS)
+    assert alive == []
 
 
 def told_of(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, Any]:
@@ -73,16 +136,14 @@ def told_of(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, A
         "task": walk.doors["dispatcher_task"],
         "ca": str(walk.ca),
         "token": TOKEN,
-        "objects": str(folder / "objects"),
-        "files": str(folder / "files"),
-        "home": str(folder / "victim"),
+        "folder": str(folder),
         **more,
     }
 
 
-def files_in(folder: Path, attempt: Path) -> list[Path]:
-    """What lies in an attempt's folder, named as the object store does."""
-    return [file for file in (folder / "objects").glob(f"*/{attempt}/*") if file.is_file()]
+def files_of(folder: Path, task: Any, attempt: int) -> list[str]:
+    """What lies in an attempt's folders, of outputs and of batches."""
+    return [one.name for one in (folder / "objects").glob(f"**/{task}/{attempt}/*") if one.is_file()]
 
 
 async def swept(walk: Walk) -> None:
@@ -93,35 +154,24 @@ async def swept(walk: Walk) -> None:
         await asyncio.sleep(0.05)
 
 
-async def heard(victim: asyncio.subprocess.Process, word: str, times: int = 1) -> list[str]:
-    """What it said after the word."""
-    assert victim.stdout is not None
-    said: list[str] = []
-    while len(said) < times:
-        line = (await victim.stdout.readline()).decode()
-        assert line, "the victim has ended"
-        first, _, rest = line.strip().partition(" ")
-        said += [rest] if first == word else []
-    return said
-
-
 async def main(given: dict[str, Any]) -> None:
     context = ssl.create_default_context(cafile=given["ca"])
-    folder, home = Path(given["files"]), Path(given["home"])
-    queue = PgQueue(given["queue"])
-    with a_session(home) as spark:
+    folder = Path(given["folder"])
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST))
+    with a_session(folder / given["hold"], MOST) as spark:
         async with (
             httpx.AsyncClient(
                 base_url=given["internal"], headers={"X-Trace-Worker-Token": given["token"]}, verify=context
             ) as internal,
             httpx.AsyncClient(base_url=given["task"], verify=context) as task,
         ):
-            pools = {name: pool_of(name, RpcPoolSettings(**pool)) for name, pool in given.get("pools", {}).items()}
-            resources = Resources(given.get("data", ""), pools, folder=folder)
-            runner = Runner(Holding(Path(given["objects"])), resources, spark)
-            wrapper = Wrapper(
-                queue, "tasks-ecs_platform", DispatcherClient(internal), TaskClient(task), runner, "victim", 8
-            )
+            pools = {name: pool_of(name, RpcPoolSettings(**pool)) for name, pool in given["pools"].items()}
+            resources = Resources(given["data"], pools, folder=folder / "files")
+            tasks = OnePublish(task)
+            tasks.held = held_in(folder)
+            runner = Runner(HOW[given["hold"]](folder / "objects"), resources, spark)
+            queue = PgQueue(given["queue"])
+            wrapper = Wrapper(queue, "tasks-ecs_platform", DispatcherClient(internal), tasks, runner, "victim", MOST)
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             await wrapper.work(asyncio.Event())

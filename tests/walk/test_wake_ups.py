@@ -1,0 +1,110 @@
+"""A worker and its wake-ups: it waits for them at the queue, and what it has in hand stays its own while it works."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.dispatcher.support import deployed_and_active
+from tests.walk.walking import DAG, Walk, walking, working
+from trace_platform.adapters.queue_pg import PgQueue
+from trace_platform.contracts import TaskPayload
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.operators.outcome import Outcome
+from trace_platform.ports import Delivery, Queue
+from trace_platform.worker.run_task import run_pure
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = "tasks-ecs_platform"
+OFTEN = DAG.replace("inputs: [{from: {job: ask}}]", "inputs: [{from: {job: ask}}], heartbeat_interval_seconds: 1")
+HELD_FOR = "SELECT extract(epoch FROM visible_at - now())::float, receives FROM pgqueue.messages WHERE queue = %s"
+RUNS_OUT = "UPDATE pgqueue.messages SET visible_at = now() + interval '3 seconds' WHERE queue = %s"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
+    async with walking(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The queue as it is, and how often a worker asked it."""
+
+    inner: Queue
+    asked: list[timedelta] = field(default_factory=list)
+
+    async def receive(
+        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+    ) -> list[Delivery]:
+        self.asked.append(wait)
+        return list(await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+async def test_an_idle_worker_waits_in_one_call_and_is_woken_by_what_comes(walk: Walk) -> None:
+    queue = Watched(walk.control.queue)
+    async with working(replace(walk.worker("one"), queue=queue)):
+        await asyncio.sleep(2)
+        assert len(queue.asked) == 1, "it does not ask again and again"
+        assert queue.asked[0] >= timedelta(seconds=10)
+        async with asyncio.timeout(queue.asked[0].total_seconds() / 2):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+            await walk.until("work", ["Completed"])
+
+
+async def test_a_wake_up_stays_with_the_worker_for_as_long_as_its_task_runs(walk: Walk, queue_db: str) -> None:
+    runs, go = threading.Event(), threading.Event()
+
+    def slowly(task: TaskPayload) -> Outcome:
+        runs.set()
+        go.wait(60)
+        return run_pure(task)
+
+    await deployed_and_active(walk.control, walk.org, OFTEN)
+    with asked_at_once(queue_db) as look:
+        async with working(walk.worker("one", slowly)):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+            await asyncio.to_thread(runs.wait, 60)
+            look(RUNS_OUT)
+            other = PgQueue(queue_db)
+            second, wait = timedelta(seconds=1), timedelta(seconds=5)
+            try:
+                assert await other.receive(QUEUE, max_messages=1, visibility=second, wait=wait) == []
+            finally:
+                await other.close()
+            ((seconds, receives),) = look(HELD_FOR)
+            assert seconds > 60, "it was asked for anew, and for long enough"
+            assert receives == 1
+            go.set()
+            await walk.until("work", ["Completed"])
+        assert look(HELD_FOR) == [], "and it is acknowledged when the task is done"
+
+
+@contextmanager
+def asked_at_once(queue_db: str) -> Iterator[Any]:
+    with psycopg.connect(queue_db, autocommit=True) as connection:
+
+        def look(statement: str) -> list[Any]:
+            cursor = connection.execute(statement.encode(), (QUEUE,))
+            return cursor.fetchall() if cursor.description else []
+
+        yield look
