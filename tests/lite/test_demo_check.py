@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ class Made:
         self.parts: dict[str, list[dict[str, Any]]] = {}
         self.hot = truth_table(chain, "blocks", STORY.past, chain.head)
         for table in ("blocks", "transactions", "logs"):
-            self.write(f"past_{table}", PAST, lambda span, table=table: truth_table(chain, table, *span))
-            self.write(f"recent_{table}", RECENT, lambda span, table=table: truth_table(chain, table, *span))
+            self.write(f"past_{table}", PAST, partial(_truth, chain, table))
+            self.write(f"recent_{table}", RECENT, partial(_truth, chain, table))
         self.write("transfers", [*PAST, *RECENT], self._transfers)
         self.write("blocks_checked", PAST, lambda _: checked(passed=True))
         self.write("daily_volume", [(0, 0)], lambda _: self._daily())
@@ -61,7 +62,7 @@ class Made:
             )
 
     def blocks(self, name: str, spans: Spans) -> None:
-        self.write(name, spans, lambda span: truth_table(self._chain, "blocks", *span))
+        self.write(name, spans, partial(_truth, self._chain, "blocks"))
 
     def seen(self) -> dict[str, Seen]:
         with httpx.Client(base_url="https://trace", transport=httpx.MockTransport(self._answer)) as http:
@@ -91,6 +92,10 @@ class Made:
         summed = rows.group_by(["day", "token"]).aggregate([("amount", "count"), ("amount", "sum")])
         named = {"day": "day", "token": "token", "amount_count": "transfers", "amount_sum": "amount"}
         return summed.select(list(named)).rename_columns(list(named.values()))
+
+
+def _truth(chain: Chain, table: str, span: tuple[int, int]) -> pa.Table:
+    return truth_table(chain, table, *span)
 
 
 def checked(*, passed: bool) -> pa.Table:

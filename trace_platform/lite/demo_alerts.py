@@ -107,6 +107,5 @@ def _is_true(row: Mapping[str, Any], amounts: Mapping[str, int]) -> bool:
     amount = amounts.get(row["dedupe_key"])
     if amount is None:
         return False
-    return json.loads(row["payload"])["amount"] == str(amount) and (row["severity"] == "critical") == (
-        amount >= CRITICAL
-    )
+    is_critical = bool(row["severity"] == "critical")
+    return bool(json.loads(row["payload"])["amount"] == str(amount)) and is_critical == (amount >= CRITICAL)
