@@ -325,6 +325,17 @@ def test_a_token_is_for_its_user_and_the_settings_can_name_another_gateway(
     assert (stranger.code, "certificate" in stranger.err) == (1, True)
 
 
+@pytest.mark.usefixtures("running")
+def test_a_home_that_was_named_wins_over_the_gateway_in_the_environment(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", "https://127.0.0.1:1")
+    monkeypatch.setenv("TRACE_CLIENT__TOKEN", "of another system")
+    monkeypatch.setenv("TRACE_CLIENT__CA", "/nowhere/ca.pem")
+    said = trace("dag", "list")
+    assert said.code == 0, said.err
+
+
 def test_a_gateway_that_went_away_is_said_so(trace: Trace, home: Home) -> None:
     files = ensure_certificates(home.tls, datetime.now(UTC))
     gone = {"endpoints": {"gateway": "https://127.0.0.1:1"}, "ca_file": str(files.ca), "user_token": "x"}

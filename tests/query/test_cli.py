@@ -25,11 +25,12 @@ TOP = "SELECT block_number, value, X'ff' AS b FROM orders ORDER BY block_number 
 async def trace(house: House, *words: str, home: Path) -> tuple[int, bytes, str]:
     env = {
         **os.environ,
+        "TRACE_HOME": str(home),
         "TRACE_CLIENT__GATEWAY_URL": str(house.gateway.base_url).rstrip("/"),
         "TRACE_CLIENT__CA": str(house.rig.walk.ca),
         "TRACE_CLIENT__TOKEN": house.token("reader"),
     }
-    argv = [sys.executable, "-m", "trace_platform", *words, "--home", str(home)]
+    argv = [sys.executable, "-m", "trace_platform", *words]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
     out, err = await process.communicate(TOP.encode())
@@ -73,10 +74,11 @@ async def test_a_refusal_is_said_as_a_person_would_and_the_exit_code_is_not_zero
 async def test_a_published_dataset_becomes_a_file_to_rehearse_a_function_with(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TRACE_HOME", str(tmp_path))
     monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", str(house.gateway.base_url).rstrip("/"))
     monkeypatch.setenv("TRACE_CLIENT__CA", str(house.rig.walk.ca))
     monkeypatch.setenv("TRACE_CLIENT__TOKEN", house.token("reader"))
-    name, file = await asyncio.to_thread(_dataset, "orders", tmp_path, tmp_path)
+    name, file = await asyncio.to_thread(_dataset, "orders", None, tmp_path)
     assert (name, pq.read_table(file).num_rows) == ("orders", ROWS)
     with pytest.raises(InvalidSql):
-        await asyncio.to_thread(_dataset, "pay", tmp_path, tmp_path)  # not the reader's to see
+        await asyncio.to_thread(_dataset, "pay", None, tmp_path)  # not the reader's to see

@@ -104,8 +104,7 @@ def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, mon
     place.parent.mkdir()
     (place.parent / "making-dead").mkdir()
     (place.parent / "making-dead" / "classes.jsa").touch()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere = Path(tempfile.mkdtemp(prefix="trace-"))
     (place.parent / "making-dead" / "elsewhere").write_text(str(elsewhere))
     for age, name in enumerate(("new", "old", "older")):
         for path in (place.parent / f"{name}.jsa", place.parent / f"{name}.base.jsa"):
@@ -116,6 +115,19 @@ def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, mon
     left = sorted(path.name for path in place.parent.iterdir())
     assert left == sorted([place.name, "new.jsa", "new.base.jsa", "lock"])
     assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize("name", ["trace-mine", "precious"])
+def test_a_folder_that_we_did_not_make_is_not_removed_whatever_a_note_says(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / name if name.startswith("trace-") else Path(tempfile.mkdtemp(prefix="precious-"))
+    precious.mkdir(exist_ok=True)
+    half_made = tmp_path / "making-dead"
+    half_made.mkdir()
+    (half_made / "elsewhere").write_text(str(precious))
+    class_archive._remove_half_made(half_made)
+    assert not half_made.exists()
+    assert precious.exists()
+    precious.rmdir()
 
 
 def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:

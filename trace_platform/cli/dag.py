@@ -68,15 +68,16 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
     from trace_platform.cli.udf import push_bundle
     from trace_platform.user_contracts import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
 
-    with _problems_shown(file, json=json), remote(home) as gateway:
+    with _problems_shown(file, json=json):
         text, bundles = _read(file)
-        for one in bundles:
-            push_bundle(gateway, one.name, one.packed, quiet=json)
-        done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=text), dag=_name_in(text))
-        active = None
-        if activate:
-            wish = ActivateRequest(dag_version_id=done.dag_version_id)
-            active = gateway.ask("activate", ActivateAnswer, body=wish, dag=done.dag_name)
+        with remote(home) as gateway:
+            for one in bundles:
+                push_bundle(gateway, one.name, one.packed, quiet=json)
+            done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=text), dag=_name_in(text))
+            active = None
+            if activate:
+                wish = ActivateRequest(dag_version_id=done.dag_version_id)
+                active = gateway.ask("activate", ActivateAnswer, body=wish, dag=done.dag_name)
     if json:
         import msgspec
 

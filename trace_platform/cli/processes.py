@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from trace_platform.cli.options import Home, settings_of
+from trace_platform.errors import SettingsError
 
 SettingsFrom = Annotated[
     str | None,
@@ -44,6 +45,12 @@ def run_part(name: str, home: Path | None, settings: str | None) -> None:
 
     if settings == "-":
         run_as_told(name)
+    if settings is not None:
+        raise SettingsError(
+            f"settings are read from standard input only, not from {settings!r}",
+            where="--settings",
+            hint="`--settings -`; or write them into trace.toml in the home folder",
+        )
     run_with(name, settings_of(home))
 
 

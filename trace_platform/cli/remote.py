@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ import httpx
 import msgspec
 
 from trace_platform import errors
-from trace_platform.cli.options import settings_of
 from trace_platform.contracts import Message
 from trace_platform.errors import (
     DoorUnavailable,
@@ -26,13 +26,14 @@ from trace_platform.errors import (
     TraceError,
 )
 from trace_platform.query_contracts import ARROW
-from trace_platform.settings import Settings
+from trace_platform.settings import Settings, load_settings
 from trace_platform.tls import client_context
 from trace_platform.user_calls import CALLS
 
 A = TypeVar("A", bound=Message)
 SECONDS = 60.0
 """A large DAG takes seconds to check."""
+CLIENT, GATEWAY = "TRACE_CLIENT__", "TRACE_CLIENT__GATEWAY_URL"
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def _away(away: httpx.HTTPError, http: httpx.Client) -> DoorUnavailable:
 
 @contextmanager
 def remote(home: Path | None) -> Iterator[Remote]:
-    """The system that the settings name (`client.*`), else the one that runs in the home folder."""
-    settings = settings_of(home)
+    """The system in the home that was named by `--home`; else the one that the settings name (`client.*`), if they do."""
+    settings = _settings_for(home)
     target = _from_settings(settings) if settings.client.gateway_url else _from_home(settings)
     tls = client_context(target.ca)
     headers = {"authorization": f"Bearer {target.token}"}
@@ -113,6 +114,14 @@ def remote(home: Path | None) -> Iterator[Remote]:
         base_url=target.url, headers=headers, verify=tls, timeout=SECONDS, trust_env=not target.local
     ) as http:
         yield Remote(http)
+
+
+def _settings_for(home: Path | None) -> Settings:
+    """A Gateway that the environment names is another system than the home's, and so are its CA and token."""
+    env: Mapping[str, str] = os.environ
+    if home is not None and GATEWAY in env:
+        env = {name: value for name, value in env.items() if not name.startswith(CLIENT)}
+    return load_settings(env, home=home)
 
 
 @dataclass(frozen=True)

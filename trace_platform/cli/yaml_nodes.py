@@ -6,13 +6,13 @@ from typing import Any
 
 
 def composed(text: str) -> Any:
-    """None for what is no YAML: that is left for the check to refuse."""
+    """None for what is no YAML, or nests without end: that is left for the check to refuse."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
         return YAML(typ="safe", pure=True).compose(text)
-    except YAMLError:
+    except (YAMLError, RecursionError):
         return None
 
 

@@ -6,6 +6,7 @@ Every line says what was seen. It raises if anything is not as it should be.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -28,9 +29,9 @@ from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.errors import SetupError
 from trace_platform.lite.demo_alerts import Raised, raised
-from trace_platform.lite.demo_check import check_datasets
+from trace_platform.lite.demo_check import Story, check_datasets
 from trace_platform.lite.demo_hook import Hook, listening
-from trace_platform.lite.demo_system import Command, Running, up
+from trace_platform.lite.demo_system import Command, Running, nobodys_settings, up
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.home import Home
 from trace_platform.lite.ports import LOOPBACK, free_port
@@ -39,8 +40,11 @@ DAG = "evm_quickstart"
 PAST, PIECE = 2000, 500
 """Blocks that are backfilled, and how many a task takes; the follower begins where they end."""
 RANGE, FINALITY = 50, 32
+STORY: Final = Story(PAST, PIECE, RANGE)
 CHAIN_ID: Final = 1337
 FUNCTION: Final = "large_transfers"
+UUID: Final = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+"""Its first part is enough for eyes."""
 PATIENCE_SECONDS = 180.0
 LOOK_SECONDS: Final = 0.3
 """Who looks more often takes more from what he waits for than he gains."""
@@ -56,7 +60,7 @@ def demo(console: Console, command: Command | None = None) -> None:
     folder = Path(tempfile.mkdtemp(prefix="trace-demo-"))
     port = free_port()
     try:
-        with ExitStack() as until_the_end, ThreadPoolExecutor(1) as beside, listening() as hook:
+        with nobodys_settings(), ExitStack() as until_the_end, ThreadPoolExecutor(1) as beside, listening() as hook:
             # The chain is made while Trace starts, which is told now where it will be.
             chain = running(chain_id=CHAIN_ID, blocks=PAST + 60, finality=FINALITY, port=port)
             begun = beside.submit(until_the_end.enter_context, chain)
@@ -168,14 +172,19 @@ class _Show:
         self._followed_to_head(system)
         self._wait(lambda: self._looked(system), "code of users has seen it")
         self._devchain.switch(left, head + 5)
-        self._line(f"reorg: the last 11 blocks below {head:,} are replaced by others, and come back as they were")
+        self._line(f"reorg: the last 11 blocks below {head:,} are replaced by others, and these by the first again")
         head = self._mined(system, 40)
         truth = self._beside.submit(self._devchain.chain)
-        ranges = (head - FINALITY + 1 - PAST) // RANGE
-        self._wait(lambda: self._completed(system, "compact") >= ranges, "what is final is compacted")
-        self._wait(lambda: self._quiet(system), "everything that follows from it is done")
+        ranges = self._settled(system, truth.result())
         self._line(f"the hot tables stand at block {head:,}; {ranges} ranges of {RANGE} final blocks are Parquet now")
         return truth
+
+    def _settled(self, system: Running, chain: Chain) -> int:
+        """All that is final is compacted, and what follows from it is done; how many ranges that are."""
+        ranges = STORY.compacted(chain)
+        self._wait(lambda: self._completed(system, "compact") >= ranges, f"{ranges} ranges are compacted")
+        self._wait(lambda: self._quiet(system), "everything that follows from it is done")
+        return ranges
 
     def _alerts(self, system: Running, truth: Future[Chain]) -> Chain:
         self._heading("Alerts: rows that code of users found in a sandbox, told once")
@@ -183,15 +192,18 @@ class _Show:
         chain = truth.result()
         if chain.head != self._devchain.describe()["head"]:  # it was tried again on more blocks
             chain = self._devchain.chain()
+            self._settled(system, chain)
         found = self._all_told(system, chain)
         self._expect(found.rows == found.keys, f"{found.rows} rows are as many events, not {found.keys}")
+        self._expect(not found.false, f"every alert is of a transfer that there was, not so: {found.false}")
         self._expect(not found.doubled and not self._hook.refused, "no alert is told under two ids, or unsigned")
         gone = f"{found.orphaned} of them of blocks that a reorg took away"
-        self._line(f"alert_events         {found.rows} rows, {found.keys} different events, {gone}")
-        self._line(f"where severity =     'critical': {found.critical}, each told once to the webhook, signed")
+        self._line(f"alert_events         {found.rows} rows for {found.keys} large transfers, {gone}; none is false")
+        self._line(f"critical ones        {found.critical}, each told once to the webhook, signed")
         example = self._hook.told[0]["event"]
         paid = example["payload"]
-        self._line(f"such as              block {example['block_number']:,}: {paid['amount']} of {paid['token']}")
+        amount = f"{int(paid['amount']) // 10**18:,} tokens (of 18 decimals)"
+        self._line(f"such as              block {example['block_number']:,}: {amount} of {paid['token']}")
         task = next(one for one in system.tasks(DAG, job=FUNCTION, status="Completed"))
         for line in system.trace("task", "logs", task["id"])["lines"][-1:]:
             self._line(f"trace task logs      {line['text']}")
@@ -217,29 +229,35 @@ class _Show:
     def _datasets(self, system: Running, chain: Chain) -> None:
         self._heading("Every dataset, checked row for row against the chain itself")
         table = Table(box=None, pad_edge=False, padding=(0, 2))
-        for column in ("dataset", "rows", "blocks", "commits", "equals the chain"):
+        for column in ("  dataset", "rows", "blocks", "commits", "equals the chain"):
             table.add_column(column, justify="right" if column in {"rows", "commits"} else "left")
-        for seen in check_datasets(system, chain):
-            self._expect(seen.equal, f"{seen.name} equals the chain: {seen.how}")
-            table.add_row(f"  {seen.name}", f"{seen.rows:,}", seen.blocks, str(seen.commits), seen.how)
+        seen = list(check_datasets(system, chain, STORY))
+        for one in seen:
+            table.add_row(f"  {one.name}", f"{one.rows:,}", one.blocks, str(one.commits or "-"), one.verdict)
         self._console.print(table)
+        self._line("commits: how often its files changed; what a reorg touched was made again, and a table has none")
+        wrong = [one.name for one in seen if one.wrong]
+        self._expect(not wrong, f"every dataset equals the chain, not so: {', '.join(wrong)}")
 
     def _explain(self, system: Running) -> None:
         first = f"0-{PIECE - 1}"
         self._heading(f"trace why transfers {first}")
-        for step in system.trace("why", "transfers", first)["steps"]:
-            self._line(f"{step['kind']:<8} {step['sentence']}")
+        found = system.trace("why", "transfers", first)
+        for step in found["steps"]:
+            said = UUID.sub(r"\1...", step["sentence"])
+            self._line(f"{step['kind']:<8} {said}")
+        self._line(f"so       {found['verdict']}")
 
     def _kill_dispatcher(self, system: Running) -> str:
         began = time.monotonic()
-        old, now = self._killed(system, "dispatcher")
-        return f"kill -9 of the Dispatcher: {old} is gone, {now} took over in {time.monotonic() - began:.1f} s"
+        self._killed(system, "dispatcher")
+        return f"kill -9 of the Dispatcher: another took over in {time.monotonic() - began:.1f} s"
 
     def _kill_runner(self, system: Running) -> str:
         self._devchain.mine(10)
         self._wait(lambda: bool(system.tasks(DAG, job=FUNCTION, status="Running")), "a function runs")
-        old, now = self._killed(system, "runner")
-        return f"kill -9 of the runner while code of users ran: {old} is gone, {now} took over"
+        self._killed(system, "runner")
+        return "kill -9 of the runner, while code of users ran: another took over"
 
     def _tried_again(self, system: Running) -> str:
         """One that had just ended when the runner was killed was not interrupted: then once more."""
@@ -248,12 +266,13 @@ class _Show:
             self._wait(lambda: self._quiet(system), "what was interrupted is done")
             again = [one for one in system.tasks(DAG, job=FUNCTION, status="Completed") if one["attempt"] > 1]
             if again:
-                return f"{FUNCTION:<20} of the killed runner tried again, by itself: {len(again)}"
+                runs = f"{len(again)} runs were" if len(again) > 1 else "one run was"
+                return f"{FUNCTION:<20} {runs} cut off by kill -9, run again, and done"
             self._kill_runner(system)
         raise SetupError("the demo expected that a function was interrupted, and none was")
 
-    def _killed(self, system: Running, name: str) -> tuple[int, int]:
-        """By -9, and back again: the old process and the new one."""
+    def _killed(self, system: Running, name: str) -> None:
+        """By -9, and back again."""
         old = int(system.process(name)["pid"])
         os.kill(old, signal.SIGKILL)
 
@@ -262,7 +281,6 @@ class _Show:
             return bool(now["state"] == "ready" and now["pid"] != old)
 
         self._wait(is_back, f"the {name} comes back")
-        return old, int(system.process(name)["pid"])
 
     def _completed(self, system: Running, job: str) -> int:
         return len(system.tasks(DAG, job=job, status="Completed"))
@@ -271,13 +289,15 @@ class _Show:
         return all(one["status"] == "Completed" for one in system.tasks(DAG, job=FUNCTION))
 
     def _quiet(self, system: Running) -> bool:
+        """Nothing is left to do: no task is, and no event still waits to become one."""
         for dag in (DAG, "alerts"):
-            left = [one for one in system.tasks(dag) if one["job"] != "follow" and one["status"] != "Completed"]
+            tasks = system.tasks(dag)
+            left = [one for one in tasks if one["job"] != "follow" and one["status"] != "Completed"]
             gone = [one for one in left if one["status"] == "Failed" and one["next_retry_at"] is None]
             self._expect(not gone, f"no task fails for good: {gone}")
-            if left:
+            if left or not tasks:  # none at all are told while the door is away
                 return False
-        return True
+        return system.owes_nothing()
 
     def _followed(self, system: Running) -> int | None:
         for task in system.tasks(DAG, job="follow", status="Running"):

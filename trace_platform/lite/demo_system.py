@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 
 from trace_platform.errors import SetupError
 from trace_platform.lite.home import Home
+from trace_platform.query_contracts import ARROW
+from trace_platform.settings.root import PREFIX
 from trace_platform.tls import client_context
 
 Say = Callable[[str], None]
@@ -74,6 +77,22 @@ class Running:
         names = [column["name"] for column in said["columns"]]
         return [dict(zip(names, row, strict=True)) for row in said["rows"]]
 
+    def table(self, sql: str) -> pa.Table:
+        """The same, with its types."""
+        headers = {"Authorization": f"Bearer {self.ready['user_token']}", "Accept": ARROW}
+        answer = self.http.post("/v1/query", json={"sql": sql}, headers=headers, timeout=120)
+        if not answer.is_success:
+            raise SetupError("a query failed", hint=answer.text)
+        return pa.ipc.open_stream(answer.content).read_all()
+
+    def owes_nothing(self) -> bool:
+        """Whether every event was routed, and every task and message sent; unknown while the door is away."""
+        try:
+            answer = self.get("/v1/outbox")
+        except httpx.HTTPError:
+            return False
+        return answer.is_success and not answer.json()["rows"]
+
     def tasks(self, dag: str, **query: str) -> list[dict[str, Any]]:
         """The newest of them; empty while the door is away, as it is while a process is replaced.
 
@@ -92,6 +111,16 @@ class Running:
 
     def process(self, name: str) -> dict[str, Any]:
         return next(one for one in self.processes() if one["name"] == name)
+
+
+@contextmanager
+def nobodys_settings() -> Iterator[None]:
+    """While it is shown, no setting of whoever started it holds: they may name databases and systems that matter."""
+    theirs = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(PREFIX)}
+    try:
+        yield
+    finally:
+        os.environ.update(theirs)
 
 
 @contextmanager

@@ -186,7 +186,7 @@ class IdentitySettings(Group):
 
 
 class ClientSettings(Group):
-    """Which system the verbs of the command line speak to. Unset: the one that runs in the home folder."""
+    """Which system the verbs of the command line speak to. Unset, or with `--home`: the one in the home folder."""
 
     gateway_url: str | None = setting(None, "The Gateway of that system.", unit="https:// URL", pattern=r"^https://")
     ca: Path | None = setting(

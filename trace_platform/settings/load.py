@@ -44,6 +44,8 @@ def settings_from_document(document: str) -> Settings:
         values = json.loads(document)
     except json.JSONDecodeError as wrong:
         raise SettingsError(f"the settings on standard input are not JSON: {wrong}", where="stdin") from None
+    if not isinstance(values, dict):
+        raise SettingsError("the settings on standard input are a JSON object", where="stdin")
     return _build({}, {}, values)
 
 

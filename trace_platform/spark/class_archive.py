@@ -37,6 +37,8 @@ KEPT: Final = 2
 """Archives are large (190 MB); an older Java's is soon of no use."""
 DUMP_SECONDS: Final = 300
 ELSEWHERE: Final = "elsewhere"
+OURS: Final = "trace-"
+"""So begins the name of a folder that we made among those of others."""
 KNOWN_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 TRAINING: Final = (
     "SELECT kind, count(*) AS n, sum(v) AS v, max(text) AS t FROM rows WHERE id > 5 GROUP BY 1 ORDER BY 1",
@@ -103,7 +105,7 @@ def _plain_jars(folder: Path) -> Iterator[Path]:
     if _is_plain(jars):
         yield jars
         return
-    with tempfile.TemporaryDirectory(prefix="trace-", dir=_plain_place(jars)) as name:
+    with tempfile.TemporaryDirectory(prefix=OURS, dir=_plain_place(jars)) as name:
         (folder / ELSEWHERE).write_text(name)  # for whoever comes after one that was killed
         for jar in jars.glob("*.jar"):
             _link_or_copy(jar, Path(name) / jar.name)
@@ -112,11 +114,15 @@ def _plain_jars(folder: Path) -> Iterator[Path]:
 
 def _plain_place(jars: Path) -> Path:
     """On the disk of these jars, if there is one."""
-    asked = (tempfile.gettempdir(), "/var/tmp", "/tmp", Path.home())  # noqa: S108 - a new folder is made in it
-    places = [path for path in (Path(one).resolve() for one in asked) if _is_plain(path) and os.access(path, os.W_OK)]
+    places = [path for path in _places() if _is_plain(path) and os.access(path, os.W_OK)]
     if not places:
         raise SetupError("no folder for temporary files has a path that is the same in a URL", where=str(jars))
     return min(places, key=lambda path: path.stat().st_dev != jars.stat().st_dev)
+
+
+def _places() -> list[Path]:
+    asked = (tempfile.gettempdir(), "/var/tmp", "/tmp", Path.home())  # noqa: S108 - a new folder is made in it
+    return [Path(one).resolve() for one in asked]
 
 
 def _is_plain(path: Path) -> bool:
@@ -131,8 +137,10 @@ def _link_or_copy(jar: Path, place: Path) -> None:
 
 
 def _remove_half_made(folder: Path) -> None:
-    with suppress(OSError):
-        shutil.rmtree((folder / ELSEWHERE).read_text(), ignore_errors=True)
+    with suppress(OSError, ValueError):
+        left = Path((folder / ELSEWHERE).read_text())
+        if left.name.startswith(OURS) and left.parent in _places():  # made by `_plain_jars`, and nothing else
+            shutil.rmtree(left, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -28,6 +28,8 @@ def move(chain: Chain, order: dict[str, Any]) -> None:
     for name, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise InvalidRequest(f"{name} is a whole number", where=f"/{name}")
+        if value < 0:
+            raise InvalidRequest(f"{name} is 0 or more, not {value}", where=f"/{name}")
     if what == "finality":
         chain.finality = given.get("depth", chain.finality)
         return
@@ -48,11 +50,16 @@ class Journal:
         """The chain as it was left, or a new one."""
         if self._path is None:
             return Chain(seed, chain_id, blocks, finality)
-        lines = _whole_lines(self._path)
+        first = {"seed": seed, "chain_id": chain_id, "blocks": blocks, "finality": finality}
+        text = _read(self._path)
+        whole = text[: text.rfind("\n") + 1]
+        if not whole and not json.dumps(first).startswith(text):
+            raise _foreign(self._path, 1, "it is one line, and not ours")
+        lines = whole.splitlines()
         chain = _played(self._path, lines, seed, chain_id) if lines else Chain(seed, chain_id, blocks, finality)
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = _opened(self._path, len(whole.encode()))
         if not lines:
-            self.note({"seed": seed, "chain_id": chain_id, "blocks": blocks, "finality": finality})
+            self.note(first)
         return chain
 
     def note(self, order: dict[str, Any]) -> None:
@@ -65,15 +72,33 @@ class Journal:
             self._file.close()
 
 
-def _whole_lines(path: Path) -> list[str]:
-    """A line that a crash cut short never counted: it goes, so that the next one starts on its own."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return whole.splitlines()
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError:
+        raise _foreign(path, 1, "it is no text") from None
+    except OSError as wrong:
+        raise _not_kept(path, wrong) from None
+
+
+def _opened(path: Path, size: int) -> IO[str]:
+    """Known to be ours by now. A line that a crash cut short never counted: it goes, and the next starts on its own."""
+    try:
+        file = path.open("a", encoding="utf-8")
+        file.truncate(size)
+    except OSError as wrong:
+        raise _not_kept(path, wrong) from None
+    return file
+
+
+def _not_kept(path: Path, wrong: OSError) -> SetupError:
+    said = f"the chain's moves cannot be kept there: {wrong.strerror}"
+    return SetupError(said, where=str(path), hint="--state names a file, in a folder that there is")
+
+
+def _foreign(path: Path, line: int, why: object) -> SetupError:
+    said = f"this is not the history of a dev chain ({why})"
+    return SetupError(said, where=f"{path}, line {line}", hint="choose another file, or remove it to begin anew")
 
 
 def _played(path: Path, lines: list[str], seed: int, chain_id: int) -> Chain:
@@ -87,8 +112,7 @@ def _played(path: Path, lines: list[str], seed: int, chain_id: int) -> Chain:
     except SetupError:
         raise
     except (ValueError, KeyError, TypeError, TraceError) as wrong:
-        said = f"this is not the history of a dev chain ({wrong})"
-        raise SetupError(said, where=f"{path}, line {place}", hint="remove it to begin anew") from None
+        raise _foreign(path, place, wrong) from None
     return chain
 
 

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import math
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.faults import Fault, Faults
 from trace_platform.chain.devchain.journal import MOVES, Journal, describe, move
 from trace_platform.chain.devchain.node import respond
-from trace_platform.errors import InvalidRequest, SetupError, TraceError
+from trace_platform.errors import InvalidRequest, SettingsError, SetupError, TraceError
 
 _LARGEST = 32 << 20
 """Bytes of one request."""
@@ -49,16 +51,30 @@ Ready = Callable[[str, Chain], None]
 
 def serve(options: Options, ready: Ready) -> None:
     """Until Ctrl-C or SIGTERM."""
+    _refuse_impossible(options)
+    journal = Journal(options.state)
+    # Before the loop begins, which would not hear a signal while blocks are made.
+    chain = journal.open(options.seed, options.chain_id, options.blocks, options.finality)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(options, ready))
+        runner.run(_serve(options, ready, chain, journal))
 
 
-async def _serve(options: Options, ready: Ready) -> None:
+def _refuse_impossible(options: Options) -> None:
+    for option, so, must in (
+        ("--port", 0 <= options.port <= 65535, "a port is 0 to 65535"),  # noqa: PLR2004 - as it says
+        ("--chain-id", 0 < options.chain_id < 1 << 63, "a chain id is a whole number above 0, of at most 63 bits"),
+        ("--blocks", options.blocks >= 0, "a chain has 0 blocks or more"),
+        ("--block-time", 0 <= options.block_time < math.inf, "seconds between blocks are 0 or more"),
+        ("--finality", options.finality >= 0, "`finalized` is 0 blocks or more below the head"),
+    ):
+        if not so:
+            raise SettingsError(must, where=option)
+
+
+async def _serve(options: Options, ready: Ready, chain: Chain, journal: Journal) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    journal = Journal(options.state)
-    chain = journal.open(options.seed, options.chain_id, options.blocks, options.finality)
     runner = web.AppRunner(Devchain(chain, journal).app(), access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:
@@ -78,6 +94,8 @@ async def _listen(runner: web.AppRunner, options: Options) -> str:
     site = web.TCPSite(runner, options.host, options.port)
     try:
         await site.start()
+    except socket.gaierror:
+        raise SetupError(f"{options.host!r} is no address", where="--host", hint="127.0.0.1, or one of yours") from None
     except OSError as wrong:
         raise SetupError(
             f"port {options.port} cannot be taken: {wrong.strerror}",
@@ -104,7 +122,10 @@ def _on_end_of_input(stop: asyncio.Event) -> None:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             stop.set()
 
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), read)
+    try:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), read)
+    except OSError:  # nobody holds a file or /dev/null: it is at its end
+        stop.set()
 
 
 class Devchain:
