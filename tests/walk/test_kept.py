@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
@@ -17,10 +18,12 @@ import pytest
 
 from tests.walk.walking import Walk, walking, working
 from trace_platform.client import CAPABILITY_HEADER, TaskClient
-from trace_platform.contracts import Claimed, CompleteRequest
+from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.operators.context import TaskDoor
+from trace_platform.lite.ports import free_port
+from trace_platform.operators.context import Resources, TaskDoor
+from trace_platform.operators.outcome import Outcome
 from trace_platform.worker.run_task import Finished
 from trace_platform.worker.wrapper import Wrapper
 
@@ -169,6 +172,41 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
         assert failed
         assert holds.runs == 1
         assert not holds.canceled.is_set()
+
+
+async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it_is_back(
+    state_db: str, queue_db: str, data_db: str, tmp_path: Path
+) -> None:
+    """Reported at once, an outage of some minutes would use up every attempt."""
+    server, port = urlsplit(data_db), free_port()
+    seen_from_here = server._replace(netloc=server.netloc.replace(f":{server.port}", f":{port}")).geturl()
+    begun = threading.Event()
+
+    def fails(task: TaskPayload) -> Outcome:
+        del task
+        begun.set()
+        raise RuntimeError("the connection was closed in the middle")
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(server.hostname, server.port)
+        await asyncio.gather(pipe(reader, back), pipe(there, writer))
+
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        worker = walk.worker("w", fails, resources=Resources(data_dsn=seen_from_here))
+        async with working(worker):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+            assert await asyncio.to_thread(begun.wait, 30)
+            await asyncio.sleep(2)
+            assert await walk.statuses("work") == ["Running"]
+            async with await asyncio.start_server(forward, "127.0.0.1", port):
+                await walk.until("work", ["Failed"])
+
+
+async def pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while piece := await source.read(65536):
+        sink.write(piece)
+    sink.close()
+    await sink.wait_closed()
 
 
 async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(

@@ -26,6 +26,7 @@ from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
 from trace_platform.ports import ObjectStore
 from trace_platform.spark.lost import is_lost
 from trace_platform.spark.tags import interrupt, tagged
+from trace_platform.worker.wait_for_data import wait_for_data
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ class Runner:
         except TraceError as wrong:
             self._refuse_if_spark_is_lost(wrong)
             log.warning("task failed", **wrong.as_dict())
+            wait_for_data(self.resources.data_dsn, door)
             said = self.hide(f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
             # The next attempt reads as of a later commit.
             again = wrong.retryable or isinstance(wrong, SnapshotTooOld)
@@ -95,6 +97,7 @@ class Runner:
         except Exception as wrong:
             self._refuse_if_spark_is_lost(wrong)
             log.exception("task failed")
+            wait_for_data(self.resources.data_dsn, door)
             said = self.hide(traceback.format_exc())[-MAX_ERROR_CHARS:]
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said))
 
