@@ -52,7 +52,8 @@ def part_of(output: OutputBody) -> Part:
 def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None], list[int | None]]:
     """Keys, starts and stops, for `unnest`."""
     spans = [part.span for part in parts]
-    return [part.key for part in parts], [span and span.start for span in spans], [span and span.stop for span in spans]
+    starts, stops = [span.start if span else None for span in spans], [span.stop if span else None for span in spans]
+    return [part.key for part in parts], starts, stops
 
 
 class _Ground:
