@@ -149,7 +149,7 @@ class _Success:
         """Files of an attempt that was given up long ago may have been removed since they were looked at."""
         sql = queries("janitor")
         await self.connection.execute(sql["first_mark"])
-        if await self.connection.fetchval(sql["hold_mark"], self.row["started_at"]):
+        if await self.connection.fetchval(sql["is_swept"], self.row["started_at"]):
             raise LeaseLost(
                 "the attempt was given up long ago, and what it wrote has been removed",
                 where="/attempt",

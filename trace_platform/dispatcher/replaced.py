@@ -59,8 +59,9 @@ def part_of(output: OutputBody) -> Part:
 
 def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None], list[int | None]]:
     """Keys, starts and stops, for `unnest`."""
-    spans = [(part.span.start, part.span.stop) if part.span else (None, None) for part in parts]
-    return [part.key for part in parts], [start for start, _ in spans], [stop for _, stop in spans]
+    spans = [part.span for part in parts]
+    starts, stops = [span.start if span else None for span in spans], [span.stop if span else None for span in spans]
+    return [part.key for part in parts], starts, stops
 
 
 class _Ground:

@@ -6,9 +6,9 @@ INSERT INTO janitor_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 -- Where the janitor stands, for the one replica that gets it; the others have nothing to do.
 SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
 
--- name: hold_mark
--- Whether the janitor has come as far as $1, which stays so until this transaction ends; a sweep that goes on is waited
--- for.
+-- name: is_swept
+-- Whether the janitor has looked at attempts that began then. It will not until this transaction ends, and a sweep that
+-- goes on is waited for.
 SELECT swept_until >= $1 FROM janitor_marks FOR SHARE;
 
 -- name: begun_since
