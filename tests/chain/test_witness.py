@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -86,8 +87,18 @@ def test_a_laggard_is_waited_for(devchain: Devchain) -> None:
     assert not [one for one in logs if one["event"] == "block_unconfirmed"]
 
 
-def test_a_third_endpoint_testifies_when_the_second_cannot(devchain: Devchain) -> None:
-    devchain.fault("drop", node="mute")
+def test_an_endpoint_that_is_slow_is_not_waited_for(devchain: Devchain) -> None:
+    devchain.fault("slow", node="slow", value=20)
+    began = time.monotonic()
+    with structlog.testing.capture_logs() as logs:
+        assert_true(devchain, fetch_range_sync(devchain.pool("here", "slow", **QUICK), FIRST, LAST))
+    assert time.monotonic() - began < 15
+    assert [one["by"] for one in logs if one["event"] == "block_unconfirmed"] == ["here"]
+
+
+@pytest.mark.parametrize("kind", ["drop", "slow"])
+def test_a_third_endpoint_testifies_when_the_second_cannot(devchain: Devchain, kind: str) -> None:
+    devchain.fault(kind, node="mute", value=20)
     with beside(devchain, invented, "mute", "honest") as pool, pytest.raises(ChainMoved, match="honest"):
         fetch_range_sync(pool, FIRST, LAST)
 
@@ -139,7 +150,7 @@ def test_a_price_that_fees_and_header_do_not_make_is_a_lie(devchain: Devchain) -
     def wrong(_: Answers, answers: Answers) -> Answers:
         return _priced(answers, "0x1")
 
-    with beside(devchain, wrong) as pool, pytest.raises(ProviderLied, match="inventor: .*gas price"):
+    with beside(devchain, wrong) as pool, pytest.raises(ProviderLied, match=r"inventor: .*gas price"):
         fetch_range_sync(pool, 0, LAST)
 
 

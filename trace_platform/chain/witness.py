@@ -1,11 +1,12 @@
 """A second endpoint is asked for the last block of a range: the blocks before it are proved by it, and it by nothing.
 
-One that lags is waited for a little; one that is down or lies cannot speak for or against anybody. One that stands by
-another block, and can prove it as far as the first could, makes the range doubtful: then nothing of it counts.
+One that lags is waited for a little; one that is down, slow or lies cannot speak for or against anybody. One that
+stands by another block, and can prove it as far as the first could, makes the range doubtful: nothing of it counts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import structlog
@@ -18,7 +19,7 @@ from trace_platform.errors import ChainMoved, ProviderError, ProviderLagged
 
 log = structlog.get_logger()
 PATIENCE_SECONDS = 3.0
-"""How long a laggard is waited for: nodes of one chain are seldom further apart."""
+"""How long a laggard, or an answer, is waited for: nodes of one chain are seldom further apart."""
 
 
 async def confirm(client: RpcClient, wants: Wants, number: int, block_hash: str, by: int) -> None:
@@ -27,9 +28,14 @@ async def confirm(client: RpcClient, wants: Wants, number: int, block_hash: str,
     while (one := await client.health.witness(silent, until)) is not None:
         began, lane = time.monotonic(), Lane(client, one)
         try:
-            if await _hash_of(lane, number) == block_hash:
-                return
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                if await _hash_of(lane, number) == block_hash:
+                    return
             await read_blocks(lane, range(max(0, number - 1), number + 1), wants)
+        except TimeoutError:  # maybe we are the busy ones, so it does not rest; the next one has the same time
+            silent.add(one.place)
+            until = time.monotonic() + PATIENCE_SECONDS
+            continue
         except ProviderError as wrong:
             client.health.failed(one, wrong, began)
             if not isinstance(wrong, ProviderLagged):
