@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tests.chain.between import between
-from tests.chain.test_fetch import QUICK, assert_true
+from tests.chain.test_fetch import QUICK
 from tests.chain.test_tip import ask
-from trace_platform.chain import tip
+from trace_platform.chain import tip, witness
 from trace_platform.chain.devchain.handle import Devchain
-from trace_platform.chain.fetch import fetch_range_sync
+from trace_platform.chain.devchain.truth import truth_table
+from trace_platform.chain.fetch import Fetched, fetch_range_sync
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.errors import ProviderError, ValueTooLarge
 
 FIRST, LAST = 40, 44
@@ -34,8 +36,11 @@ class Bend:
     """What a node makes of one value in the answers to one method, until told otherwise."""
 
     def __init__(self) -> None:
-        self.method, self.place, self.body = "", 0, b""
-        self.junk: object = None
+        self.url = ""
+        self.to()
+
+    def to(self, method: str = "", place: int = 0, junk: Any = None, body: bytes = b"") -> None:
+        self.method, self.place, self.junk, self.body = method, place, junk, body
 
     def __call__(self, calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> bytes | list[dict[str, Any]]:
         if self.body:
@@ -76,80 +81,100 @@ def _longer(text: str) -> str:
     return text + "00"
 
 
-@contextmanager
-def bent(devchain: Devchain, bend: Bend, **more: Any) -> Iterator[tuple[RpcPool, RpcPool]]:
-    """Two pools: of the bent node alone, and with an honest one beside it."""
-    with between(devchain.url, bend) as url:
-        one, other = Endpoint(url, "bent"), Endpoint(devchain.node("honest"), "honest")
-        settings = QUICK | more
-        yield (
-            RpcPool("alone", devchain.chain_id, (one,), **settings),
-            RpcPool("beside", devchain.chain_id, (one, other), **settings),
-        )
+@pytest.fixture(scope="module")
+def bend(still_chain: Devchain) -> Iterator[Bend]:
+    """One node for all tests here; nobody waits long for it to say what it has."""
+    made = Bend()
+    with between(still_chain.url, made) as made.url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness, "PATIENCE_SECONDS", 0.1)
+        yield made
 
 
-@pytest.mark.parametrize("verify_roots", [1.0, 0.0])
-@pytest.mark.parametrize("tables", [{"blocks", "transactions", "logs"}, {"blocks", "logs"}])
+def pools(devchain: Devchain, bend: Bend, **more: Any) -> tuple[RpcPool, RpcPool]:
+    """Of the bent node alone, and with an honest one beside it."""
+    one, other = Endpoint(bend.url, "bent"), Endpoint(devchain.node("honest"), "honest")
+    settings = QUICK | more
+    return (
+        RpcPool("alone", devchain.chain_id, (one,), **settings),
+        RpcPool("beside", devchain.chain_id, (one, other), **settings),
+    )
+
+
+@pytest.fixture(scope="module")
+def truth(still_chain: Devchain) -> dict[str, pa.Table]:
+    """Made once: sealing a chain's blocks takes longer than everything else here."""
+    chain = still_chain.chain()
+    return {name: truth_table(chain, name, FIRST, LAST) for name in SCHEMAS}
+
+
+def assert_same(fetched: Fetched, truth: dict[str, pa.Table]) -> None:
+    for name, table in fetched.tables.items():
+        assert table.equals(truth[name]), name
+
+
 @settings(
     max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
 @given(
-    where=some.tuples(some.sampled_from(METHODS), some.integers(0, 400)),
-    junk=some.sampled_from([*JUNK, _with_zero, _loud, _longer]),
+    how=some.tuples(some.sampled_from([set(SCHEMAS), {"blocks", "logs"}]), some.sampled_from([1.0, 0.0])),
+    what=some.tuples(
+        some.sampled_from(METHODS), some.integers(0, 400), some.sampled_from([*JUNK, _with_zero, _loud, _longer])
+    ),
 )
 def test_a_value_that_is_none_is_never_believed_and_never_our_crash(
-    devchain: Devchain, tables: set[str], verify_roots: float, where: tuple[str, int], junk: Any
+    devchain: Devchain, bend: Bend, truth: dict[str, pa.Table], how: tuple[set[str], float], what: tuple[str, int, Any]
 ) -> None:
-    bend = Bend()
-    (bend.method, bend.place), bend.junk = where, junk
-    with bent(devchain, bend, verify_roots=verify_roots) as (alone, beside):
-        try:
-            fetched = fetch_range_sync(alone, FIRST, LAST, tables)
-        except ProviderError as named:
-            assert named.where == "bent"  # noqa: PT017 - it may also go well
-            assert "bent" in named.message  # noqa: PT017 - "
-            assert len(named.message) < 1000  # noqa: PT017 - "
-        else:
-            if verify_roots:
-                assert_true(devchain, fetched)
+    bend.to(*what)
+    tables, verify_roots = how
+    alone, beside = pools(devchain, bend, verify_roots=verify_roots)
+    try:
+        fetched = fetch_range_sync(alone, FIRST, LAST, tables)
+    except ProviderError as named:
+        assert named.where == "bent"  # noqa: PT017 - it may also go well
+        assert "bent" in named.message  # noqa: PT017 - "
+        assert len(named.message) < 1000  # noqa: PT017 - "
+    else:
         if verify_roots:
-            assert_true(devchain, fetch_range_sync(beside, FIRST, LAST, tables))
+            assert_same(fetched, truth)
+    if verify_roots:
+        assert_same(fetch_range_sync(beside, FIRST, LAST, tables), truth)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body[:6].decode(errors="replace"))
-def test_a_body_that_is_none_is_never_our_crash(devchain: Devchain, body: bytes) -> None:
-    bend = Bend()
-    bend.body = body or b" "
-    with bent(devchain, bend) as (alone, beside):
-        with pytest.raises(ProviderError) as named:
-            fetch_range_sync(alone, FIRST, LAST)
-        assert named.value.where == "bent"
-        assert_true(devchain, fetch_range_sync(beside, FIRST, LAST))
+def test_a_body_that_is_none_is_never_our_crash(
+    devchain: Devchain, bend: Bend, truth: dict[str, pa.Table], body: bytes
+) -> None:
+    bend.to(body=body or b" ")
+    alone, beside = pools(devchain, bend)
+    with pytest.raises(ProviderError) as named:
+        fetch_range_sync(alone, FIRST, LAST)
+    assert named.value.where == "bent"
+    assert_same(fetch_range_sync(beside, FIRST, LAST), truth)
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: str(junk)[:12])
-def test_a_head_that_is_none_is_never_our_crash(devchain: Devchain, junk: Any) -> None:
-    bend = Bend()
-    bend.method, bend.junk = "eth_getBlockByNumber", junk
-    with bent(devchain, bend, attempts=1) as (alone, _):
-        for bend.place in range(25):
-            try:
-                ask(alone, tip.heads)
-            except ProviderError as named:
-                assert named.where == "bent"  # noqa: PT017 - it may also go well
+def test_a_head_that_is_none_is_never_our_crash(devchain: Devchain, bend: Bend, junk: Any) -> None:
+    alone, _ = pools(devchain, bend, attempts=1, rest=0.0)
+    for place in range(JUNK.index(junk) % 5, 25, 5):
+        bend.to("eth_getBlockByNumber", place, junk)
+        try:
+            ask(alone, tip.heads)
+        except ProviderError as named:
+            assert named.where == "bent"  # noqa: PT017 - it may also go well
 
 
 @pytest.mark.parametrize("said", ["mainnet", "0x", "", "0x" + "f" * 9000, 1337, None])
-def test_a_chain_id_that_is_none_names_the_node_and_another_is_asked(devchain: Devchain, said: object) -> None:
-    bend = Bend()
-    bend.method, bend.junk = "eth_chainId", said
-    with bent(devchain, bend) as (alone, beside):
-        with pytest.raises(ProviderError) as named:
-            fetch_range_sync(alone, FIRST, LAST)
-        assert named.value.where == "bent"
-        assert_true(devchain, fetch_range_sync(beside, FIRST, LAST))
+def test_a_chain_id_that_is_none_names_the_node_and_another_is_asked(
+    devchain: Devchain, bend: Bend, truth: dict[str, pa.Table], said: object
+) -> None:
+    bend.to("eth_chainId", junk=said)
+    alone, beside = pools(devchain, bend)
+    with pytest.raises(ProviderError) as named:
+        fetch_range_sync(alone, FIRST, LAST)
+    assert named.value.where == "bent"
+    assert_same(fetch_range_sync(beside, FIRST, LAST), truth)
 
 
 def test_a_fee_that_no_column_holds_is_said_to_be_one(devchain: Devchain) -> None:

@@ -35,7 +35,9 @@ FAULTS = (
     "drop",
 )
 SEEN_BY_THE_FOLLOWER = ("lie_hash", "lie_log", "empty_logs", "null_block", "throttle", "throttle_call", "truncate")
-SHORT = {"attempts": 2, "timeout": 5.0}
+RESTED = {"timeout": 5.0, "rest": 0.05, "longest_rest": 0.2}
+"""A process remembers how often a node failed: after fourteen faults in a row it would rest for long."""
+SHORT = RESTED | {"attempts": 2}
 SIZE = 4
 PROGRESS = "SELECT t.progress ->> 'message' FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'follow'"
 
@@ -55,7 +57,7 @@ async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_
     assert await rig.cold("backfill", "ingest") is None
     for kind in FAULTS:
         rig.devchain.fault(kind, node="crook", method="eth_getBlockReceipts", value=0)
-    async with working(rig.worker("two", "crook", "honest", timeout=5.0)):
+    async with working(rig.worker("two", "crook", "honest", **RESTED)):
         await rig.trigger("backfill", "ask", 40, 59)
         await rig.settled()
     for output, table in enumerate(TABLES):
@@ -79,7 +81,7 @@ async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_hone
             rig.devchain.clear("crook")
             await rig.until_followed(version)
             await _until_said(rig, "follows")
-    async with working(rig.worker("two", "crook", "honest", timeout=5.0)):
+    async with working(rig.worker("two", "crook", "honest", **RESTED)):
         for kind in [*FAULTS, "lag"]:
             rig.devchain.fault(kind, node="crook", value=1)
             rig.devchain.mine(2)
@@ -98,7 +100,7 @@ async def test_a_throttle_said_in_json_is_waited_out(bare_rig: Rig) -> None:
     await rig.deploy(LIVE)
     version = await rig.version("live", "follow")
     rig.devchain.fault("throttle_call", node="busy", method="eth_getBlockReceipts", times=3)
-    async with working(rig.worker("one", "busy", rest=0.05)):
+    async with working(rig.worker("one", "busy", **RESTED)):
         await rig.trigger("backfill", "ask", 0, 19)
         await rig.until_followed(version)
         for method in ("eth_getBlockByNumber", "eth_getBlockReceipts", "eth_chainId"):

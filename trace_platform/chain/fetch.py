@@ -2,7 +2,8 @@
 
 The range is cut into pieces of one batch each; a few are under way at once, on whichever endpoints are well, and each
 is checked before it counts (`read_blocks.py`). Pieces must then link by parent hash. If they do not, because one
-endpoint follows another fork, or do not become rows, each endpoint is asked for the whole range alone, in turn.
+endpoint follows another fork, or do not become rows, each endpoint is asked for the whole range alone, in turn. At the
+end a second endpoint, where there is one, must have the same last block (`witness.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from trace_platform.chain.columns import TooLarge
+from trace_platform.chain.hex import as_data
 from trace_platform.chain.read_blocks import Wants, read_blocks
 from trace_platform.chain.rpc import RpcClient, run
 from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.chain.tables import BATCHES, Known
+from trace_platform.chain.witness import confirm
 from trace_platform.errors import (
     ChainMoved,
     InvalidRequest,
@@ -46,6 +49,10 @@ class Fetched:
     """Of every block, in order."""
     first_parent_hash: bytes
     """What the block before `start` must have as its hash."""
+    first_by: int
+    """The place in the pool of the endpoint that told the first block."""
+    last_by: int
+    """The same of the last one."""
 
     @property
     def last_hash(self) -> bytes:
@@ -78,17 +85,23 @@ async def fetch_range(pool: RpcPool, start: int, end: int, tables: Iterable[str]
 async def fetch_with(client: RpcClient, start: int, end: int, tables: Iterable[str] = ALL_TABLES) -> Fetched:
     """With a client that is open already, and remembers which endpoints are well."""
     wants = Wants(_known_tables(start, end, tables), client.pool.verify_roots)
+    fetched = await _from_any(client, range(start, end + 1), wants)
+    await confirm(client, wants, end, as_data(fetched.last_hash), fetched.last_by)
+    return fetched
+
+
+async def _from_any(client: RpcClient, numbers: range, wants: Wants) -> Fetched:
     try:
-        return await _fetch(client, range(start, end + 1), wants, None)
+        return await _fetch(client, numbers, wants, None)
     except (ChainMoved, ProviderLied, ValueTooLarge):
         if len(client.pool.endpoints) == 1:
             raise
     for place, _ in enumerate(client.pool.endpoints[:-1]):
         try:
-            return await _fetch(client, range(start, end + 1), wants, place)
+            return await _fetch(client, numbers, wants, place)
         except ProviderError:
             continue
-    return await _fetch(client, range(start, end + 1), wants, len(client.pool.endpoints) - 1)
+    return await _fetch(client, numbers, wants, len(client.pool.endpoints) - 1)
 
 
 def _known_tables(start: int, end: int, tables: Iterable[str]) -> frozenset[str]:
@@ -151,6 +164,7 @@ class _Collected:
         self._row: list[Known] = []
         self._batches: dict[str, list[pa.RecordBatch]] = {table: [] for table in sorted(wants.tables)}
         self._hashes: list[str] = []
+        self._by: list[int] = []
         self._first_parent = ""
 
     def add(self, index: int, piece: list[Known]) -> None:
@@ -165,9 +179,12 @@ class _Collected:
         parent = piece[0].block.parent_hash
         if self._hashes and parent != self._hashes[-1]:
             number = int(piece[0].block.number or "0x0", 16)
-            raise ChainMoved(f"block {number} does not follow block {number - 1}: endpoints are on different forks")
+            before, after = (self._pool.endpoints[place].label for place in (self._by[-1], piece[0].by))
+            said = f"block {number} of {after} does not follow block {number - 1} of {before}: they are on other forks"
+            raise ChainMoved(said, where=before if before == after else f"{before}, {after}")
         self._first_parent = self._first_parent or parent
         self._hashes += [one.block.hash or "" for one in piece]
+        self._by += [one.by for one in piece]
         self._row += piece
 
     def _build(self) -> None:
@@ -202,4 +219,6 @@ class _Collected:
             tables={name: pa.Table.from_batches(made, SCHEMAS[name]) for name, made in self._batches.items()},
             hashes=tuple(bytes.fromhex(text[2:]) for text in self._hashes),
             first_parent_hash=bytes.fromhex(self._first_parent[2:]),
+            first_by=self._by[0],
+            last_by=self._by[-1],
         )

@@ -70,6 +70,15 @@ class Health:
             await asyncio.sleep(chosen.rests_until - now)
         return chosen
 
+    async def witness(self, silent: set[int], until: float) -> Standing | None:
+        """One that is not of `silent`, and does not rest beyond `until`; None if there is none."""
+        others = [one for one in self.standings if one.place not in silent and one.rests_until <= until]
+        if not others or (now := time.monotonic()) > until:
+            return None
+        first = min(others, key=lambda one: one.rests_until)
+        await asyncio.sleep(max(0.0, first.rests_until - now))
+        return first
+
     async def wait_turn(self, one: Standing, calls: int) -> None:
         """Keep to requests_per_second."""
         if not self._pool.requests_per_second:

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from trace_platform.chain.bloom import bloom_of
 from trace_platform.chain.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
-from trace_platform.chain.hex import as_data, number
+from trace_platform.chain.hex import as_data, as_quantity, number
 from trace_platform.chain.keccak import keccak_256
 from trace_platform.chain.trie import EMPTY_ROOT, ordered_root
 from trace_platform.chain.wire import Block, BlockOfHashes, Header, Log, Receipt, Transaction
 
 _EMPTY = as_data(EMPTY_ROOT)
+_FEE_MARKET = 2
+"""From this kind on, a transaction has a most that it pays for gas, and a tip."""
 
 
 class Untrue(ValueError):
@@ -49,6 +53,8 @@ def check_transactions(block: Block) -> None:
     for position, tx in enumerate(block.transactions):
         if tx.block_hash != block.hash or tx.transaction_index != hex(position):
             raise Untrue(f"{_name(block)}: transaction {position} is of another place")
+        if not tx.gas_price and block.base_fee_per_gas:
+            _add_price(tx, number(block.base_fee_per_gas))
 
 
 def check_receipts(block: Block | BlockOfHashes, receipts: Sequence[Receipt]) -> None:
@@ -119,10 +125,24 @@ def check_withdrawals_root(block: Header) -> None:
 
 
 def _check_price(block: Header, tx: Transaction, base_fee: int) -> None:
-    """What was paid for gas follows from the signed fields and the header; it is not itself signed."""
-    most, tip = tx.max_fee_per_gas, tx.max_priority_fee_per_gas
-    if most and tip and tx.gas_price and int(tx.gas_price, 16) != min(int(most, 16), base_fee + int(tip, 16)):
+    """What was paid for gas follows from the signed fields and the header; it is not itself signed.
+
+    Of older kinds it is signed, and fees that they do not have are nothing.
+    """
+    if not tx.type or number(tx.type) < _FEE_MARKET:
+        tx.max_fee_per_gas = tx.max_priority_fee_per_gas = UNSET
+    elif tx.gas_price and number(tx.gas_price) != _price(tx, base_fee):
         raise Untrue(f"{_name(block)}: a transaction's gas price is not what its fees make")
+
+
+def _add_price(tx: Transaction, base_fee: int) -> None:
+    """Some nodes leave it out."""
+    if tx.max_fee_per_gas and tx.max_priority_fee_per_gas:
+        tx.gas_price = as_quantity(_price(tx, base_fee))
+
+
+def _price(tx: Transaction, base_fee: int) -> int:
+    return min(int(tx.max_fee_per_gas or "", 16), base_fee + int(tx.max_priority_fee_per_gas or "", 16))
 
 
 def _check_presence(block: Header, what: str, root: str, count: int) -> None:

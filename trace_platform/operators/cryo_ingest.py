@@ -7,10 +7,10 @@ the edges come back, by which the pieces must link.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
@@ -66,7 +66,7 @@ def _ingest(ctx: TaskContext[Config], pool: RpcPool, chunks: Sequence[Range]) ->
         {table: output.place for table, output in outputs.items()},
         {table: table for table in outputs},
     )
-    _check_links(chunks, {one.part: json.loads(one.meta) for _, one in written})
+    check_links(chunks, {one.part: Edges(*json.loads(one.meta)) for _, one in written})
     return written
 
 
@@ -75,15 +75,30 @@ def fetch(pool: RpcPool, tables: Sequence[str], span: Range) -> tuple[dict[str, 
     from trace_platform.chain.fetch import fetch_range_sync
 
     fetched = fetch_range_sync(pool, *span.edges, tables)
-    return fetched.tables, json.dumps([fetched.first_parent_hash.hex(), fetched.last_hash.hex()])
+    first, last = (pool.endpoints[place].label for place in (fetched.first_by, fetched.last_by))
+    return fetched.tables, Edges(fetched.first_parent_hash.hex(), fetched.last_hash.hex(), first, last).told()
 
 
-def _check_links(chunks: Sequence[Range], hashes: dict[int, list[str]]) -> None:
+class Edges(NamedTuple):
+    """How a chunk meets its neighbours, and which endpoints said so."""
+
+    parent: str
+    last: str
+    first_by: str
+    last_by: str
+
+    def told(self) -> str:
+        return json.dumps(self)
+
+
+def check_links(chunks: Sequence[Range], edges: Mapping[int, Edges]) -> None:
     """Chunks were fetched apart, maybe while the chain moved: each must begin where the one before it ended."""
     for one, following in pairwise(range(len(chunks))):
-        if hashes[one][1] != hashes[following][0]:
+        before, after = edges[one], edges[following]
+        if before.last != after.parent:
             raise WorkFailed(
-                f"the chain moved: block {chunks[following].start} does not follow block {chunks[one].stop - 1}",
+                f"the chain moved, or a node lies: block {chunks[following].start} of {after.first_by}"
+                f" does not follow block {chunks[one].stop - 1} of {before.last_by}",
                 where="/scope",
                 retryable=True,
             )

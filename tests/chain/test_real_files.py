@@ -1,0 +1,55 @@
+"""A real block becomes rows in files as the platform writes them, and they say what the node said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.chain.test_real_blocks import blocks
+from tests.chain.vectors import exchanges
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.chain.schemas import SCHEMAS
+from trace_platform.chain.tables import BATCHES, Known
+from trace_platform.chain.wire import Receipt
+from trace_platform.domain.objects import Folder
+from trace_platform.spark.parquet_writer import Place, write_table
+
+CHAIN = 3503995874084926
+
+
+def test_a_real_block_is_in_a_datasets_files_what_its_node_said(shared_data: Path, tmp_path: Path) -> None:
+    answers = {name: response for name, _, response in exchanges(shared_data / "execution-apis/eth_getBlockReceipts")}
+    said = answers["get-block-receipts-latest"]["result"]
+    receipts = msgspec.convert(said, list[Receipt])
+    logs = [log for receipt in receipts for log in receipt.logs]
+    known = Known(blocks(shared_data)["get-latest"], receipts, logs)
+    found = {name: _written_and_read(name, known, tmp_path).to_pylist() for name in ("blocks", "logs")}
+    (block,) = found["blocks"]
+    assert "0x" + block["block_hash"].hex() == known.block.hash == said[0]["blockHash"]
+    assert (block["gas_used"], block["chain_id"]) == (int(said[-1]["cumulativeGasUsed"], 16), CHAIN)
+    told = [log for receipt in said for log in receipt["logs"]]
+    assert told
+    assert [_as_told(row) for row in found["logs"]] == [
+        (log["transactionHash"], log["address"], log["topics"], log["data"], int(log["logIndex"], 16)) for log in told
+    ]
+    assert {row["block_hash"] for row in found["logs"]} == {block["block_hash"]}
+
+
+def _written_and_read(name: str, known: Known, folder: Path) -> pa.Table:
+    objects, place = DiskObjects(folder), Folder("trace", ("real", name))
+    table = pa.Table.from_batches([BATCHES[name]([known], CHAIN)], SCHEMAS[name])
+    written = write_table(Place(objects, place), name, table)
+    return pq.read_table(pa.BufferReader(objects.get(place.object(written.file.name))))
+
+
+def _as_told(row: dict[str, object]) -> tuple[object, ...]:
+    topics = [_hex(row[f"topic{place}"]) for place in range(4) if row[f"topic{place}"] is not None]
+    return _hex(row["transaction_hash"]), _hex(row["address"]), topics, _hex(row["data"]), row["log_index"]
+
+
+def _hex(value: object) -> str:
+    assert isinstance(value, bytes)
+    return "0x" + value.hex()
