@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import subprocess
 import sys
@@ -137,6 +138,9 @@ def test_keys_in_an_address_or_a_header_are_in_no_error_and_no_repr(devchain: De
     assert key not in shown
     assert "s3cret" not in shown
     assert pool.endpoints[0].hide(f"bad key {key}2 for {token}") == "bad key *** for ***"
+    account = Endpoint("http://me:p%40ss-word@127.0.0.1/")
+    sent = base64.b64encode(b"me:p@ss-word").decode()
+    assert account.hide(f"who is Basic {sent}?") == "who is Basic ***?"
 
 
 def test_a_pool_travels_to_another_process(devchain: Devchain) -> None:

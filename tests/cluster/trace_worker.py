@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 @asynccontextmanager
 async def trace_worker(
-    walk: Walk, folder: Path, dsns: tuple[str, str], more: Mapping[str, str], *, code: int = 0
+    walk: Walk, folder: Path, dsns: tuple[str, str], more: Mapping[str, str], *, code: int = 0, log: Path | None = None
 ) -> AsyncIterator[int]:
-    """Its process id; `dsns` are the queue's and the data database.
+    """Its process id; `dsns` are the queue's and the data database; what it says is in `log`, if that is given.
 
     At the end it is asked to stop, and has stopped in good order; with `code`, it has ended by itself.
     """
@@ -38,8 +38,9 @@ async def trace_worker(
         "TRACE_TLS__CA": str(walk.ca),
         **more,
     }
+    said = log.open("wb") if log else None
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trace_platform", "worker"), cwd=folder, env=environment
+        *(sys.executable, "-m", "trace_platform", "worker"), cwd=folder, env=environment, stdout=said, stderr=said
     )
     family = family_of(worker.pid)
     try:
@@ -52,3 +53,5 @@ async def trace_worker(
     finally:
         kill(family_of(worker.pid) + family)
         await worker.wait()
+        if said:
+            said.close()

@@ -16,12 +16,16 @@ from uuid import uuid4
 import pytest
 
 from tests.runner.rig import SECONDS
-from tests.runner.whole import RUNTIMES, Whole, a_whole
+from tests.runner.whole import DAG, RUNTIMES, Whole, a_whole
+from tests.sink.test_alerts import STANDARD
 from tests.spark_session import shared_session
+from trace_platform.alert_contracts import AlertRequest
 from trace_platform.crash_points import POINTS
+from trace_platform.dispatcher.edit_alerts import create_alert
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.settings import to_document
 from trace_platform.settings.groups import FaultSettings
+from trace_platform.store.identity import find_user
 from trace_platform.store.migrate import Database
 from trace_platform.udf.sandbox import family, runs
 
@@ -123,6 +127,57 @@ async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(whole:
         assert [row["status"] for row in rows] == ["Completed"] * len(tasks), (rows, log.read_text())
         for name in names:
             assert await whole.rows(name) == [("a", 1), ("b", 2)]
+
+
+ALERTING = DAG[: DAG.index("publish:")].replace(
+    "operator: udf", "operator: alert_evaluate\n    config: {{definitions: [whales]}}"
+) + STANDARD.replace("{", "{{").replace("}", "}}").replace("alert_events", "{name}_rows")
+ALERTS = """
+import time
+from datetime import datetime, timezone
+from helpers import task as tell
+from trace_udf import udf
+
+@udf
+def handler(task):
+    (whales,), (output,) = task.alerts, task.event["outputs"]
+    when = datetime(2026, 1, 31, tzinfo=timezone.utc)
+    for place in range(3):
+        task.alert(whales, dedupe_key=f"k{place}", event_time=when, dataset=output["name"])
+        task.flush()
+        if task.attempt == 1 and place == 1:
+            tell(task.event, "heartbeat", progress={"message": "here"})
+            time.sleep(3600)
+"""
+
+
+async def test_alerts_that_were_raised_before_the_runner_was_killed_are_there_once(
+    whole: Whole, tmp_path: Path
+) -> None:
+    user = await find_user(whole.walk.control.pool, "test|acme")
+    assert user is not None
+    alert = await create_alert(whole.walk.control, user, AlertRequest(name="whales", severity="critical", channels=[]))
+    names = [await whole.deployed(ALERTS, runtime, lease=4, attempts=5, dag=ALERTING) for runtime in RUNTIMES]
+    log = tmp_path / "log"
+    with a_runner(whole, log) as runner:
+        await listens(whole)
+        tasks = [await whole.asked(name) for name in names]
+        for task in tasks:
+            await whole.until(task, "progress IS NOT NULL")
+        left = family(runner.pid)
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+    await gone(left)
+    with a_runner(whole, log):
+        rows = [await whole.over(task) for task in tasks]
+        assert {row["status"] for row in rows} == {"Completed"}, (rows, log.read_text())
+        assert all(row["attempt"] > 1 for row in rows)
+    own = str(alert.alert_definition_id)
+    for name in names:
+        assert await whole.rows(name, "dedupe_key, alert_definition_id") == [(f"k{place}", own) for place in range(3)]
+    sent = "SELECT attempt, count(*) AS n FROM buffer_publishes WHERE task_id = ANY ($1) GROUP BY 1"
+    published = {row["attempt"]: row["n"] for row in await whole.sink.fetch(sent, tasks)}
+    assert published[1] == 2 * len(RUNTIMES), "what was raised before the kill was on its way"
 
 
 ROW = """

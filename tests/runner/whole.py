@@ -81,9 +81,9 @@ class Whole:
     dsns: Mapping[str, str]
 
     async def deployed(
-        self, code: str, runtime: str, *, attempts: int = 2, seconds: int = 2000, lease: int = 60
+        self, code: str, runtime: str, *, attempts: int = 2, seconds: int = 2000, lease: int = 60, dag: str = DAG
     ) -> str:
-        """The name of the DAG."""
+        """The name of the DAG: a job that runs the code, or another that is written like it."""
         name = f"d{uuid4().hex[:10]}"
         archive = bundle(textwrap.dedent(code) + f"\n# {name}\n")
         sha256 = hashlib.sha256(archive).hexdigest()
@@ -94,7 +94,7 @@ class Whole:
         made = await announce_bundle(control, user, told)
         await upload_bundle(control, org.id, made.id, archive)
         await finalize_bundle(control, org.id, made.id)
-        text = DAG.format(name=name, runtime=runtime, sha256=sha256, attempts=attempts, timeout=seconds, lease=lease)
+        text = dag.format(name=name, runtime=runtime, sha256=sha256, attempts=attempts, timeout=seconds, lease=lease)
         await deployed_and_active(control, org, text)
         return name
 
@@ -133,14 +133,14 @@ class Whole:
                     return dict(row)
                 await asyncio.sleep(0.02)
 
-    async def rows(self, name: str) -> list[tuple[str, int]]:
-        """Of the job's dataset, when nothing is on its way any more."""
+    async def rows(self, name: str, columns: str = "id, amount") -> list[tuple[Any, ...]]:
+        """Of the job's dataset, when nothing is on its way any more, by the first of the columns."""
         await self.sink.settled()
         find = "SELECT dataset_version FROM buffered_datasets WHERE org_id = $1 AND name = $2"
         version = await self.walk.control.pool.fetchval(find, self.walk.org.id, f"{name}_rows")
-        sql = f"SELECT id, amount FROM buffered.b_{version.hex} ORDER BY id"  # noqa: S608
+        sql = f"SELECT {columns} FROM buffered.b_{version.hex} ORDER BY 1"  # noqa: S608
         try:
-            return [(row["id"], row["amount"]) for row in self.sink.data(sql)]
+            return [tuple(row.values()) for row in self.sink.data(sql)]
         except psycopg.errors.UndefinedTable:
             return []
 

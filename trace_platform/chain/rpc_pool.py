@@ -7,8 +7,9 @@ address and headers often hold an API key, so only its name goes into texts.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 _SHORTEST_SECRET = 6
 """Shorter pieces of an address are words such as `v2`: hiding them would only spoil a message."""
@@ -34,10 +35,17 @@ class Endpoint:
 
     def _secrets(self) -> list[str]:
         parts = urlsplit(self.url)
-        pieces = [parts.username or "", parts.password or "", *re.split(r"[/&=?]", f"{parts.path}?{parts.query}")]
+        pieces = [*_account(parts), *re.split(r"[/&=?]", f"{parts.path}?{parts.query}")]
         pieces += [piece for _, value in self.headers for piece in (value, *value.split())]
         pieces += [unquote(piece) for piece in pieces]
         return sorted({piece for piece in pieces if len(piece) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+
+def _account(parts: SplitResult) -> tuple[str, str, str]:
+    """The name and password of an address, and both as the header says them in which they are sent."""
+    name, password = parts.username or "", parts.password or ""
+    both = f"{unquote(name)}:{unquote(password)}"
+    return name, password, b64encode(both.encode("latin1", "replace")).decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,177 @@
+"""What only a worker knows, its database's password and the keys of nodes, is told to nobody, whatever goes wrong.
+
+`trace worker` as it is started by hand: tasks that succeed, that a node refuses with our own words, and that lose the
+database. About 30 s on two free cores.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import quote
+
+import asyncpg
+import psycopg
+import pytest
+from aiohttp import web
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.chain_walk.rig import Rig as ChainRig
+from tests.cluster.trace_worker import trace_worker
+from tests.operators.rig import Rig
+from tests.walk.walking import walking
+from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.lite.postgres import RunningServer
+from trace_platform.operators.context import Resources
+from trace_platform.store.migrate import Database
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.anyio
+
+SECONDS = 240
+PASSWORD = "moonlit/harbour 7%"
+KEY_IN_PATH, KEY_IN_QUERY, KEY_OF_ACCOUNT = "pathkey-5f3a9c", "querykey-77be01", "accountkey-c04d2e"
+KEY_OF_GOOD_NODE = "goodkey-a81f6b"
+SECRETS = (
+    *(PASSWORD, quote(PASSWORD, safe="")),
+    *(KEY_IN_PATH, KEY_IN_QUERY, KEY_OF_ACCOUNT, KEY_OF_GOOD_NODE),
+    base64.b64encode(f"trace:{KEY_OF_ACCOUNT}".encode()).decode(),
+)
+DAG = """
+name: d
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: go, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: follow
+    operator: block_follower
+    source: {kind: always_on}
+    config: {rpc_pool: good, tables: [blocks]}
+    outputs: [blocks]
+    heartbeat_interval_seconds: 1s
+  - name: ingest
+    operator: cryo_ingest
+    config: {rpc_pool: good, tables: [blocks]}
+    inputs: [{from: {job: go}}]
+  - name: refused
+    operator: cryo_ingest
+    config: {rpc_pool: bad, tables: [blocks]}
+    inputs: [{from: {job: go}}]
+  - name: compact
+    operator: parquet_compact
+    config: {tables: [blocks]}
+    inputs: [{from: {job: go}}, {from: {job: follow, output: blocks}, trigger: false}]
+"""
+ENDED = """
+SELECT j.name, t.status::text, t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id
+ WHERE j.activation <> 'source' AND j.name <> 'go' ORDER BY t.id
+"""
+
+
+@pytest.fixture
+def devchain() -> Iterator[Devchain]:
+    with running(blocks=20) as chain:
+        yield chain
+
+
+@pytest.fixture
+def keeper(postgres: RunningServer) -> Iterator[str]:
+    """A role of the database that the test knows the password of."""
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE keeper SUPERUSER LOGIN PASSWORD '{PASSWORD}'".encode())
+        yield "keeper"
+        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'keeper'")
+        connection.execute("DROP ROLE keeper")
+
+
+@asynccontextmanager
+async def a_node_that_echoes() -> AsyncIterator[str]:
+    """It refuses everybody, and repeats in its refusal how it was asked."""
+
+    async def refuse(request: web.Request) -> web.Response:
+        told = {"code": -32000, "message": f"no such key: {request.headers['Authorization']} for {request.url}"}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": told}, status=401)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        where = f"127.0.0.1:{runner.addresses[0][1]}"
+        yield f"http://trace:{KEY_OF_ACCOUNT}@{where}/v2/{KEY_IN_PATH}?apikey={KEY_IN_QUERY}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.timeout(600)
+async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
+    postgres: RunningServer, keeper: str, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
+) -> None:
+    state_db, queue_db, data_db = clone("state"), clone("queue"), clone("data")
+    database = str(conninfo_to_dict(data_db)["dbname"])
+    dsns, log = (queue_db, postgres.cluster.dsn(database, keeper, PASSWORD)), tmp_path / "worker.log"
+    async with walking(state_db, queue_db, tmp_path) as walk, a_node_that_echoes() as bad:
+        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is in the worker
+        settings = {
+            "TRACE_SPARK__MASTER": "local[2]",
+            "TRACE_SPARK__DRIVER_MEMORY": "512m",
+            "TRACE_RPC_POOLS__GOOD__ENDPOINTS": devchain.node(KEY_OF_GOOD_NODE),
+            "TRACE_RPC_POOLS__GOOD__CHAIN_ID": str(devchain.chain_id),
+            "TRACE_RPC_POOLS__BAD__ENDPOINTS": bad,
+        }
+        await rig.deploy(DAG)
+        chain = ChainRig(walk, data_db, None, devchain)
+        async with trace_worker(walk, tmp_path, dsns, settings, log=log):
+            await chain.until_followed(await chain.version("d", "follow"), SECONDS)
+            await rig.trigger("d", "go", start=0, end=4)
+            await chain.settled(SECONDS)
+            first = await ended(rig)
+            await the_password_is_another(postgres, keeper)
+            await rig.trigger("d", "go", start=5, end=9)
+            await rig.until("SELECT count(*) = 6 FROM tasks t WHERE status IN ('Completed', 'Failed')")
+            files = [path for path in (tmp_path / "worker").rglob("*") if path.is_file()]
+            texts = {str(path): path.read_bytes() for path in files}
+        said = await ended(rig)
+        texts |= {str(log): log.read_bytes(), **await tables(state_db), **await tables(queue_db)}
+    assert {job: status for job, status, _ in first} == {
+        "compact": "Completed",
+        "ingest": "Completed",
+        "refused": "Failed",
+    }, (first, log.read_text())
+    assert ("compact", "Failed") in [(job, status) for job, status, _ in said[3:]], said
+    assert "no such key" in next(error for job, _, error in said if job == "refused"), "the node's own words are told"
+    assert any(str(tmp_path / "worker" / "work" / "spark") in name for name in texts)
+    found = {(name, secret) for name, text in texts.items() for secret in SECRETS if secret.encode() in text}
+    assert found == set()
+
+
+async def ended(rig: Rig) -> list[tuple[str, str, str]]:
+    return [tuple(row) for row in await rig.fetch(ENDED)]
+
+
+async def the_password_is_another(postgres: RunningServer, role: str) -> None:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection:
+        connection.execute(f"ALTER ROLE {role} PASSWORD 'sunlit'".encode())
+        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = %s", (role,))
+
+
+async def tables(dsn: str) -> dict[str, bytes]:
+    """Every row of a database, as text, by the table."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        names = await connection.fetch(
+            "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables"
+            " WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+        )
+        rows = {
+            one["name"]: await connection.fetch(f"SELECT t::text AS row FROM {one['name']} t")  # noqa: S608
+            for one in names
+        }
+        return {name: "\n".join(row["row"] for row in found).encode() for name, found in rows.items()}
+    finally:
+        await connection.close()
