@@ -104,7 +104,7 @@ def _away(away: httpx.HTTPError, http: httpx.Client) -> DoorUnavailable:
 
 @contextmanager
 def remote(home: Path | None) -> Iterator[Remote]:
-    """The system in the home that was named by `--home`; else the one that the settings name (`client.*`), if they do."""
+    """The system in the home that `--home` names; else the one of the settings (`client.*`); else the usual home's."""
     settings = _settings_for(home)
     target = _from_settings(settings) if settings.client.gateway_url else _from_home(settings)
     tls = client_context(target.ca)
