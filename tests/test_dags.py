@@ -1,19 +1,34 @@
-"""The DAGs that come with Trace can be deployed as they are."""
+"""The DAGs that come with Trace can be deployed as they are, and do what they say.
+
+`evm_quickstart` runs in `tests/chain_walk/test_quickstart.py`, and with its alerts and `alerts` in
+`tests/lite/test_demo.py`; `files_quickstart` in `tests/operators/test_read_files.py`; the rest here.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
+import pyarrow.parquet as pq
 import pytest
 
+from tests.dispatcher.support import deployed_and_active
+from tests.spark_session import shared_session
+from tests.walk.walking import walking, working
+from trace_platform.chain.devchain.chain import Chain
+from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.cli.dag import ELSEWHERE
 from trace_platform.cli.udf_folders import with_udf_folders
 from trace_platform.dispatcher.catalog import operators
 from trace_platform.dispatcher.runtimes import runtime_specs
+from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.catalog import Catalog
 from trace_platform.domain.dag import parse_dag
 from trace_platform.errors import InvalidDag
 from trace_platform.lite.demo import quickstart
+from trace_platform.lite.demo_alerts import large_transfers
+from trace_platform.lite.rehearsal import Rehearsal, rehearse
+from trace_platform.pack import pack
 from trace_platform.settings import RUNTIMES
 
 FOLDER = Path(__file__).parent.parent / "dags"
@@ -35,3 +50,37 @@ def problems(text: str) -> set[str]:
 
 def test_the_demo_runs_the_example_that_a_reader_finds_in_dags() -> None:
     assert quickstart() == (FOLDER / "evm_quickstart.yaml").read_text()
+
+
+@pytest.mark.anyio
+async def test_ranges_are_cut_and_joined_and_each_full_one_is_noted_on_a_worker(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        await deployed_and_active(walk.control, walk.org, (FOLDER / "ranges.yaml").read_text())
+        async with working(walk.worker("one")):
+            await trigger(walk.control, walk.org.id, "ranges", "ask", start=0, end=2499, request_id=uuid4())
+            await walk.until("note", ["Completed"] * 2)  # 2000 to 2499 is no full range
+            await walk.until_nothing_is_owed()
+        assert await walk.statuses("cut") == ["Completed"]
+        assert await walk.statuses("join") == ["Completed"] * 50
+        assert await walk.statuses("note") == ["Completed"] * 2
+
+
+def test_the_example_of_code_finds_every_large_transfer_of_its_blocks_and_no_other(tmp_path: Path) -> None:
+    """As `trace udf test` runs it."""
+    chain, file = Chain(blocks=60), tmp_path / "logs.parquet"
+    pq.write_table(truth_table(chain, "logs", 0, 60), file)
+    asked = Rehearsal(
+        datasets={"logs": file},
+        publishes=["alert_events"],
+        scope={"start": 20, "end": 49},
+        alerts=[{"name": "large_transfers", "severity": "warning"}],
+    )
+    played = rehearse(pack(FOLDER / "large_transfers"), asked, shared_session())
+    assert played.status == "Completed", played
+    expected = large_transfers(chain, 20, 49)
+    found = {row["dedupe_key"]: row for row in played.rows["alert_events"]}
+    assert {key: int(row["payload"]["amount"]) for key, row in found.items()} == expected
+    assert {row["severity"] for row in found.values()} == {"warning", "critical"}
+    assert f"{len(expected)} large transfers in blocks 20 to 49" in played.log

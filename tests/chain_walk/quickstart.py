@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.chain_walk.rig import Rig, rows_of, truth
@@ -10,9 +11,14 @@ from tests.walk.walking import working
 from trace_platform.lite.demo import quickstart
 from trace_platform.operators.chain_tables import ALL
 
-PAST = 20
+PAST, PIECE = 20, 10
 DAG = "evm_quickstart"
-SMALLER = {"2000": str(PAST), "chunk: 500": "chunk: 20", "size: 50": "size: 20", "grace_seconds: 5": "grace_seconds: 0"}
+SMALLER = {
+    "2000": str(PAST),
+    "chunk: 500": f"chunk: {PIECE}",
+    "size: 50": "size: 20",
+    "grace_seconds: 5": "grace_seconds: 0",
+}
 """The quickstart as it is, for a chain of sixty blocks."""
 TRANSFER = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 
@@ -51,18 +57,48 @@ async def equal(rig: Rig, node: Any) -> None:
     assert decoded is not None
     found = [(row["block_number"], row["log_index"], row["value_decimal"]) for row in decoded.to_pylist()]
     assert sorted(found) == transfers(rig, cold_to)
+    await summed_up(rig, cold_to)
+    await checked(rig)
+
+
+async def summed_up(rig: Rig, end: int) -> None:
+    """By day and token, counted once more on the chain itself."""
+    expected: dict[Any, list[int]] = {}
+    for row in _transfer_logs(rig, end):
+        day = datetime.fromtimestamp(row["timestamp"], UTC).date()
+        expected.setdefault((day, row["address"]), []).append(int.from_bytes(row["data"], "big"))
+    daily = await rig.cold(DAG, "daily")
+    assert daily is not None
+    found = {(row["day"], row["token"]): (row["transfers"], row["amount"]) for row in daily.to_pylist()}
+    assert len(found) == daily.num_rows
+    assert found == {key: (len(amounts), sum(amounts)) for key, amounts in expected.items()}
+
+
+async def checked(rig: Rig) -> None:
+    """Each piece of the backfill, by each of the three checks, and all of them held."""
+    report = await rig.cold(DAG, "blocks_checked")
+    assert report is not None
+    held = [(row["start"], row["end"], row["check"].split()[0], row["passed"]) for row in report.to_pylist()]
+    pieces = [(start, start + PIECE - 1) for start in range(0, PAST, PIECE)]
+    assert sorted(held) == sorted((*one, kind, True) for one in pieces for kind in ("not_null", "unique", "continuous"))
 
 
 def transfers(rig: Rig, end: int) -> list[tuple[int, int, int]]:
     return [
-        (row["block_number"], row["log_index"], int.from_bytes(row["data"], "big"))
+        (row["block_number"], row["log_index"], int.from_bytes(row["data"], "big")) for row in _transfer_logs(rig, end)
+    ]
+
+
+def _transfer_logs(rig: Rig, end: int) -> list[dict[str, Any]]:
+    return [
+        row
         for row in truth(rig.devchain, "logs", 0, end)
         if row["topic0"] is not None and row["topic0"].hex() == TRANSFER and row["topic3"] is None
     ]
 
 
 def _without_alerts(text: str) -> str:
-    """Without what needs a sandbox and a Query service; `tests/runner` and the demo run that."""
+    """Without what needs a sandbox and a Query service: `tests/lite/test_demo.py` runs that, with `alerts.yaml`."""
     job, begins = text.index("  # --- what people should know of"), text.index("publish:")
     text = text[:job] + text[begins:]
     return text[: text.index("  alert_events:")]

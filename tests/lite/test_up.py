@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -26,9 +27,11 @@ import httpx
 import psycopg
 import pytest
 
+from trace_platform.errors import SetupError
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.ports import free_port
 from trace_platform.lite.postgres import RunningServer
+from trace_platform.lite.up import _both
 
 TRACE = [sys.executable, "-m", "trace_platform"]
 LIGHT = "worker,sink,query,scheduler,delivery,runner"
@@ -231,6 +234,15 @@ def test_a_second_up_on_the_same_home_says_which_process_holds_it(system: System
     assert "trace down" in second.stderr
 
 
+def test_a_detached_second_up_says_the_same_and_names_no_process_of_its_own(system: System) -> None:
+    before = (system.home / "run" / "all_ready.json").read_text()
+    second = system.trace("up", "--detach")
+    assert (second.returncode, second.stdout) == (1, "")
+    assert f"process {system.ready()['pid']}" in second.stderr
+    assert "up already" in second.stderr
+    assert (system.home / "run" / "all_ready.json").read_text() == before
+
+
 def test_status_shows_every_process_to_people_and_programs(system: System) -> None:
     shown = system.trace("status")
     assert shown.returncode == 0
@@ -405,6 +417,42 @@ def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:
     assert system.trace("down").returncode == 0
     assert members_of(families) == []
     assert not list((system.home / "run").glob("*ready.json"))
+
+
+def test_detach_does_not_return_while_only_the_doors_are_open(folder: Path) -> None:
+    """A master that nobody runs: Spark is not ready for a minute, and so is not all of it."""
+    env = {"TRACE_SPARK__MASTER": f"spark://127.0.0.1:{free_port()}"}
+    system = System(folder, env=env)
+    argv = [*TRACE, "up", "--detach", "--home", str(system.home), "--port-base", "0"]
+    starting = subprocess.Popen(
+        [*argv, "--without", "sink,query,scheduler,delivery,runner"], env=system._env, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_until((system.home / "run" / "ready.json").exists)
+        with pytest.raises(subprocess.TimeoutExpired):
+            starting.wait(2)
+    finally:
+        families = system.pids()
+        os.kill(json.loads((system.home / "run" / "status.json").read_text())["pid"], signal.SIGKILL)
+        assert starting.wait(60) == 1
+        wait_until(lambda: not members_of(families), 60)
+
+
+@pytest.mark.anyio
+async def test_when_one_half_of_a_start_fails_the_other_does_nothing_any_more() -> None:
+    done = []
+
+    async def opens_doors() -> None:
+        await asyncio.sleep(0.05)
+        done.append("said that the doors are open")
+
+    async def fails() -> None:
+        raise SetupError("the worker does not start")
+
+    with pytest.raises(SetupError):
+        await _both(asyncio.create_task(opens_doors()), asyncio.create_task(fails()))
+    await asyncio.sleep(0.1)
+    assert done == []
 
 
 def test_a_taken_port_is_named_before_anything_starts(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from trace_platform.cli import say
 
@@ -15,12 +16,23 @@ def demo() -> None:
     began = time.monotonic()
     run_demo(say.out, lambda words: app(list(words), standalone_mode=False))
     say.out.print(f"\n[bold green]Done in {time.monotonic() - began:.0f} s.[/] What to try next:")
-    for verb, why in (
-        ("make up", "keep it running; Ctrl-C stops it"),
-        (".venv/bin/trace devchain", "a chain of your own, to point it at"),
-        ("less dags/evm_quickstart.yaml", "the DAG that you just saw, and how to run it yourself"),
-        (".venv/bin/trace doctor", "what this machine has and lacks"),
-        ("less docs/operators.md", "what a job can do"),
-        ("less docs/query.md", "asking by SQL: `trace query`, while it runs"),
-    ):
-        say.out.print(f"  {verb:<30} {why}", markup=False, highlight=False)
+    for verb, why in _next():
+        say.out.print(f"  {verb:<33} {why}", markup=False, highlight=False)
+
+
+def _next() -> list[tuple[str, str]]:
+    """What is there: a checkout has more than an installed package."""
+    from importlib.resources import files
+
+    here = Path(".venv/bin/trace")
+    trace = str(here) if here.exists() else "trace"
+    dag = Path("dags/evm_quickstart.yaml")
+    found = dag if dag.exists() else Path(str(files("trace_platform.lite"))) / dag.name
+    read = {"docs/operators.md": "what a job can do", "docs/query.md": "asking by SQL"}
+    return [
+        (f"less {found}", "the DAG that you just saw; its first lines say how to run it yourself"),
+        (f"{trace} devchain --block-time 1", "a chain of your own, to point it at"),
+        (f"{trace} up --detach", "one that goes on running; `trace status` shows it, `trace down` stops it"),
+        (f"{trace} doctor", "what this machine has and lacks"),
+        *((f"less {page}", why) for page, why in read.items() if Path(page).exists()),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -63,15 +64,16 @@ def up(
 
 def _in_background(home: Path, port_base: int, without: str, ready_file: Path | None) -> None:
     from trace_platform.lite.home import Home as HomeFolder
-    from trace_platform.lite.home import holder
+    from trace_platform.lite.home import holder, in_use
 
     folder = HomeFolder(home)
     folder.make()
+    if holder(folder) is not None:
+        raise in_use(folder)
     log, ready = folder.logs / "up.log", (ready_file or folder.all_ready).absolute()
     argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(home), "--port-base", str(port_base)]
     argv += ["--without", without, "--ready-file", str(ready)]
-    if holder(folder) is None:
-        ready.unlink(missing_ok=True)
+    ready.unlink(missing_ok=True)
     began = log.stat().st_size if log.exists() else 0
     with log.open("ab") as sink:
         process = subprocess.Popen(
@@ -85,7 +87,7 @@ def _in_background(home: Path, port_base: int, without: str, ready_file: Path | 
 def _wait_for(process: subprocess.Popen[bytes], ready: Path, said: Callable[[], str]) -> None:
     try:
         with say.err.status("starting Trace"):
-            while not ready.exists():
+            while not _is_ready(ready, process.pid):
                 if process.poll() is not None:
                     raise SetupError(said() or "`trace up` ended and said nothing")
                 time.sleep(0.1)
@@ -93,3 +95,11 @@ def _wait_for(process: subprocess.Popen[bytes], ready: Path, said: Callable[[], 
         process.terminate()
         process.wait()
         raise
+
+
+def _is_ready(file: Path, pid: int) -> bool:
+    """Written by this very process: another that took the home meanwhile writes one too."""
+    try:
+        return bool(json.loads(file.read_text())["pid"] == pid)
+    except FileNotFoundError:
+        return False

@@ -105,7 +105,7 @@ def held(home: Home) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _in_use(home) from None
+            raise in_use(home) from None
         os.truncate(handle, 0)
         os.write(handle, json.dumps({"pid": os.getpid(), "since": time.time()}).encode())
         yield
@@ -128,6 +128,18 @@ def holder(home: Home) -> int | None:
         return None
     finally:
         os.close(handle)
+
+
+def in_use(home: Home) -> HomeInUse:
+    """Says who holds it."""
+    noted = _noted(home)
+    pid = noted.get("pid", "unknown")
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(noted.get("since", 0))))
+    return HomeInUse(
+        f"Trace is up already: {home.root} is in use by `trace up`, process {pid}, since {since}",
+        where=str(home.root),
+        hint=f"`trace down --home '{home.root}'` stops it; or choose another --home",
+    )
 
 
 def write_private(path: Path, text: str) -> None:
@@ -183,16 +195,6 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
-
-
-def _in_use(home: Home) -> HomeInUse:
-    noted = _noted(home)
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(noted.get("since", 0))))
-    return HomeInUse(
-        f"{home.root} is in use by `trace up`, process {noted.get('pid', 'unknown')}, since {since}",
-        where=str(home.root),
-        hint=f"`trace down --home '{home.root}'` stops it; or choose another --home",
-    )
 
 
 def _noted(home: Home) -> dict[str, Any]:

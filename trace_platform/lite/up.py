@@ -160,7 +160,7 @@ class _Up:
                 [child for child in made if child.name != "dispatcher" and child not in ahead],
             )
             found = self._document(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
-            await asyncio.gather(self._open(stages, begun, found), begun)
+            await _both(asyncio.create_task(self._open(stages, begun, found)), begun)
         finally:
             begun.cancel()
         self._tell_ready(found)
@@ -258,6 +258,16 @@ class _Up:
         """In the home always; and where the person asked for it."""
         home = self._home
         return [home.ready, home.all_ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
+
+
+async def _both(one: asyncio.Task[None], other: asyncio.Task[None]) -> None:
+    """If one fails, the other has ended before that is told: it does not say later that the doors are open."""
+    try:
+        await asyncio.gather(one, other)
+    finally:
+        one.cancel()
+        other.cancel()
+        await asyncio.gather(one, other, return_exceptions=True)
 
 
 def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
