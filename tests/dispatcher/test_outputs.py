@@ -204,6 +204,18 @@ async def test_a_file_counts_once_and_in_one_partition(control: Control) -> None
     await finish(control, task, claims, [one, other])
 
 
+@pytest.mark.parametrize("spans", [((0, 99), (50, 149)), ((50, 149), (200, 299), (0, 60))])
+async def test_partitions_of_one_completion_that_cross_are_refused(
+    control: Control, spans: tuple[tuple[int, int], ...]
+) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await begun(control, chain)
+    outputs = staged(control.objects, task, *spans)
+    with pytest.raises(InvalidRequest, match="two partitions of one completion"):
+        await finish(control, task, claims, outputs)
+    assert await in_force(control) == []
+
+
 SCOPES: list[dict[str, Any]] = [{"start": 100, "end": 199}, {"partition_key": "all"}, {"cursor": 7}, {}]
 
 

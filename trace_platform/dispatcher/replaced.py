@@ -7,17 +7,18 @@ claim pins, says instead which commit it has seen (`over`), and makes it again i
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 
 import asyncpg
 
 from trace_platform.contracts import OutputBody
 from trace_platform.domain.event import RangeScope, partition_key, read_scope
 from trace_platform.domain.ranges import Range, format_partition_key, merge, subtract
-from trace_platform.errors import Conflict, Incompatible
+from trace_platform.errors import Conflict, Incompatible, InvalidRequest
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
@@ -39,6 +40,7 @@ async def still_news(
 ) -> Sequence[OutputBody]:
     """Those outputs of one dataset that no attempt claimed after `started_at` has committed already."""
     written = [part_of(output) for output in outputs]
+    _refuse_twice(written)
     rows = await connection.fetch(
         queries("complete")["in_force"], outputs[0].dataset_version, *columns_of(written), started_at
     )
@@ -49,6 +51,16 @@ async def still_news(
     _refuse_gaps(_Ground([part for _, part in news]), there)
     _refuse_unseen([part for _, part in news], there)
     return [output for output, _ in news]
+
+
+def _refuse_twice(written: Sequence[Part]) -> None:
+    spans = sorted(part.span for part in written if part.span)
+    labels = Counter(part.key for part in written if part.key is not None and part.span is None)
+    crossed = [format_partition_key(one) for one, other in pairwise(spans) if other.start < one.stop]
+    for named in (*crossed, *(label for label, count in labels.items() if count > 1)):
+        raise InvalidRequest(
+            f"rows of {named} are in two partitions of one completion", where="/outputs", hint="say each row once"
+        )
 
 
 def part_of(output: OutputBody) -> Part:
