@@ -35,6 +35,10 @@ TOLD = """
 SELECT lower(e.block_range) AS first, upper(e.block_range) - 1 AS last
   FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_dag_name = $1 ORDER BY 1
 """
+DOUBLED = """
+INSERT INTO pgqueue.messages (visible_at, sent_at, queue, body)
+SELECT m.visible_at, m.sent_at, m.queue, m.body FROM pgqueue.messages m, generate_series(1, 3)
+"""
 TAKEN_BACK = "SELECT lower(block_range) AS first, upper(block_range) - 1 AS last FROM data_invalidations"
 
 
@@ -119,6 +123,21 @@ async def test_a_node_that_has_not_reached_the_first_block_yet_is_waited_for(bar
         await rig.until_followed(version)
         assert rig.hot_marks(version) == hashes(rig, first)
         assert await rig.walk.control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
+
+
+async def test_wake_ups_of_one_follower_that_come_together_start_it_once(bare_rig: Rig) -> None:
+    rig, worker = bare_rig, bare_rig.worker()
+    await rig.deploy(dag("once", "start_block: latest"))
+    with psycopg.connect(rig.queue_dsn, autocommit=True) as queue:
+        async with asyncio.timeout(60):
+            while not queue.execute(DOUBLED).rowcount:  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.05)
+    async with working(worker):
+        version = await rig.version("once", "follow")
+        await rig.until_followed(version)
+        rig.devchain.mine(1)
+        await rig.until_followed(version)
+        assert len(worker.sources) == 1
 
 
 async def test_a_follower_ends_soon_when_it_is_told_to_though_its_node_never_answers(bare_rig: Rig) -> None:

@@ -174,7 +174,7 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
             new = made.start()
             await made.until(made.has_begun)
             made.rig.devchain.mine(3)
-            await made.until(made.is_settled)
+            await made.until(made.is_equal)
             old.send(signal.SIGCONT)
             assert await eventually(lambda: "lease" in old.said(), 30), f"{point}: {old.said()}"  # noqa: B023
             await made.until(made.is_equal)
