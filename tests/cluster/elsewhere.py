@@ -61,12 +61,12 @@ class Elsewhere:
         self._daemon("worker.Worker", "--cores", "1", "--memory", "600m", "--work-dir", str(place), master)
         return psutil.Process(self.started[-1].pid)
 
-    def connect_server(self) -> str:
-        """With two cores of its own."""
+    def connect_server(self, port: int | None = None) -> str:
+        """With two cores of its own; on the port of one that has ended, if that is given."""
         conf = {
             "spark.master": "local[2]",
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": str(free_port()),
+            "spark.connect.grpc.binding.port": str(port or free_port()),
             "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
         }
@@ -80,6 +80,11 @@ class Elsewhere:
         kill(family)
         for process in self.started:
             process.wait()
+
+    def kill_last(self) -> None:
+        """The one that was started last, and what it has started."""
+        kill(family_of(self.started[-1].pid))
+        self.started[-1].wait()
 
     def _daemon(self, kind: str, *options: str) -> None:
         self._start("192m", "spark-class", f"org.apache.spark.deploy.{kind}", *LOOPBACK, *options)

@@ -1,22 +1,25 @@
-"""A worker whose own Spark dies ends, so that it is started anew; what it had in hand is not called failed.
+"""A worker whose Spark dies ends, so that it is started anew; what it had in hand is not called failed.
 
-About 15 s on two free cores.
+About 15 s for its own Spark, and 30 s for a Connect server that is started again, on two free cores.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
 
+from tests.cluster.elsewhere import Elsewhere
 from tests.cluster.test_connect import HOLD, LOAD
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
-from tests.walk.walking import walking
+from tests.walk.walking import Walk, walking
 from trace_platform.operators.context import Resources
+from trace_platform.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,32 +27,72 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 SECONDS = 400
-PATIENT = HOLD.replace("heartbeat_interval_seconds: 1", "heartbeat_timeout_seconds: 900")
+PATIENT = HOLD.replace("max_attempts: 1, heartbeat_interval_seconds: 1", "heartbeat_timeout_seconds: 900")
+
+
+HELD = "SELECT t.status::text, t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'held'"
 
 
 @pytest.mark.timeout(1200)
 async def test_when_spark_is_killed_the_worker_ends_and_its_task_is_left_to_another(
     state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    for folder in (tmp_path / "files" / "in", marks):
-        folder.mkdir(parents=True)
-    (tmp_path / "files" / "in" / "a.csv").write_text("id\n1\n")
     local = {"TRACE_SPARK__MASTER": "local[1]", "TRACE_SPARK__DRIVER_MEMORY": "512m"}
     async with walking(state_db, queue_db, tmp_path) as walk:
-        rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
-        await rig.deploy(LOAD)
+        rig = rig_in(walk, tmp_path)
         async with trace_worker(walk, tmp_path, (queue_db, data_db), local, code=1) as pid:
-            await rig.trigger("load", "go")
-            await rig.settled()
-            await rig.deploy(PATIENT.replace("FOLDER", str(marks)))
-            await rig.trigger("hold", "go")
-            async with asyncio.timeout(SECONDS):
-                while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
-                    await asyncio.sleep(0.05)
+            await until_rows_are_held(rig)
             (jvm,) = [one for one in psutil.Process(pid).children() if one.name() == "java"]
             jvm.kill()
-        (task,) = await rig.fetch(
-            "SELECT t.status::text, t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'held'"
-        )
-        assert dict(task) == {"status": "Running", "error_message": None}, "its lease runs out, and it is queued again"
+        await is_left_to_another(rig)
+
+
+@pytest.mark.timeout(1200)
+async def test_when_a_connect_server_is_started_again_the_worker_ends_and_the_next_one_does_its_task(
+    cluster: Elsewhere, clone: Callable[[Database], str], tmp_path: Path
+) -> None:
+    queue_db, data_db = clone("queue"), clone("data")
+    remote = cluster.connect_server()
+    far = {"TRACE_SPARK__REMOTE": remote}
+    async with walking(clone("state"), queue_db, tmp_path) as walk:
+        rig = rig_in(walk, tmp_path)
+        async with trace_worker(walk, tmp_path, (queue_db, data_db), far, code=1):
+            await until_rows_are_held(rig)
+            cluster.kill_last()
+            assert cluster.connect_server(int(remote.rpartition(":")[2])) == remote
+        await is_left_to_another(rig)
+        (tmp_path / "marks" / "go").touch()
+        await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
+        walk.control.leases.ring()
+        await rig.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Failed')")
+        await walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
+        walk.control.leases.ring()
+        async with trace_worker(walk, tmp_path, (queue_db, data_db), far):
+            await rig.until("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Completed' AND attempt = 2)")
+        assert [row["ten"] for row in await rig.rows("held")] == [10]
+
+
+def rig_in(walk: Walk, folder: Path) -> Rig:
+    for one in (folder / "files" / "in", folder / "marks"):
+        one.mkdir(parents=True)
+    (folder / "files" / "in" / "a.csv").write_text("id\n1\n")
+    return Rig(walk, cast("SparkSession", None), Resources(), folder)  # Spark is elsewhere
+
+
+async def until_rows_are_held(rig: Rig) -> None:
+    """In a Python worker of Spark's."""
+    marks = rig.folder / "marks"
+    await rig.deploy(LOAD)
+    await rig.trigger("load", "go")
+    await rig.settled()
+    await rig.deploy(PATIENT.replace("FOLDER", str(marks)))
+    await rig.trigger("hold", "go")
+    async with asyncio.timeout(SECONDS):
+        while not list(marks.glob("held.*")):  # noqa: ASYNC110 - it is another process that is watched
+            await asyncio.sleep(0.05)
+
+
+async def is_left_to_another(rig: Rig) -> None:
+    (task,) = await rig.fetch(HELD)
+    assert dict(task) == {"status": "Running", "error_message": None}, "its lease runs out, and it is queued again"
+    assert await rig.partitions("held") == []

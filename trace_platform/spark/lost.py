@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trace_platform.spark.session import is_alive
 from trace_platform.spark.tags import is_classic
@@ -20,7 +20,9 @@ FORGOTTEN: Final = "INVALID_HANDLE.SESSION"
 def is_lost(spark: SparkSession, error: BaseException) -> bool:
     if is_classic(spark):
         return not is_alive(spark, DYING_SECONDS if _is_cut_off(error) else 0)
-    return any((_condition(one) or "").startswith(FORGOTTEN) for one in _causes(error))
+    remote: Any = spark
+    # A session that found another server behind its address closes itself, and then says no more than that.
+    return remote.is_stopped or any(_is_forgotten(one) for one in _causes(error))
 
 
 def _is_cut_off(error: BaseException) -> bool:
@@ -29,10 +31,14 @@ def _is_cut_off(error: BaseException) -> bool:
     return any(isinstance(one, Py4JError | OSError | EOFError) for one in _causes(error))
 
 
-def _condition(error: BaseException) -> str | None:
+def _is_forgotten(error: BaseException) -> bool:
     from pyspark.errors import PySparkException
 
-    return error.getCondition() if isinstance(error, PySparkException) else None
+    if not isinstance(error, PySparkException):
+        return False
+    # In the middle of an answer it is the reason that another error gives.
+    reason = (error.getMessageParameters() or {}).get("error_type")
+    return any((one or "").startswith(FORGOTTEN) for one in (error.getCondition(), reason))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
