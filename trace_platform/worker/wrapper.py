@@ -43,7 +43,6 @@ STOP_LOOK_SECONDS = 0.5
 T = TypeVar("T")
 
 Answer = Claimed | NotClaimed
-RUNS_ALREADY = NotClaimed(reason="AlreadyRunning")
 
 
 @dataclass(frozen=True)
@@ -98,17 +97,14 @@ class Wrapper:
         if not readable:
             return []
         crash_point("wrapper.received")
-        tasks, claim = list(dict.fromkeys(task for _, task in readable)), uuid4()
+        tasks, claim = [task for _, task in readable], uuid4()
         try:
             answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id, claim))
         except TraceError as refusal:
             log.exception("claim refused", tasks=[str(task) for task in tasks], **refusal.as_dict())
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
             return []
-        # Several wake-ups of one task: it runs for the first of them. Asked twice, the same question would be answered
-        # twice, and the task run twice under one lease.
-        first = dict(zip(tasks, answers, strict=True))
-        return [(delivery, first.pop(task, RUNS_ALREADY)) for delivery, task in readable]
+        return [(delivery, answer) for (delivery, _), answer in zip(readable, answers, strict=True)]
 
     async def _handle(self, delivery: Delivery, answer: Answer, settled: _Settled) -> None:
         """What goes wrong with one wake-up is said, and ends nothing else: it comes again, or becomes a dead letter."""
