@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,6 +23,11 @@ from trace_platform.store.migrate import Database, migrate
 
 # A test's database need not survive a power cut, only a kill: that needs no fsync.
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs tests in the background ignores Ctrl-C, and so would whatever they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,8 +11,7 @@ import asyncio
 import pytest
 
 from tests.chain_walk.rig import Rig, rows_of, truth
-from tests.chain_walk.storm import DAG as LIVE
-from tests.chain_walk.storm import TABLES
+from tests.chain_walk.storm import TABLES, Follows
 from tests.chain_walk.test_ingest import BACKFILL
 from tests.walk.walking import working
 
@@ -68,7 +67,7 @@ async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_
 
 async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_honest_one(bare_rig: Rig) -> None:
     rig = bare_rig
-    await rig.deploy(LIVE)
+    await rig.deploy(Follows().dag)
     version = await rig.version("live", "follow")
     async with working(rig.worker("one", "crook", **SHORT)):
         await rig.until_followed(version)
@@ -97,7 +96,7 @@ async def test_a_throttle_said_in_json_is_waited_out(bare_rig: Rig) -> None:
     """By ingest within one attempt, and by the follower, however often it is told; no attempt is spent on it."""
     rig = bare_rig
     await rig.deploy(BACKFILL.replace("runtime: ecs_platform", "runtime: ecs_platform\n    max_attempts: 1"))
-    await rig.deploy(LIVE)
+    await rig.deploy(Follows().dag)
     version = await rig.version("live", "follow")
     rig.devchain.fault("throttle_call", node="busy", method="eth_getBlockReceipts", times=3)
     async with working(rig.worker("one", "busy", **RESTED)):

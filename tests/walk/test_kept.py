@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
 
 import asyncpg
@@ -21,7 +22,6 @@ from trace_platform.client import CAPABILITY_HEADER, TaskClient
 from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.lite.ports import free_port
 from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
 from trace_platform.worker.run_task import Finished
@@ -178,8 +178,8 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
     state_db: str, queue_db: str, data_db: str, tmp_path: Path
 ) -> None:
     """Reported at once, an outage of some minutes would use up every attempt."""
-    server, port = urlsplit(data_db), free_port()
-    seen_from_here = server._replace(netloc=server.netloc.replace(f":{server.port}", f":{port}")).geturl()
+    asked = parse_qs(urlsplit(data_db).query)
+    socket = Path(asked["host"][0]) / f".s.PGSQL.{asked['port'][0]}"
     begun = threading.Event()
 
     def fails(task: TaskPayload) -> Outcome:
@@ -187,26 +187,17 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
         begun.set()
         raise RuntimeError("the connection was closed in the middle")
 
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(server.hostname, server.port)
-        await asyncio.gather(pipe(reader, back), pipe(there, writer))
-
-    async with walking(state_db, queue_db, tmp_path) as walk:
-        worker = walk.worker("w", fails, resources=Resources(data_dsn=seen_from_here))
-        async with working(worker):
-            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-            assert await asyncio.to_thread(begun.wait, 30)
-            await asyncio.sleep(2)
-            assert await walk.statuses("work") == ["Running"]
-            async with await asyncio.start_server(forward, "127.0.0.1", port):
+    with tempfile.TemporaryDirectory(prefix="trace-") as nowhere:  # a short path: it is to hold a socket
+        away = data_db.replace(quote(asked["host"][0], safe=""), quote(nowhere, safe=""))
+        assert away != data_db
+        async with walking(state_db, queue_db, tmp_path) as walk:
+            async with working(walk.worker("w", fails, resources=Resources(data_dsn=away))):
+                await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+                assert await asyncio.to_thread(begun.wait, 30)
+                await asyncio.sleep(2)
+                assert await walk.statuses("work") == ["Running"]
+                (Path(nowhere) / socket.name).symlink_to(socket)
                 await walk.until("work", ["Failed"])
-
-
-async def pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while piece := await source.read(65536):
-        sink.write(piece)
-    sink.close()
-    await sink.wait_closed()
 
 
 async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(
