@@ -190,14 +190,16 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
     with tempfile.TemporaryDirectory(prefix="trace-") as nowhere:  # a short path: it is to hold a socket
         away = data_db.replace(quote(asked["host"][0], safe=""), quote(nowhere, safe=""))
         assert away != data_db
-        async with walking(state_db, queue_db, tmp_path) as walk:
-            async with working(walk.worker("w", fails, resources=Resources(data_dsn=away))):
-                await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-                assert await asyncio.to_thread(begun.wait, 30)
-                await asyncio.sleep(2)
-                assert await walk.statuses("work") == ["Running"]
-                (Path(nowhere) / socket.name).symlink_to(socket)
-                await walk.until("work", ["Failed"])
+        async with (
+            walking(state_db, queue_db, tmp_path) as walk,
+            working(walk.worker("w", fails, resources=Resources(data_dsn=away))),
+        ):
+            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+            assert await asyncio.to_thread(begun.wait, 30)
+            await asyncio.sleep(2)
+            assert await walk.statuses("work") == ["Running"]
+            (Path(nowhere) / socket.name).symlink_to(socket)
+            await walk.until("work", ["Failed"])
 
 
 async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(
