@@ -28,8 +28,6 @@ class Heads:
     latest: Header
     safe: Header | None
     finalized: Header | None
-    place: int = 0
-    """Of the endpoint that said so, in its pool."""
 
 
 async def heads(client: RpcClient) -> Heads:
@@ -37,12 +35,7 @@ async def heads(client: RpcClient) -> Heads:
 
     async def ask(lane: Lane) -> Heads:
         latest = await _by_number(lane, "latest")
-        return Heads(
-            latest or _missing(lane, "latest"),
-            await _tagged(lane, "safe"),
-            await _tagged(lane, "finalized"),
-            lane.standing.place,
-        )
+        return Heads(latest or _missing(lane, "latest"), await _tagged(lane, "safe"), await _tagged(lane, "finalized"))
 
     return await client.work(ask)
 
@@ -78,8 +71,8 @@ async def header_by_hash(client: RpcClient, block_hash: bytes) -> Header:
     return await client.work(ask)
 
 
-async def headers(client: RpcClient, numbers: Sequence[int], only: int | None = None) -> list[Header]:
-    """In the order asked for, all from one endpoint, or from the one at place `only`; the caller sees if they link."""
+async def headers(client: RpcClient, numbers: Sequence[int]) -> list[Header]:
+    """In the order asked for, all from one endpoint; whether they link is for the caller to see."""
 
     async def ask(lane: Lane) -> list[Header]:
         answers = await lane.ask([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
@@ -88,7 +81,7 @@ async def headers(client: RpcClient, numbers: Sequence[int], only: int | None = 
             for number, answer in zip(numbers, answers, strict=True)
         ]
 
-    return await client.work(ask, only=only)
+    return await client.work(ask)
 
 
 async def _tagged(lane: Lane, tag: str) -> Header | None:

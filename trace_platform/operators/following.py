@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -24,7 +24,6 @@ from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.chain.tip import Heads, headers, heads
 from trace_platform.contracts import EventBody, InvalidationBody
 from trace_platform.crash_points import crash_point
-from trace_platform.domain.ranges import MAX_END
 from trace_platform.errors import ProviderError, SnapshotMoved, TraceError
 from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
@@ -74,8 +73,6 @@ class Follower:
     connection: psycopg.Connection[Any] | None = None
     at: int = 0
     """The last block that was written, for people."""
-    place: int | None = None
-    """Of the node whose chain was written last."""
     tables: Mapping[str, HotTable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,41 +121,18 @@ class Follower:
         return wrote
 
     async def _catch_up(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
-        """Whether there may be more to write at once. After a reorg there is a pause: nodes may not agree yet."""
         latest = tip.latest.number
         ours = announcements.followed(connection, self.source, latest, 1)
-        common = await self._common(connection, ours, tip.place)
+        common = await self._common(connection, ours)
         first = self._start(connection, latest) if common is None else common[0] + 1
         if first > latest:  # all of it is there, or the node is behind us, maybe below where we began
             return self._settle(connection, tip)
-        reorg = bool(ours) and ours[0][0] >= first
-        if reorg and self._only_another_fork(connection, tip):
-            return False
-        fetched = await self._fetch(first, common, tip)
-        if fetched is None:
-            return False  # the chain moved while we looked: look again
-        self._commit(connection, fetched, tip, reorg=reorg)
-        self.place = tip.place
-        return not reorg
-
-    def _only_another_fork(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
-        """Whether another node than the one we follow is on a fork no longer than ours: it may be the one left behind.
-
-        If ours is, the node that we follow will say so, or the other one grows.
-        """
-        highest = announcements.followed(connection, self.source, MAX_END, 1)
-        return self.place not in (None, tip.place) and highest[0][0] >= tip.latest.number
-
-    async def _fetch(self, first: int, common: tuple[int, bytes] | None, tip: Heads) -> Fetched | None:
-        """Blocks of the chain that `tip` is the end of: by all nodes, or, if they differ, by that one alone."""
-        last = min(tip.latest.number, first + self.ctx.config.batch - 1)
+        last = min(latest, first + self.ctx.config.batch - 1)
         fetched = await fetch_with(self.client, first, last, self.ctx.config.tables)
-        if _fits(fetched, common, tip):
-            return fetched
-        pool = self.client.pool
-        async with RpcClient(replace(pool, endpoints=(pool.endpoints[tip.place],))) as alone:
-            fetched = await fetch_with(alone, first, last, self.ctx.config.tables)
-        return fetched if _fits(fetched, common, tip) else None
+        if common is not None and common[1] != fetched.first_parent_hash:
+            return True  # the chain moved while we looked: look again
+        self._commit(connection, fetched, tip, reorg=bool(ours) and ours[0][0] >= first)
+        return True
 
     def _commit(self, connection: psycopg.Connection[Any], fetched: Fetched, tip: Heads, *, reorg: bool) -> None:
         first, last = fetched.start, fetched.end
@@ -219,11 +193,11 @@ class Follower:
         return number
 
     async def _common(
-        self, connection: psycopg.Connection[Any], ours: Sequence[tuple[int, bytes]], place: int
+        self, connection: psycopg.Connection[Any], ours: Sequence[tuple[int, bytes]]
     ) -> tuple[int, bytes] | None:
-        """The highest block that we and the node at `place` have in common; None if there is none."""
+        """The highest block that we and the chain have in common; None if there is none."""
         while ours:
-            theirs = await headers(self.client, [number for number, _ in ours], place)
+            theirs = await headers(self.client, [number for number, _ in ours])
             for one, header in zip(ours, theirs, strict=True):
                 if one[1] == header.hash:
                     return one
@@ -333,11 +307,6 @@ class Follower:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-
-
-def _fits(fetched: Fetched, common: tuple[int, bytes] | None, tip: Heads) -> bool:
-    follows = common is None or common[1] == fetched.first_parent_hash
-    return follows and (fetched.end < tip.latest.number or fetched.last_hash == tip.latest.hash)
 
 
 def _marks(fetched: Fetched) -> list[BlockMark]:
