@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from tests.chain_walk.rig import Rig
