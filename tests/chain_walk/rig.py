@@ -85,12 +85,15 @@ class Rig:
             job,
             output,
         )
-        latest = {number: row["valid_from"] for row in rows for number in range(row["start"], row["stop"])}
+        ranged = [row for row in rows if row["start"] is not None]
+        latest = {number: row["valid_from"] for row in ranged for number in range(row["start"], row["stop"])}
         objects, found = self.walk.control.objects, []
         for row in rows:
             table = pq.read_table(pa.BufferReader(objects.get(Folder.parse(row["location"]).object(row["name"]))))
-            counts = [latest[number] == row["valid_from"] for number in table["block_number"].to_pylist()]
-            found.append(table.filter(pa.array(counts, pa.bool_())))
+            if row["start"] is not None and "block_number" in table.column_names:
+                counts = [latest[number] == row["valid_from"] for number in table["block_number"].to_pylist()]
+                table = table.filter(pa.array(counts, pa.bool_()))
+            found.append(table)
         return pa.concat_tables(found) if found else None
 
     async def version(self, dag: str, job: str, output: int = 0) -> UUID:
