@@ -14,6 +14,7 @@ import msgspec
 from trace_platform.alert_contracts import Target, TargetAsked, TargetsAnswer, TargetsRequest
 from trace_platform.completions import LARGE_BYTES, Completions
 from trace_platform.contracts import (
+    STOPS_SECONDS,
     BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
@@ -41,6 +42,7 @@ from trace_platform.contracts import (
     NotClaimed,
     SettleAnswer,
     SettleRequest,
+    StopsAnswer,
     UserAnswer,
 )
 from trace_platform.errors import (
@@ -126,6 +128,11 @@ class DispatcherClient:
         answer = await _post(self._http, "/internal/sources/drain", b"", {})
         return msgspec.json.decode(answer.content, type=DrainAnswer).told
 
+    async def stops(self, mark: str) -> StopsAnswer:
+        """Waits until tasks were ended or held since that mark; after some seconds answers without news."""
+        answer = await self._get("/internal/task-stops", patience=STOPS_SECONDS + 10, after=mark)
+        return msgspec.json.decode(answer.content, type=StopsAnswer)
+
     async def claim_batch(
         self, task_ids: Sequence[UUID], worker_id: str, claim_id: UUID | None = None
     ) -> list[Claimed | NotClaimed]:
@@ -171,9 +178,10 @@ class DispatcherClient:
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
 
-    async def _get(self, path: str, **parameters: str) -> httpx.Response:
+    async def _get(self, path: str, *, patience: float | None = None, **parameters: str) -> httpx.Response:
+        timeout = self._http.timeout if patience is None else httpx.Timeout(patience)
         try:
-            answer = await self._http.get(path, params=parameters)
+            answer = await self._http.get(path, params=parameters, timeout=timeout)
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 from uuid import UUID, uuid5
 
 import msgspec
@@ -508,6 +508,19 @@ class KeySet(msgspec.Struct, frozen=True):
 class DrainAnswer(Message, frozen=True):
     told: int
     """How many sources were told to stop."""
+
+
+STOPS_SECONDS: Final = 20.0
+"""How long a worker waits for news in one call: shorter than what stands between keeps a silent connection."""
+
+
+class StopsAnswer(Message, frozen=True):
+    """To a worker that waits for its tasks to be ended or held."""
+
+    mark: str
+    """Where the next question goes on."""
+    news: bool
+    """Some tasks were: heartbeats tell whose."""
 
 
 class Wakeup(Message, frozen=True):

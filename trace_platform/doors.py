@@ -28,7 +28,7 @@ from trace_platform.errors import (
     Conflict,
     DatabaseUnavailable,
     Forbidden,
-    InvalidRequest,
+    HungUp,
     LeaseLost,
     LimitReached,
     NotFound,
@@ -190,7 +190,7 @@ async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
-            raise InvalidRequest("the caller hung up before the answer", where="")
+            raise HungUp("the caller hung up before the answer", where="")
         return asked.result()
     finally:
         gone.cancel()
@@ -229,8 +229,8 @@ HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
 
 
 def _say(request: Request, refusal: TraceError, status: int) -> None:
-    """What was refused, for whoever looks after the system. Strangers at a door are not worth a line each."""
-    say = log.debug if isinstance(refusal, Unauthenticated | NotFound) else log.info
+    """What was refused, for whoever looks after the system. Strangers, and who has left, are not worth a line each."""
+    say = log.debug if isinstance(refusal, Unauthenticated | NotFound | HungUp) else log.info
     if status >= HTTP_FAULT:
         say = log.warning
     # Neither headers nor body: those hold tokens.

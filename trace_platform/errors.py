@@ -121,6 +121,10 @@ class InvalidRequest(BadInput):
     code = "invalid_request"
 
 
+class HungUp(InvalidRequest):
+    """The caller no longer waits for the answer: nobody hears this."""
+
+
 class InvalidAbi(BadInput):
     code = "invalid_abi"
 

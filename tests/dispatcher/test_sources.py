@@ -195,7 +195,8 @@ async def test_a_source_that_ran_well_for_long_is_started_again_at_once_and_its_
     await keeper.once()
     for lived, waits, restarts in ((0, 10, 1), (0, 20, 2), (15, 25, 3), (86_400, 0, 1), (0, 20, 2)):
         await claim(control)
-        await control.pool.execute("UPDATE tasks SET started_at = last_heartbeat - make_interval(secs => $1)", float(lived))
+        began = "UPDATE tasks SET started_at = last_heartbeat - make_interval(secs => $1)"
+        await control.pool.execute(began, float(lived))
         await lose(control)
         await keeper.once()
         due = await keeper.next_due()

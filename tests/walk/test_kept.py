@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
@@ -17,64 +16,16 @@ import asyncpg
 import httpx
 import pytest
 
+from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
 from tests.walk.walking import Walk, walking, working
-from trace_platform.client import CAPABILITY_HEADER, TaskClient
-from trace_platform.contracts import Claimed, CompleteRequest, TaskPayload
+from trace_platform.client import CAPABILITY_HEADER
+from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.operators.context import Resources, TaskDoor
+from trace_platform.operators.context import Resources
 from trace_platform.operators.outcome import Outcome
-from trace_platform.worker.run_task import Finished
-from trace_platform.worker.wrapper import Wrapper
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class Holds:
-    """Runs each task until it is let go or canceled."""
-
-    begun: threading.Event = field(default_factory=threading.Event)
-    let_go: threading.Event = field(default_factory=threading.Event)
-    canceled: threading.Event = field(default_factory=threading.Event)
-    runs: int = 0
-
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
-        del door
-        self.runs += 1
-        self.begun.set()
-        while not (self.let_go.wait(0.02) or self.canceled.is_set()):
-            pass
-        return Finished(
-            CompleteRequest(
-                task_id=claimed.task.task_id,
-                attempt=claimed.attempt,
-                lease_token=claimed.lease_token,
-                status="Completed",
-            )
-        )
-
-    def cancel(self, claimed: Claimed) -> None:
-        del claimed
-        self.canceled.set()
-
-
-async def until(happened: threading.Event, holds: Holds) -> None:
-    """What does not happen ends the test, not the patience of whoever runs it."""
-    if not await asyncio.to_thread(happened.wait, 30):
-        holds.let_go.set()
-        pytest.fail("it did not happen")
-
-
-async def a_task_in_hand(walk: Walk, holds: Holds, *, interval: int = 1, lease: int = 60) -> None:
-    timed = "UPDATE jobs SET heartbeat_interval_seconds = $1, heartbeat_timeout_seconds = $2"
-    await walk.control.pool.execute(timed, interval, lease)
-    await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-    await until(holds.begun, holds)
-
-
-def holding(walk: Walk, holds: Holds, http: httpx.AsyncClient | None = None) -> Wrapper:
-    return replace(walk.worker("w"), runner=holds, tasks=TaskClient(http) if http else walk.tasks)
 
 
 class Line(httpx.AsyncBaseTransport):
@@ -121,10 +72,7 @@ async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, 
     async with walking(state_db, queue_db, tmp_path) as walk, working(holding(walk, holds)):
         await a_task_in_hand(walk, holds)
         await out_of_order(queue_db, "extend(text, uuid[], interval)")
-        task = await walk.control.pool.fetchval(
-            "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
-        )
-        await cancel_task(walk.control, walk.org.id, task, "not wanted any more")
+        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
         await until(holds.canceled, holds)
 
 

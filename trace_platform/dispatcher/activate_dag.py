@@ -71,6 +71,7 @@ async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id
             control.owed.ring()
             control.leases.ring()
             control.sources.ring()
+            control.stops.ring()
             control.metrics.moved("any", "Canceled", done.canceled_tasks)
             return done
     raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
@@ -82,6 +83,8 @@ async def retire_tasks(control: Control) -> int:
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
     if row["made_again"]:
         control.owed.ring()
+    if row["canceled"]:
+        control.stops.ring()
     return int(row["canceled"])
 
 

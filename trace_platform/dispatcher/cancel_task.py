@@ -1,4 +1,4 @@
-"""A person ends a task. Its attempt, if it runs, hears of it at its next heartbeat and cannot commit any more."""
+"""A person ends a task. Its attempt, if it runs, cannot commit any more; its worker hears of it at once."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str
         control.metrics.moved(was, "Canceled")
         control.owed.ring()  # its slot may be another's turn
         control.sources.ring()  # it may have been the run of one
+        control.stops.ring()
         return CancelAnswer(task_id=task_id, changed=True)
     status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
     if status is None:

@@ -11,6 +11,7 @@ from trace_platform.capability.claims import Claims
 from trace_platform.dispatcher.bell import Bell
 from trace_platform.dispatcher.handed import Handed
 from trace_platform.dispatcher.names import TaskNames
+from trace_platform.dispatcher.stops import Stops
 from trace_platform.dispatcher.url_keys import UrlKeys
 from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import CredentialMinter, ObjectStore, Queue, Signer
@@ -53,6 +54,8 @@ class Control:
     """Rung when a source is to be started or stopped."""
     leases: Bell = field(default_factory=Bell)
     """Rung when a lease or retry may be due earlier than the reaper knows."""
+    stops: Stops = field(default_factory=Stops)
+    """Rung when tasks that may be running are ended or held: their workers wait for it."""
     metrics: Metrics = field(default_factory=Metrics)
     names: TaskNames = field(default_factory=TaskNames)
     """Whose the tasks are that were claimed here, for what is said about them."""

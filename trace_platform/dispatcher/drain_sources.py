@@ -22,6 +22,7 @@ async def drain_sources(control: Control) -> int:
     told = int(await control.pool.fetchval(queries("sources")["drain_all"], HELD))
     crash_point("drain_sources.after_commit")
     control.sources.ring()
+    control.stops.ring()
     return told
 
 

@@ -18,6 +18,7 @@ async def pause_source(control: Control, user: User, dag: str, job: str) -> Paus
     changed = await control.pool.fetchval(queries("sources")["pause"], user.org_id, job_id, user.id)
     crash_point("pause_source.after_commit")
     control.sources.ring()
+    control.stops.ring()
     return PauseAnswer(dag=dag, job=job, paused=True, changed=bool(changed))
 
 

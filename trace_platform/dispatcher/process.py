@@ -124,7 +124,9 @@ async def dispatching(
                 internal_door(control),
             ),
         ]
-        yield await stack.enter_async_context(open_doors(doors, settings.tls, metrics=control.metrics))
+        addresses = await stack.enter_async_context(open_doors(doors, settings.tls, metrics=control.metrics))
+        stack.callback(control.stops.close)
+        yield addresses
 
 
 def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:

@@ -8,6 +8,7 @@ not at the next beat.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -28,7 +29,7 @@ NEWS_SECONDS = 1.0
 """How often progress is told at most, and how long the queue may take to hear of a beat."""
 AFTER_OUTAGE_SECONDS = 1.0
 MOST_SECONDS = 30.0
-"""Between two beats, however long the lease: a cancel is heard with the next one, and the wake-up kept by it."""
+"""Between two beats, however long the lease: the wake-up is kept by it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class Held:
         await self.queue.extend(self.name, [self.delivery.receipt], VISIBILITY)
 
 
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
 class LeaseKeeper:
     """`run` returns only when the lease is gone. The freshest token is the door's."""
 
@@ -51,6 +58,12 @@ class LeaseKeeper:
         self._door = door
         self._tasks = tasks
         self._wake_up = wake_up
+        self._wanted = asyncio.Event()
+
+    def beat_now(self) -> None:
+        """Tasks were ended, perhaps this one: its next beat tells."""
+        self._wanted.set()
+        self._door.progressed.set()
 
     async def run(self) -> str:
         """Why it is over."""
@@ -79,13 +92,12 @@ class LeaseKeeper:
         return min(self._claimed.task.heartbeat_seconds, MOST_SECONDS)
 
     async def _until_due(self, seconds: float) -> None:
-        """The interval of the job; sooner if there is progress to tell."""
-        await asyncio.sleep(NEWS_SECONDS)
-        try:
-            async with asyncio.timeout(max(seconds - NEWS_SECONDS, 0.0)):
+        """The interval of the job; sooner if there is progress to tell, at once if tasks were ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _within(NEWS_SECONDS, self._wanted)
                 await self._door.progressed.wait()
-        except TimeoutError:
-            pass
+        self._wanted.clear()
         self._door.progressed.clear()
 
     async def _hold(self) -> None:

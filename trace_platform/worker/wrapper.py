@@ -29,6 +29,7 @@ from trace_platform.observe.metrics import Metrics
 from trace_platform.observe.tracing import span
 from trace_platform.ports import Delivery, Queue, Receipt
 from trace_platform.worker.door import Door
+from trace_platform.worker.hear_stops import hear_stops
 from trace_platform.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
 from trace_platform.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks
 
@@ -56,10 +57,20 @@ class Wrapper:
     concurrency: int
     sources: set[Door] = field(default_factory=set)
     """Of the always-on sources in hand."""
+    keepers: set[LeaseKeeper] = field(default_factory=set)
+    """Of all tasks in hand."""
     metrics: Metrics = field(default_factory=Metrics)
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and what is in hand is finished."""
+        hearing = asyncio.create_task(hear_stops(self.dispatcher, self.keepers))
+        try:
+            await self._work(stop)
+        finally:
+            hearing.cancel()
+            await asyncio.wait({hearing})
+
+    async def _work(self, stop: asyncio.Event) -> None:
         slots, settled = _Slots(self.concurrency), _Settled(self)
         async with asyncio.TaskGroup() as group:
             while free := await slots.some_free(stop):
@@ -128,6 +139,7 @@ class Wrapper:
         work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
         if claimed.task.timeout_seconds is None:  # it runs until it is told to stop
             self.sources.add(door)
+        self.keepers.add(keeper)
         log.info("runs", operator=claimed.task.operator)
         outcome, began = "Lost", time.perf_counter()
         try:
@@ -141,6 +153,7 @@ class Wrapper:
             outcome = await self._report(door, claimed.task, work.result(), lease)
         finally:
             self.sources.discard(door)
+            self.keepers.discard(keeper)
             door.lost.set()
             lease.cancel()
             await asyncio.wait({lease})  # what it was saying is taken back in good order

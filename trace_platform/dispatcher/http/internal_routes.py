@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trace_platform.contracts import (
+    STOPS_SECONDS,
     BufferQuestion,
     ClaimBatchAnswer,
     ClaimBatchRequest,
@@ -36,7 +37,7 @@ from trace_platform.dispatcher.http.user_routes import user_routes
 from trace_platform.dispatcher.names import fields
 from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.dispatcher.settle_buffers import settle_buffers
-from trace_platform.doors import door_app, json_response
+from trace_platform.doors import door_app, json_response, while_wanted
 from trace_platform.errors import InvalidRequest, NotFound
 from trace_platform.observe.logs import is_debugging, speak_also_of, speaking_of
 from trace_platform.observe.metrics import OPENMETRICS_TEXT
@@ -92,7 +93,7 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/buffer/records", batches, methods=["POST"]),
         Route("/internal/buffer/settle", settle, methods=["POST"]),
         Route("/metrics", metrics, methods=["GET"]),
-        *_claims(control, gate),
+        *_for_workers(control, gate),
         Route("/internal/task-fetch", task_fetch, methods=["GET"]),
         Route("/internal/user", user, methods=["GET"]),
         Route("/internal/openapi.json", openapi, methods=["GET"]),
@@ -104,7 +105,7 @@ def internal_door(control: Control) -> Starlette:
     return door_app(routes, lambda: answers(control.pool), OUTAGES)
 
 
-def _claims(control: Control, gate: WorkerGate) -> list[Route]:
+def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
     claim = claimer(control)
 
     async def task_claim(request: Request) -> Response:
@@ -124,7 +125,13 @@ def _claims(control: Control, gate: WorkerGate) -> list[Route]:
             _say_claimed(control, answers, asked.worker_id)
         return json_response(ClaimBatchAnswer(answers=answers))
 
+    async def stops(request: Request) -> Response:
+        await gate.require(request)
+        waits = control.stops.after(request.query_params.get("after", ""), STOPS_SECONDS)
+        return json_response(await while_wanted(request, waits))
+
     return [
+        Route("/internal/task-stops", stops, methods=["GET"]),
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
     ]

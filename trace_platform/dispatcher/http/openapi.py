@@ -41,6 +41,7 @@ from trace_platform.contracts import (
     NotClaimed,
     SettleAnswer,
     SettleRequest,
+    StopsAnswer,
     UserAnswer,
 )
 from trace_platform.openapi import answers, as_json, operation, query_parameters, schemas
@@ -65,6 +66,11 @@ SAID = {
 
 class FetchQuery(Message, frozen=True):
     task_id: UUID
+
+
+class StopsQuery(Message, frozen=True):
+    after: str = ""
+    """The mark of the last answer."""
 
 
 class BundleQuery(Message, frozen=True):
@@ -102,6 +108,7 @@ ROUTES = (
     Asked("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
     Asked("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),
     Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
+    Asked("get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "worker", query=StopsQuery),
     Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
     Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
     Asked("post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferQuestion),

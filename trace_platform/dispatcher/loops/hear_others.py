@@ -16,6 +16,7 @@ import structlog
 from trace_platform.dispatcher.bell import Bell
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.loop import stopped
+from trace_platform.dispatcher.stops import Stops
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.queries import queries
 
@@ -33,7 +34,12 @@ class HearOthers:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._bells = {"owed": control.owed, "leases": control.leases, "sources": control.sources}
+        self._bells: dict[str, Bell | Stops] = {
+            "owed": control.owed,
+            "leases": control.leases,
+            "sources": control.sources,
+            "stops": control.stops,
+        }
         self._sending: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
 
@@ -96,7 +102,7 @@ class HearOthers:
 
     def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         name, _, replica = str(payload).partition(" ")
-        bell: Bell | None = self._bells.get(name)
+        bell = self._bells.get(name)
         if bell is not None and replica != self._control.replica:
             bell.wake()
             self._control.metrics.wakes.labels(name, "heard").inc()

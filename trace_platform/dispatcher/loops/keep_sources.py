@@ -32,12 +32,15 @@ class KeepSources:
         left = int(await pool.fetchval(sql["leave"], None, None))
         crash_point("keep_sources.left")
         moved = [_count(await pool.execute(sql[name])) for name in ("restart", "bury", "resume", "hold")]
+        held = moved[-1]
         crash_point("keep_sources.moved")
         settled = int(await pool.fetchval(sql["settle"]))
         crash_point("keep_sources.settled")
         ended = _count(await pool.execute(sql["end_drain"], DRAIN_LIMIT))
         if started:
             self._control.owed.ring()
+        if left or held or ended:
+            self._control.stops.ring()
         return started + left + sum(moved) + settled + ended
 
     async def next_due(self) -> float | None:

@@ -41,4 +41,5 @@ class Reaper:
         if lost:
             self._control.owed.ring()  # slots came back
             self._control.sources.ring()  # a lost run may be a source's
+            self._control.stops.ring()  # what ran for too long may run still
         return len(lost)

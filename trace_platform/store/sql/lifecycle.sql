@@ -85,7 +85,7 @@ SELECT extract(epoch FROM least(
        ) - now())::float8;
 
 -- name: cancel_task
--- A person ends a task that has not ended; its attempt, if it runs, hears of it at its next heartbeat. The state that
+-- A person ends a task that has not ended; its attempt, if it runs, can commit nothing any more. The state that
 -- it was in, or no row.
 WITH ended AS (
     UPDATE tasks

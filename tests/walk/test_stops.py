@@ -1,0 +1,190 @@
+"""A task that is ended or held is told so at once: its worker need not wait for a heartbeat.
+
+The heartbeats of these tests are half an hour apart, so none of them can be what tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.dispatcher.support import PULL, deployed_and_active
+from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
+from tests.walk.walking import DAG, TOKEN, Walk, walking, working
+from trace_platform.client import DispatcherClient
+from trace_platform.dispatcher.activate_dag import activate_dag
+from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.pause_source import pause_source
+from trace_platform.dispatcher.stops import Stops
+from trace_platform.errors import Unavailable
+from trace_platform.store.identity import User
+from trace_platform.worker import lease_keeper
+
+pytestmark = pytest.mark.anyio
+
+HALF_AN_HOUR = 1_800
+SOURCE = """
+name: feed
+defaults: {runtime: ecs_platform}
+jobs:
+  - {name: follow, operator: pull, source: {kind: always_on}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _beats_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_keeper, "MOST_SECONDS", float(HALF_AN_HOUR))
+
+
+@pytest.fixture
+async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Walk]:
+    with registered(pull=PULL):
+        async with walking(state_db, queue_db, tmp_path) as made:
+            yield made
+
+
+@asynccontextmanager
+async def in_hand(walk: Walk) -> AsyncIterator[Holds]:
+    holds = Holds()
+    async with working(holding(walk, holds)):
+        await a_task_in_hand(walk, holds, interval=HALF_AN_HOUR, lease=2 * HALF_AN_HOUR)
+        yield holds
+
+
+async def waiting(walk: Walk, count: int) -> None:
+    async with asyncio.timeout(30):
+        while walk.control.stops.waiting != count:  # noqa: ASYNC110 - a call on its way is waited for
+            await asyncio.sleep(0.01)
+
+
+async def until_no_news(dispatcher: DispatcherClient) -> None:
+    """A Dispatcher that has just begun to hear the others knows nothing of what was before, and says so once."""
+    mark = ""
+    while (answer := await dispatcher.stops(mark)).news:
+        mark = answer.mark
+
+
+async def test_a_canceled_task_is_ended_at_once(walk: Walk) -> None:
+    async with in_hand(walk) as holds:
+        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await until(holds.canceled, holds)
+    assert await walk.statuses("work") == ["Canceled"]
+
+
+async def test_a_task_that_another_replica_cancels_is_ended_at_once(
+    walk: Walk, state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as other, in_hand(walk) as holds:
+        await cancel_task(other.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await until(holds.canceled, holds)
+
+
+async def test_a_task_of_a_version_that_no_longer_serves_is_ended_at_once(walk: Walk) -> None:
+    async with in_hand(walk) as holds:
+        changed = DAG.replace("name: work, operator: noop", "name: work, operator: noop, timeout_seconds: 77")
+        assert changed != DAG
+        deployed = await deploy_dag(walk.control, walk.org.id, walk.org.user, changed)
+        await activate_dag(walk.control, walk.org.id, "walk", deployed.dag_version_id)
+        await until(holds.canceled, holds)
+
+
+async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk: Walk) -> None:
+    async with in_hand(walk) as holds:
+        await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", await the_task(walk))
+        walk.control.leases.ring()
+        await until(holds.canceled, holds)
+
+
+async def test_other_tasks_of_the_worker_go_on(walk: Walk) -> None:
+    async with in_hand(walk) as holds:
+        walk.control.stops.ring()
+        beaten = "SELECT last_heartbeat > started_at FROM tasks WHERE id = $1"
+        async with asyncio.timeout(60):
+            while not await walk.control.pool.fetchval(beaten, await the_task(walk)):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.02)
+        assert not holds.canceled.is_set()
+        holds.let_go.set()
+        await walk.until("work", ["Completed"])
+
+
+async def test_a_source_that_is_paused_is_asked_to_stop_at_once(walk: Walk) -> None:
+    holds = Holds()
+    timed = SOURCE.replace(
+        "{kind: always_on}",
+        f"{{kind: always_on}}, heartbeat_timeout_seconds: {2 * HALF_AN_HOUR},"
+        f" heartbeat_interval_seconds: {HALF_AN_HOUR}",
+    )
+    await deployed_and_active(walk.control, walk.org, timed)
+    async with working(holding(walk, holds)):
+        await until(holds.begun, holds)
+        await pause_source(walk.control, User(walk.org.user, walk.org.id, "acme", None, "admin"), "feed", "follow")
+        await until(holds.asked_to_stop, holds)
+        holds.let_go.set()
+
+
+async def test_who_waits_when_a_dispatcher_ends_is_answered_and_does_not_hold_it_up(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as outlives:
+        async with walking(state_db, queue_db, tmp_path) as walk:
+            http = httpx.AsyncClient(
+                base_url=walk.doors["dispatcher_internal"],
+                headers={"X-Trace-Worker-Token": TOKEN},
+                verify=ssl.create_default_context(cafile=walk.ca),
+            )
+            asked = asyncio.create_task(until_no_news(DispatcherClient(await outlives.enter_async_context(http))))
+            await waiting(walk, 1)
+        await asked
+
+
+async def test_a_worker_that_hangs_up_is_waited_for_no_longer(walk: Walk) -> None:
+    asked = asyncio.create_task(until_no_news(walk.dispatcher))
+    await waiting(walk, 1)
+    asked.cancel()
+    await waiting(walk, 0)
+
+
+async def test_what_was_ended_between_two_questions_is_told() -> None:
+    stops = Stops()
+    first = await stops.after("", 0)
+    assert not first.news
+    stops.wake()
+    second = await stops.after(first.mark, 3_600)
+    assert second.news
+    assert not (await stops.after(second.mark, 0)).news
+
+
+@pytest.mark.parametrize("mark", ["", "nonsense", "-", "another-0", "another-7"])
+async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None:
+    """Else a worker whose calls go to two replicas in turn would be answered at once for ever."""
+    stops = Stops()
+    stops.wake()
+    assert not (await stops.after(mark, 0)).news
+    waits = asyncio.create_task(stops.after(mark, 3_600))
+    await asyncio.sleep(0)
+    stops.wake()
+    assert (await waits).news
+
+
+async def test_many_that_are_ended_together_are_told_of_once() -> None:
+    stops, told = Stops(), []
+    stops.tell_others(lambda: told.append(1))
+    before = await stops.after("", 0)
+    for _ in range(1_000):
+        stops.ring()
+    assert (await stops.after(before.mark, 3_600)).news
+    assert told == [1]
+
+
+async def test_the_question_needs_a_worker_token(walk: Walk) -> None:
+    walk.dispatcher._http.headers["X-Trace-Worker-Token"] = "another"
+    with pytest.raises(Unavailable, match="401"):
+        await walk.dispatcher.stops("")
