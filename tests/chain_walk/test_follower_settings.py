@@ -13,6 +13,7 @@ import pytest
 
 from tests.chain_walk.rig import Rig
 from tests.walk.walking import working
+from trace_platform.chain.devchain.handle import running
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.operators.context import Resources
 from trace_platform.worker.run_task import Runner
@@ -166,6 +167,35 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
             async with asyncio.timeout(4):
                 while door in worker.sources:  # noqa: ASYNC110 - a thread is waited for
                     await asyncio.sleep(0.05)
+
+
+async def test_nodes_on_two_forks_do_not_make_rows_go_back_and_forth_and_the_longer_one_is_followed(
+    bare_rig: Rig,
+) -> None:
+    rig = bare_rig
+    await rig.deploy(dag("torn", "start_block: 40"))
+    with running(blocks=60, finality=16) as other:
+        other.reorg(5, 7)
+        nodes = (Endpoint(rig.devchain.node("a"), "a"), Endpoint(other.node("b"), "b"))
+        pool = RpcPool("torn", rig.devchain.chain_id, nodes)
+        async with working(replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))):
+            version = await rig.version("torn", "follow")
+            for longer in (rig.devchain, other, rig.devchain):
+                longer.mine(4)
+                there = replace(rig, devchain=longer)
+                await there.until_followed(version)
+                written = writings(rig)
+                await asyncio.sleep(1.5)  # it looks, many times, at both
+                assert writings(rig) == written
+                assert rig.hot_marks(version) == hashes(there, 40)
+        assert await rig.failures() == []
+
+
+def writings(rig: Rig) -> int:
+    with psycopg.connect(rig.data_dsn) as connection:
+        row = connection.execute("SELECT last_value FROM trace_meta.hot_seq").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 @asynccontextmanager
