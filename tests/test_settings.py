@@ -68,6 +68,15 @@ def test_an_unknown_or_impossible_value_is_refused_by_name(
     assert hint in (refused.value.hint or "")
 
 
+@pytest.mark.parametrize("nonsense", ["", "?", "-1", "1e99", "nan", "[]", "{}", "null"])
+def test_nonsense_is_refused_in_words_of_ours(nonsense: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings({leaf.of("x").variable: nonsense for leaf in leaves()}, home=tmp_path)
+    assert refused.value.message.count("is wanted") > 50
+    theirs = ("should", "valid", "Value error", "Field required", "Extra inputs", "Unable to", "does not fit here")
+    assert not [words for words in theirs if words in refused.value.message]
+
+
 def test_every_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         load_settings({"TRACE_LOG__LEVEL": "loud", "TRACE_SPARK__SHUFFLE_PARTITIONS": "0"}, home=tmp_path)

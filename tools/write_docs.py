@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from trace_platform.cli.app import app
+from trace_platform.cli.grouped_help import GROUPS
 from trace_platform.lite.ports import free_port
 from trace_platform.lite.postgres import Cluster, running
 from trace_platform.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
@@ -55,26 +56,33 @@ def cli_page() -> str:
     lines = ["# The command line", "", MADE, ""]
     lines += ["Every verb explains itself with `--help`. A refusal says what, where and what to try, and exits with 1;"]
     lines += ["`--json` gives the same to programs.", ""]
-    for path, command in verbs(typer.main.get_command(app)):
-        lines += [f"## `trace {path}`", "", (command.help or "").strip(), ""]
-        options = [parameter for parameter in command.params if parameter.name != "help"]
-        if options:
-            lines += ["| option | default | meaning |", "|---|---|---|"]
-            lines += [_option_row(parameter) for parameter in options]
-            lines.append("")
+    trace: Any = typer.main.get_command(app)
+    for title, names in GROUPS.items():
+        lines += [f"## {title}", ""]
+        for path, command in (one for name in names for one in verbs(trace.commands[name], name)):
+            lines += [f"### `trace {path}`", "", (command.help or "").strip(), *_options(command), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def verbs(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def verbs(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every verb that does something, by the words that a person types."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield path, command
         return
+    if command.invoke_without_command:
+        yield path, command
     for name, one in inner.items():
         if one.hidden:  # another name for the same
             continue
-        yield from verbs(one, f"{path} {name}".strip())
+        yield from verbs(one, f"{path} {name}")
+
+
+def _options(command: Any) -> list[str]:
+    options = [parameter for parameter in command.params if parameter.name != "help"]
+    if not options:
+        return []
+    return ["", "| option | default | meaning |", "|---|---|---|", *map(_option_row, options)]
 
 
 def data_model_page() -> str:

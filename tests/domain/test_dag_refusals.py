@@ -7,12 +7,13 @@ stands where the problem is reported and is taken out before reading. YAML that 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.catalog import Catalog, OperatorSpec, checked_by
 from trace_platform.domain.dag import InvalidDag, parse_dag
 
 HEAD = """name: shop
@@ -106,3 +107,25 @@ def test_of_very_many_problems_the_first_hundred_are_shown(catalog: Catalog) -> 
         parse_dag(HEAD + jobs, catalog)
     assert len(refusal.value.problems) == 101
     assert refusal.value.problems[-1].code == "too_many_problems"
+
+
+class Strict(BaseModel):
+    size: int
+    table: str
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{}", ["`size` is required", "`table` is required"]),
+        ("[]", ["this is a list, not a map"]),
+        ("5", ["this is the number 5, not a map"]),
+    ],
+)
+def test_all_that_a_config_lacks_is_told_unless_it_is_no_config(config: str, said: list[str], catalog: Catalog) -> None:
+    strict = OperatorSpec(checked_by(Strict), frozenset({"platform"}))
+    known = replace(catalog, operators={**catalog.operators, "strict": strict})
+    job = f"  - {{name: a, operator: strict, inputs: [{{from: {{job: src, output: orders}}}}], config: {config}}}\n"
+    with pytest.raises(InvalidDag) as refusal:
+        parse_dag(HEAD + job, known)
+    assert [problem.reason for problem in refusal.value.problems] == said

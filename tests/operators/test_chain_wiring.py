@@ -222,6 +222,11 @@ def test_an_abi_that_nobody_can_read_is_refused_at_its_place(abi: str) -> None:
     assert len(problem.reason) < 300
 
 
+def test_a_name_that_is_no_abi_is_told_with_the_one_that_was_meant() -> None:
+    problem = refusal(f"{DAG}{DECODE}    config: {{events: [transfer], abi: erc_20}}\n")
+    assert (problem.reason, problem.suggestion) == ("there is no ABI called 'erc_20'", "did you mean erc20?")
+
+
 READERS = {
     "sql": "    config: {query: SELECT block_number FROM logs}\n",
     "python": '    config: {function: "a.b:c"}\n',

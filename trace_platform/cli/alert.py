@@ -142,7 +142,7 @@ def update(  # noqa: PLR0917 - options
         _show(gateway.ask("update_alert", AlertRow, body=body, alert=name), in_json=json)
 
 
-@app.command("delete")
+@app.command("delete", short_help="Remove an alert's definition.")
 def delete(name: Name, home: Home = None, json: Json = False) -> None:
     """Remove an alert's definition; what is still to be sent under it is not."""
     from trace_platform.alert_contracts import Removed

@@ -31,10 +31,12 @@ from trace_platform.cli import (
     up,
     why,
 )
+from trace_platform.cli.grouped_help import GroupedHelp
 from trace_platform.errors import TraceError
 
 app = typer.Typer(
     name="trace",
+    cls=GroupedHelp,
     help="Trace: curate, combine, enrich, alert on and analyse chain data and other data, past and live.",
     epilog="Begin with `trace up`. Every verb explains itself: `trace up --help`.",
     no_args_is_help=True,
@@ -42,35 +44,33 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-ON_ONE_MACHINE = "On one machine"
-RUNNING = "DAGs and their work (through the Gateway)"
-LOOKING = "Looking"
-PARTS = "The parts (`trace up` starts them)"
-
-app.command("up", rich_help_panel=ON_ONE_MACHINE)(up.up)
-app.command("down", rich_help_panel=ON_ONE_MACHINE)(down.down)
-app.command("demo", rich_help_panel=ON_ONE_MACHINE)(demo.demo)
-app.command("devchain", rich_help_panel=ON_ONE_MACHINE)(devchain.devchain)
-app.add_typer(dag.app, name="dag", rich_help_panel=RUNNING)
-app.add_typer(source.app, name="source", rich_help_panel=RUNNING)
-app.add_typer(task.app, name="task", rich_help_panel=RUNNING)
-app.add_typer(dataset.app, name="datasets", rich_help_panel=RUNNING)
+# Which group of `trace --help` each of them stands in: `grouped_help.py`.
+app.command("up", short_help="Start everything on this machine; Ctrl-C stops it.")(up.up)
+app.command("down", short_help="Stop everything, and wait until it has stopped.")(down.down)
+app.command("demo", short_help="A tour: a whole Trace on a chain of its own, then gone.")(demo.demo)
+app.command("devchain", short_help="Serve a made-up Ethereum chain to try things on.")(devchain.devchain)
+app.command("status", short_help="Show every process and whether it runs.")(status.status)
+app.command("doctor", short_help="Check what this machine needs, and say how to fix it.")(doctor.doctor)
+app.add_typer(dag.app, name="dag")
+app.add_typer(dataset.app, name="datasets")
 app.add_typer(dataset.app, name="dataset", hidden=True)  # as it was called first
-app.add_typer(udf.app, name="udf", rich_help_panel=RUNNING)
-app.add_typer(outbox.app, name="outbox", rich_help_panel=RUNNING)
-app.add_typer(alert.app, name="alert", rich_help_panel=RUNNING)
-app.command("query", rich_help_panel=RUNNING)(query.query)
-app.command("trigger", rich_help_panel=RUNNING)(trigger.trigger)
-app.command("invalidate", rich_help_panel=RUNNING)(invalidate.invalidate)
-app.command("why", rich_help_panel=RUNNING)(why.why)
-app.command("token", rich_help_panel=RUNNING)(token.token)
-app.command("status", rich_help_panel=LOOKING)(status.status)
-app.command("doctor", rich_help_panel=LOOKING)(doctor.doctor)
-app.add_typer(config.app, name="config", rich_help_panel=LOOKING)
-app.add_typer(db.app, name="db", rich_help_panel=LOOKING)
-app.add_typer(sink.app, name="sink", rich_help_panel=PARTS)
+app.command("query", short_help="Ask by SQL over datasets (without SQL: the Query service).")(query.query)
+app.add_typer(udf.app, name="udf", short_help="Code of your own, in a sandbox: build, push, list, test.")
+app.add_typer(alert.app, name="alert")
+app.add_typer(task.app, name="task")
+app.command("why", short_help="Tell why something is there, or why not yet.")(why.why)
+app.add_typer(source.app, name="source")
+app.command("trigger", short_help="Start a manual source.")(trigger.trigger)
+app.command("invalidate", short_help="Say that a range no longer holds; its readers do it again.")(
+    invalidate.invalidate
+)
+app.add_typer(config.app, name="config")
+app.add_typer(db.app, name="db")
+app.add_typer(outbox.app, name="outbox")
+app.command("token", short_help="Print a token for the API of this machine's Trace.")(token.token)
+app.add_typer(sink.app, name="sink", short_help="Drains batches into data Postgres; lists and replays dead ones.")
 for name, verb in processes.VERBS.items():
-    app.command(name, rich_help_panel=PARTS)(verb)
+    app.command(name)(verb)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ def config() -> None:
     """Settings: what they are and where they come from."""
 
 
-@app.command("show")
+@app.command("show", short_help="Show every setting, its value and where it came from.")
 def show(home: Home = None, json: Json = False) -> None:
     """Show every setting with its value (secrets masked), where it came from, its unit and its reason."""
     from trace_platform.settings import leaves_of, origin, shown

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ELSEWHERE = frozenset({"unknown_dataset", "unknown_alert"})
 """What only a running system can say: whether there is one of this name."""
 
-app = typer.Typer(help="DAGs: check, deploy, list, show, activate.", no_args_is_help=True)
+app = typer.Typer(help="DAGs: validate, deploy, list, show, activate.", no_args_is_help=True)
 
 File = Annotated[
     str, typer.Argument(help="The DAG's YAML; `-` reads standard input.", metavar="FILE", show_default=False)
@@ -112,7 +112,7 @@ def list_(home: Home = None, json: Json = False) -> None:
         )
 
 
-@app.command("show")
+@app.command("show", short_help="Show a DAG: its versions, its jobs, its YAML.")
 def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False) -> None:
     """Show a DAG: its versions, the jobs of the active one, and its YAML with --yaml."""
     from trace_platform.cli import rows
@@ -156,7 +156,7 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
     )
 
 
-@app.command("activate")
+@app.command("activate", short_help="Make a deployed version the active one.")
 def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = False) -> None:
     """Make a deployed version the active one, at once and whole: it serves reads and gets tasks."""
     from trace_platform.cli import rows

@@ -49,7 +49,7 @@ def list_(home: Home = None, json: Json = False) -> None:
         )
 
 
-@app.command("show")
+@app.command("show", short_help="Show a dataset: generations, ranges, last commits.")
 def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
     """Show a dataset: its generations, the ranges in force, and its last commits."""
     from trace_platform.cli import rows

@@ -26,7 +26,7 @@ Ids = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", short_help="List promises that are not kept yet, the newest first.")
 def list_(
     status: OfStatus = None, limit: Limit = 50, before: Before = None, home: Home = None, json: Json = False
 ) -> None:

@@ -28,7 +28,7 @@ ABOUT = {
     "query": "SQL over granted datasets.",  # its verb also asks: `cli/query.py`
     "gateway": "The only public door: user API, webhooks, console.",
     "scheduler": "Fires cron sources.",
-    "delivery": "Sends alerts: the only process that calls out to addresses that users choose.",
+    "delivery": "Sends alerts. It alone calls out to addresses that users choose.",
 }
 
 

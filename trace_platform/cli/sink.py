@@ -36,7 +36,7 @@ def sink(context: typer.Context, home: Home = None, settings: SettingsFrom = Non
         run_part("sink", home, settings)
 
 
-@app.command("dead")
+@app.command("dead", short_help="List batches that the sink refused, the newest first.")
 def dead(
     dataset: Dataset = None, limit: Limit = 50, before: Before = None, home: Home = None, json: Json = False
 ) -> None:
@@ -73,7 +73,7 @@ def dead(
         rows.note(f"there are more: --before {found.next}")
 
 
-@app.command("replay")
+@app.command("replay", short_help="Try a dead batch again, or a repaired one for it.")
 def replay(publish: Publish, batch: Batch = None, home: Home = None, json: Json = False) -> None:
     """Try a dead batch again, after what was wrong has been mended; or a repaired one in its place."""
     from trace_platform.cli import rows

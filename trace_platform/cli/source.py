@@ -14,7 +14,7 @@ Dag = Annotated[str, typer.Argument(help="The DAG's name.", metavar="DAG", show_
 Job = Annotated[str, typer.Argument(help="The source's name.", metavar="JOB", show_default=False)]
 
 
-@app.command("pause")
+@app.command("pause", short_help="Stop an always-on source after what it is at.")
 def pause(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
     """Stop an always-on source after what it is at, and keep it stopped, also over deploys, until it is resumed."""
     _ask("pause_source", dag, job, home, json=json)

@@ -89,7 +89,7 @@ def list_(
         rows.note(f"there are more: --before {found.next}")
 
 
-@app.command("show")
+@app.command("show", short_help="Show a task: its cause, attempts, reads and commits.")
 def show(task: TaskId, home: Home = None, json: Json = False) -> None:
     """Show a task: what made it, its attempts, what it read and what it committed."""
     from trace_platform.cli import rows

@@ -82,7 +82,7 @@ def build(
     _say(called, packed, {"file": str(target)}, json=json)
 
 
-@app.command("push")
+@app.command("push", short_help="Send a bundle to the running system, for jobs to name.")
 def push(
     source: Source,
     *,
@@ -105,7 +105,7 @@ def push(
     _say(done.name, packed, {"id": str(done.id), "status": done.status}, json=json)
 
 
-@app.command("list")
+@app.command("list", short_help="List bundles, the newest first.")
 def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: Json = False) -> None:
     """List bundles, the newest first: name, kind, size, hash and whether jobs can use them."""
     from trace_platform.cli import rows
@@ -129,7 +129,7 @@ def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: 
     )
 
 
-app.command("test")(run_here)
+app.command("test", short_help="Run a bundle here, and show what it would do.")(run_here)
 
 
 def push_bundle(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> BundleAnswer:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from trace_platform.domain.buffered import Declaration
 from trace_platform.domain.dag_model import RunDefaults, SourceKind, Storage
-from trace_platform.domain.suggest import closest
+from trace_platform.domain.refusal_words import refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +143,8 @@ def checked_by(model: type[BaseModel]) -> ConfigCheck:
         try:
             model.model_validate(dict(config))
         except ValidationError as refusal:
-            return [_problem(error["loc"], error["type"], error["msg"], model) for error in refusal.errors()]
+            found = refusals(refusal, model, config)
+            return [ConfigProblem(one.path, one.reason, one.suggestion, one.code) for one in found]
         return []
 
     return check
-
-
-def _problem(path: tuple[str | int, ...], kind: str, message: str, model: type[BaseModel]) -> ConfigProblem:
-    if kind == "missing":
-        return ConfigProblem(path, f"{path[-1]!r} is required", code="missing")
-    if kind == "extra_forbidden":
-        known = tuple(name if info.alias is None else info.alias for name, info in model.model_fields.items())
-        near = closest(str(path[-1]), known) if len(path) == 1 else None
-        return ConfigProblem(path, f"{path[-1]!r} is not a field of this operator's config", near, "unknown_field")
-    return ConfigProblem(path, message)

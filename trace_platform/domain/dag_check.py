@@ -131,6 +131,8 @@ def _check_operator(draft: JobDraft, operator: OperatorSpec, problems: Problems)
     ):
         reason = f"operator {job.operator!r} takes {operator.inputs} inputs, not {len(draft.inputs)}"
         problems.add((*draft.path, "inputs"), "bad_count", reason)
+    if problems.at((*draft.path, "config")):
+        return  # not even a map: what it lacks follows from that
     for problem in operator.check_config(job.config):
         at = (*draft.path, "config", *problem.path)
         on_key = problem.code == "unknown_field"

@@ -17,7 +17,7 @@ from trace_platform.domain.dag_fields import FIELDS
 from trace_platform.domain.dag_problems import Problems
 from trace_platform.domain.dag_yaml import Entries, Items, Node, Path, Scalar, Unreadable, kind_of, plain
 from trace_platform.domain.durations import format_duration, parse_duration
-from trace_platform.domain.suggest import closest, snake_case
+from trace_platform.domain.suggest import nearest, snake_case
 
 MAX_NAME = 128
 DAY = 86_400
@@ -97,7 +97,7 @@ class Form:
         value = node.value if isinstance(node, Scalar) else None
         if isinstance(value, str) and value in set(choices):
             return choices(value)
-        suggestion = closest(value if isinstance(value, str) else "", list(choices))
+        suggestion = nearest(value, list(choices)) if isinstance(value, str) else None
         self._refuse(node, path, "bad_choice", f"one of {', '.join(choices)}", suggestion)
         return default
 
@@ -175,7 +175,8 @@ class Form:
         node, path = found
         if isinstance(node, Entries):
             return node, path
-        self._refuse(node, path, "wrong_type", "a map")
+        known = FIELDS.get(name)
+        self._refuse(node, path, "wrong_type", "a map", f"its fields: {', '.join(known)}" if known else None)
         return None
 
     def _refuse(self, node: Node, path: Path, code: str, wanted: str, suggestion: str | None = None) -> None:
@@ -196,11 +197,11 @@ def read_text(node: Node, path: Path, shape: Shape, problems: Problems) -> str |
     return value
 
 
-def read_entries(node: Node, path: Path, problems: Problems) -> Entries | None:
+def read_entries(node: Node, path: Path, problems: Problems, suggestion: str | None = None) -> Entries | None:
     if isinstance(node, Entries):
         return node
     if not isinstance(node, Unreadable):
-        refuse((node, path), "wrong_type", "a map", problems)
+        refuse((node, path), "wrong_type", "a map", problems, suggestion)
     return None
 
 

@@ -16,7 +16,7 @@ class Problems:
     def __init__(self, root: Node, found: Iterable[Problem] = ()) -> None:
         self._root = root
         self._found: list[Problem] = []
-        self._seen: set[tuple[int, int, str]] = set()
+        self._seen: set[tuple[int, int, str, str]] = set()
         for problem in found:
             self._keep(problem)
 
@@ -47,13 +47,18 @@ class Problems:
             reason = f"there is no {what} {name[:128]!r}"
             self.add(path, f"unknown_{what}", reason, closest(name, known), on_key=on_key)
 
+    def at(self, path: Path) -> bool:
+        """Whether something is wrong at exactly this place."""
+        field = show_path(path)
+        return any(problem.field == field for problem in self._found)
+
     def raise_if_any(self) -> None:
         if self._found:
             raise InvalidDag(self._all())
 
     def _keep(self, problem: Problem) -> None:
         # One place is wrong in one way once: a bad default, say, is met again by every job.
-        key = (problem.line, problem.column, problem.code)
+        key = (problem.line, problem.column, problem.field, problem.code)
         if not self.full and key not in self._seen:
             self._seen.add(key)
             self._found.append(problem)

@@ -218,7 +218,8 @@ def _inputs(form: Form) -> tuple[InputDraft, ...] | None:
 
 
 def _input(node: Node, path: Path, problems: Problems) -> InputDraft:
-    entries = read_entries(node, path, problems)
+    upstream = node.value if isinstance(node, Scalar) and isinstance(node.value, str) else "..."
+    entries = read_entries(node, path, problems, f"such as {{from: {{job: {upstream[:40]}}}}}")
     if entries is None:
         return InputDraft(path, Reference(path), None, None)
     form = Form("inputs", entries, path, problems)
@@ -297,6 +298,9 @@ def _outputs(form: Form, job: str) -> tuple[OutputDraft, ...] | None:
         return None
     if isinstance(node, Items):
         return _named_outputs(form)
+    if isinstance(node, Scalar) and isinstance(node.value, str):
+        refuse((node, path), "wrong_type", "a list of names", form.problems, f"such as [{node.value[:40]}]")
+        return None
     count = form.whole("outputs", None, least=0, most=MAX_OUTPUTS)
     if count is None:
         return None

@@ -27,6 +27,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+from trace_platform.domain.refusal_words import kind_of_value
 from trace_platform.errors import InvalidDag, Problem
 
 MAX_BYTES = 256 * 1024
@@ -121,7 +122,7 @@ def kind_of(node: Node) -> str:
     """In words, for `... is text, not a list`."""
     match node:
         case Scalar(_, value):
-            return _kind_of_value(value)
+            return kind_of_value(value)
         case Items():
             return "a list"
         case Entries():
@@ -143,20 +144,6 @@ def show_path(path: Path) -> str:
         else:
             shown += f"[{step[:80]!a}]"
     return shown
-
-
-def _kind_of_value(value: str | float | bool | None) -> str:
-    match value:
-        case None:
-            return "empty"
-        case bool():
-            return str(value).lower()
-        case str():
-            return f"the text {value[:40]!r}"
-        case int() | float():
-            return f"the number {value}"
-        case _:
-            assert_never(value)
 
 
 def _decoded(text: str | bytes) -> str:

@@ -12,11 +12,18 @@ MAX_LISTED = 12
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """`did you mean x?` for the nearest known name; else all of them, if they are few."""
+    names = {each.casefold(): each for each in known}
+    near = nearest(name, names.values())
+    if near:
+        return near
+    return f"one of: {', '.join(sorted(names.values()))}" if 0 < len(names) <= MAX_LISTED else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """`did you mean x?`, if one is near."""
     by_folded = {each.casefold(): each for each in known}
     near = difflib.get_close_matches(name[:128].casefold(), by_folded, n=1)
-    if near:
-        return f"did you mean {by_folded[near[0]]}?"
-    return f"one of: {', '.join(sorted(by_folded.values()))}" if 0 < len(by_folded) <= MAX_LISTED else None
+    return f"did you mean {by_folded[near[0]]}?" if near else None
 
 
 def snake_case(name: str) -> str | None:

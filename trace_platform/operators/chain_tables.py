@@ -40,7 +40,7 @@ class Tables(Settings):
     def _is_a_name(cls, given: str) -> str:
         """Of those operators that ask nodes. An address may hold a key, so it is neither stored nor repeated."""
         if not _POOL_NAME.fullmatch(given):
-            raise ValueError(f"not the name of a pool: {_A_NAME}; addresses and keys stand in the settings")
+            raise ValueError(f"this is not the name of a pool: {_A_NAME}; addresses and keys stand in the settings")
         return given
 
     @field_validator("tables", mode="before")

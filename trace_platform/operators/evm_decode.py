@@ -5,6 +5,7 @@ A log that is not what its event says (anybody may write a contract that emits n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
+from trace_platform.domain.suggest import nearest
 from trace_platform.errors import InvalidAbi, InvalidRequest
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outcome import Outcome, Settings
@@ -64,6 +66,9 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     except InvalidRequest as refusal:
         return [ConfigProblem(("events",), refusal.message, refusal.hint, "unknown_event")]
     except InvalidAbi as refusal:
+        if re.fullmatch(r"\w{0,40}", read.abi):
+            hint = nearest(read.abi, BUILT_IN) or f"{', '.join(BUILT_IN)}, or the contract's ABI as JSON"
+            return [ConfigProblem(("abi",), f"there is no ABI called {read.abi!r}", hint, refusal.code)]
         hint = refusal.hint or f"abi is one of {', '.join(BUILT_IN)}, or the contract's ABI as JSON"
         return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", hint, refusal.code)]
     if len(read.events) != len(wired.outputs):

@@ -51,7 +51,9 @@ class Config(Settings):
     def _stays_inside(cls, path: str) -> str:
         parts = PurePosixPath(path).parts
         if path.startswith("/") or "\\" in path or "\x00" in path or ".." in parts:
-            raise ValueError("a path below the workers' folder of files, without '..'")
+            raise ValueError(
+                "a path goes down from the workers' folder of files: no '/' at its start, no '..' and no '\\'"
+            )
         return path
 
     @field_validator("columns")

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
+from trace_platform.domain.refusal_words import said, wanted
 from trace_platform.errors import SettingsError
 from trace_platform.settings.groups import FaultSettings, Group
 from trace_platform.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
@@ -197,11 +198,14 @@ def _problem(error: ErrorDetails) -> tuple[str, str, str]:
         known = {leaf.of(parts[1] if len(parts) > 1 else ANY_NAME).path for leaf in leaves()}
         return path, f"there is no setting {path}", _did_you_mean(path, known)
     if parts[-1] == "[key]":
-        said = f"{parts[1]!r} cannot be a name: small letters and digits, words joined by one underscore"
-        return parts[0], f"{parts[0]}: {said}", "rename it"
+        words = f"{parts[1]!r} cannot be a name: small letters and digits, words joined by one underscore"
+        return parts[0], f"{parts[0]}: {words}", "rename it"
     given = f" ({error['input']!r} was given)" if found and not found.secret else ""
-    said = error["msg"].removeprefix("Value error, ")
-    return path, f"{path}: {said}{given}", "`trace config show` lists every setting"
+    words = f"{asked} is wanted" if (asked := wanted(error)) else said(error)
+    usual = (
+        f", such as {found.default}" if found and error["type"] == "string_pattern_mismatch" and found.default else ""
+    )
+    return path, f"{path}: {words}{usual}{given}", "`trace config show` lists every setting"
 
 
 def _leads_to(leaf: Leaf, parts: Sequence[str]) -> bool:

@@ -1,0 +1,40 @@
+"""The list of all verbs in `trace --help`, in the order in which a newcomer meets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Start here": ("up", "down", "demo", "devchain", "status", "doctor"),
+    "Work with your data": ("dag", "datasets", "query", "udf", "alert"),
+    "See and steer what runs": ("task", "why", "source", "trigger", "invalidate"),
+    "Operate a system": ("config", "db", "outbox", "token"),
+    "The processes, one by one (`trace up` starts them all)": (
+        "dispatcher",
+        "gateway",
+        "worker",
+        "runner",
+        "sink",
+        "scheduler",
+        "delivery",
+    ),
+}
+"""Every verb stands in one of them; a test looks for one that does not."""
+
+
+class GroupedHelp(TyperGroup):
+    """Typer keeps verbs and families of verbs in two lists, so their order has to be told again."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        wide = max(map(len, self.commands))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                # No limit: what does not fit goes on in the next line, and is not cut off.
+                rows = [(name.ljust(wide), self.commands[name].get_short_help_str(1000)) for name in names]
+                formatter.write_dl(rows)
