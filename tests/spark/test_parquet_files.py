@@ -203,13 +203,25 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         infer_columns(path, "in/a.parquet", Shape("parquet", {}))
 
 
-def test_times_of_sparks_old_kind_do_not_turn_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_times_of_sparks_old_kind_do_not_turn_round(tmp_path: Path, store_schema: bool) -> None:
     """Nanoseconds end in 2262: read as such, the year 9999 would be 1816."""
     path = tmp_path / "a.parquet"
-    late = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
-    table = pa.table({"at": pa.array([late], pa.timestamp("us", "UTC"))})
-    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False)
-    assert read(path, {"at": "timestamp"})[0].to_pydict() == {"at": [late]}
+    far = [dt.datetime(year, 12, 31, tzinfo=dt.UTC) for year in (1, 1969, 2025, 2262, 9999)]
+    table = pa.table({"at": pa.array([*far, None], pa.timestamp("us", "UTC"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=store_schema)
+    assert read(path, {"at": "timestamp"})[0].to_pydict() == {"at": [*far, None]}
+
+
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_times_of_the_old_kind_are_not_cut_to_microseconds(tmp_path: Path, store_schema: bool) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"at": pa.array([1000, None, 1001, -1001, -1000], pa.timestamp("ns"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=store_schema)
+    with pytest.raises(WorkFailed, match=r"row 3: at is '1001' \(timestamp\[ns\]\), which is no timestamp_ntz"):
+        read(path, {"at": "timestamp_ntz"})
+    kept, left_out = read(path, {"at": "timestamp_ntz"}, bad_lines=2)
+    assert (kept["at"].cast(pa.int64()).to_pylist(), left_out) == ([1, None, -1], 2)
 
 
 def test_misfits_are_found_among_many_rows_and_groups(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ its row may be left out, as a line of a CSV file may.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trace_platform.errors import WorkFailed
 from trace_platform.spark.file_shape import Misfits, Shape, arrow_type
@@ -17,6 +17,8 @@ from trace_platform.spark.fit_column import fit, may_become, spark_type, unwrapp
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+MOST_NANOSECONDS: Final = 2**63 - 1
 
 
 def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
@@ -33,6 +35,8 @@ def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
             _refuse_type(schema, column, shape.columns[column], name)
         try:
             rows = file.read(columns=there)
+            for column, nanoseconds in _old_times(path, file, there).items():
+                _note_finer(rows.column(column), nanoseconds, column, shape.columns[column], bad)
         except (pa.ArrowException, OSError) as wrong:
             raise _unreadable(name, wrong) from None
     columns = {
@@ -91,6 +95,31 @@ def _refuse_type(schema: pa.Schema, column: str, kind: str, name: str) -> None:
             where="/config/columns",
             hint=f"read it as {near} and cast it in a `sql` job" if near else "leave it out of `columns`",
         )
+
+
+def _old_times(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """Columns of Spark's old kind of times, a second time: in nanoseconds, as the file has them."""
+    import pyarrow.parquet as pq
+
+    leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    old = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path in columns]
+    if not old:
+        return {}
+    with pq.ParquetFile(path) as again:
+        rows = again.read(columns=old)
+    return {column: rows.column(column) for column in old}
+
+
+def _note_finer(values: pa.ChunkedArray, nanoseconds: pa.ChunkedArray, column: str, kind: str, bad: Misfits) -> None:
+    """Arrow cuts them to microseconds without a word. Those that nanoseconds do not reach are none that they cut."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cut, whole = values.cast(pa.int64()), nanoseconds.cast(pa.int64())
+    reached = pc.less(pc.abs(cut), MOST_NANOSECONDS // 1000)
+    finer = pc.and_(reached, pc.not_equal(pc.multiply(cut, 1000), whole))
+    for number in pc.indices_nonzero(finer).to_pylist():
+        bad.note(number + 1, f"{column} is '{whole[number]}' ({nanoseconds.type}), which is no {kind}")
 
 
 def _fitted(values: pa.ChunkedArray, column: str, kind: str, bad: Misfits) -> pa.ChunkedArray:
