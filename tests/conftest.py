@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -128,3 +129,22 @@ def data_db(clone: Callable[[Database], str]) -> str:
 @pytest.fixture
 def queue_db(clone: Callable[[Database], str]) -> str:
     return clone("queue")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real blocks and files that nobody here made; they lie beside the checkout, where there are any."""
+    for checkout in _checkouts():
+        place = checkout.parent / "shared" / "data"
+        if (place / "execution-apis").is_dir():
+            return place
+    pytest.skip("there is no shared/data beside the checkout")
+
+
+def _checkouts() -> Iterator[Path]:
+    """The one we stand in, and the one that it is a worktree of."""
+    here = Path(__file__).parents[1]
+    yield here
+    asked = ["git", "-C", str(here), "rev-parse", "--path-format=absolute", "--git-common-dir"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        yield Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()).parent

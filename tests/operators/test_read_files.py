@@ -123,6 +123,40 @@ async def test_json_lines_lists_of_objects_and_parquet_are_read_alike(rig: Rig) 
     assert await rig.rows("loaded") == [{"id": 4, "v": 4.0, "tags": "z"}]
 
 
+async def test_parquet_of_other_writers_is_read_where_values_fit_and_rows_that_do_not_are_counted(rig: Rig) -> None:
+    folder = written(rig, a__txt="") / "in"
+    rows = {"n": pa.array([1, 2**63, 3], pa.uint64()), "hash": pa.array([b"ab", b"cd", b"ef"], pa.binary(2))}
+    pq.write_table(pa.table(rows), folder / "a.parquet")
+    types = "columns: [hash binary, n bigint, at timestamp], optional: [at]"
+    await rig.deploy(dag(f"{{path: in, format: parquet, {types}}}"))
+    await rig.run("d", "ask")
+    assert "in/a.parquet: row 2: n is '9223372036854775808' (uint64), which is no bigint" in await rig.error("load")
+    await rig.deploy(dag(f"{{path: in, format: parquet, {types}, bad_lines: 1}}"))
+    await rig.run("d", "ask")
+    assert await rig.rows("loaded") == [{"hash": b"ab", "n": 1, "at": None}, {"hash": b"ef", "n": 3, "at": None}]
+    await rig.deploy(dag("{path: in, format: parquet}"))
+    await rig.run("d", "ask")
+    loaded = await rig.table("loaded")
+    assert loaded.schema.types == [pa.decimal128(20, 0), pa.binary()], "they were guessed, and hold every value"
+    assert loaded["n"].to_pylist() == [1, 2**63, 3]
+
+
+async def test_a_csv_file_may_lack_an_optional_column_and_no_other(rig: Rig) -> None:
+    written(rig, a__csv="id\n1\n", b__csv="n,id\n2,2\n")
+    types = "columns: [id bigint, n int]"
+    await rig.deploy(dag(f"{{path: in, format: csv, {types}}}"))
+    await rig.run("d", "ask")
+    assert "in/a.csv: line 1: there is no column n" in await rig.error("load")
+    await rig.deploy(dag(f"{{path: in, format: csv, {types}, optional: [n]}}"))
+    await rig.run("d", "ask")
+    assert await rig.rows("loaded") == [{"id": 1, "n": None}, {"id": 2, "n": 2}]
+
+
+async def test_an_optional_column_that_is_no_column_is_refused_at_deploy(rig: Rig) -> None:
+    with pytest.raises(InvalidDag, match="`optional` names m, which `columns` does not"):
+        await rig.deploy(dag("{path: in, format: csv, columns: [id bigint, n int], optional: [m]}"))
+
+
 async def test_nothing_outside_the_folder_is_read(rig: Rig, tmp_path: Path) -> None:
     folder = written(rig, a__csv="id\n1\n")
     secret = tmp_path / "secret"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from trace_platform.domain.catalog import OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
@@ -25,12 +25,12 @@ from trace_platform.operators.inputs import WHOLE
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
-from trace_platform.spark.text_files import TYPES
+from trace_platform.spark.file_shape import TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from trace_platform.spark.text_files import Shape
+    from trace_platform.spark.file_shape import Shape
 
 MAX_FILES: Final = 10_000
 LABEL: Final = re.compile(r"[^A-Za-z0-9._=+-]")
@@ -41,6 +41,7 @@ class Config(Settings):
     format: Literal["csv", "json", "parquet"]
     pattern: str | None = None
     columns: Annotated[list[str], Field(min_length=1)] | None = None
+    optional: list[str] = Field(default_factory=list)
     partition: Literal["file", "whole"] = "file"
     header: bool = True
     delimiter: str = Field(default=",", min_length=1, max_length=1)
@@ -68,6 +69,13 @@ class Config(Settings):
                 raise ValueError(f"two columns are called {name!r}")
             names.add(name)
         return columns
+
+    @model_validator(mode="after")
+    def _knows_the_optional_ones(self) -> Self:
+        unknown = [name for name in self.optional if name not in self.types]
+        if unknown:
+            raise ValueError(f"`optional` names {', '.join(unknown)}, which `columns` does not")
+        return self
 
     @property
     def types(self) -> dict[str, str]:
@@ -122,10 +130,11 @@ class _Fetch:
 
 def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, Path]]) -> Shape:
     """The columns given; else those that the dataset has; else, the first time, those that the first file suggests."""
-    from trace_platform.spark.text_files import Shape, infer_columns
+    from trace_platform.spark.file_shape import Shape
+    from trace_platform.spark.text_files import infer_columns
 
     config = ctx.config
-    bare = Shape(config.format, config.types, config.header, config.delimiter, config.bad_lines)
+    bare = Shape(config.format, config.types, config.header, config.delimiter, config.bad_lines, tuple(config.optional))
     if config.columns:
         return bare
     known = ctx.door.files(output.ref.dataset_uuid, None).columns
@@ -134,7 +143,7 @@ def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, 
         if known
         else infer_columns(files[0][1], _said(ctx, files[0][1]), bare)
     )
-    return Shape(config.format, columns, config.header, config.delimiter, config.bad_lines)
+    return replace(bare, columns=columns)
 
 
 def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:

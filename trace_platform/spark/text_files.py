@@ -1,4 +1,4 @@
-"""CSV, JSON and Parquet files as Arrow tables, with a schema that is given; a line that does not fit is told by number.
+"""Files as Arrow tables, with a schema that is given; a line of CSV or JSON that does not fit is told by its number.
 
 Runs inside Spark's Python workers, one file at a time, in memory.
 """
@@ -9,64 +9,28 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trace_platform.errors import WorkFailed
+from trace_platform.spark.file_shape import Misfits, Shape, arrow_type
+from trace_platform.spark.parquet_files import infer_parquet, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["csv", "json", "parquet"]
-TYPES: Final = re.compile(
-    r"bigint|int|smallint|tinyint|double|float|boolean|string|binary|date|timestamp|timestamp_ntz"
-    r"|decimal\((?P<digits>[1-9]|[12]\d|3[0-8]),(?P<scale>\d|[12]\d|3[0-8])\)"
-)
 ZONED: Final = re.compile(r".*(Z|[+-]\d\d:?\d\d)")
 INFERRED_FROM: Final = 1_000
-MAX_TOLD: Final = 5
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How files are to be read."""
-
-    format: Format
-    columns: Mapping[str, str]
-    header: bool = True
-    delimiter: str = ","
-    bad_lines: int = 0
-    """How many lines that do not fit are left out before a file is refused."""
-
-
-@dataclass
-class _Bad:
-    """Lines left out, with the reason."""
-
-    file: str
-    allowed: int
-    lines: dict[int, str]
-
-    def note(self, line: int, reason: str) -> None:
-        self.lines.setdefault(line, reason)
-        if len(self.lines) > self.allowed:
-            self.refuse()
-
-    def refuse(self) -> None:
-        told = "; ".join(f"line {line}: {reason}" for line, reason in sorted(self.lines.items())[:MAX_TOLD])
-        hint = "mend the file" if self.allowed else "mend the file, or set `bad_lines` to leave such lines out"
-        raise WorkFailed(f"{self.file}: {told}", where="/config", hint=hint)
 
 
 def read_table(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
     """The rows of a file with exactly these columns, and how many lines were left out."""
-    bad = _Bad(name, shape.bad_lines, {})
+    if shape.format == "parquet":
+        return read_parquet(path, name, shape)
+    bad = Misfits(name, shape.bad_lines)
     try:
-        if shape.format == "parquet":
-            return _read_parquet(path, name, shape), 0
         rows = dict(_lines(path, shape, bad))
     except (OSError, UnicodeDecodeError) as wrong:
         raise WorkFailed(f"{name} cannot be read: {wrong}", where="/config/path") from None
@@ -76,8 +40,8 @@ def read_table(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
 def infer_columns(path: Path, name: str, shape: Shape) -> dict[str, str]:
     """Names and types as the first lines of a file suggest."""
     if shape.format == "parquet":
-        return _parquet_columns(path, name)
-    bad = _Bad(name, shape.bad_lines, {})
+        return infer_parquet(path, name)
+    bad = Misfits(name, shape.bad_lines)
     found: dict[str, list[Any]] = {}
     for count, (_, row) in enumerate(_lines(path, shape, bad)):
         if count >= INFERRED_FROM:
@@ -90,34 +54,11 @@ def infer_columns(path: Path, name: str, shape: Shape) -> dict[str, str]:
     return {column: guess([value for value in values if value is not None]) for column, values in found.items()}
 
 
-def arrow_type(kind: str) -> pa.DataType:
-    import pyarrow as pa
-
-    plain = {
-        "bigint": pa.int64(),
-        "int": pa.int32(),
-        "smallint": pa.int16(),
-        "tinyint": pa.int8(),
-        "double": pa.float64(),
-        "float": pa.float32(),
-        "boolean": pa.bool_(),
-        "string": pa.string(),
-        "binary": pa.binary(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "timestamp_ntz": pa.timestamp("us"),
-    }
-    found = TYPES.fullmatch(kind)
-    if found is None:
-        raise WorkFailed(f"{kind} is not a type that files are read as", where="/config/columns")
-    return plain[kind] if kind in plain else pa.decimal128(int(found["digits"]), int(found["scale"]))
-
-
-def _lines(path: Path, shape: Shape, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
     return _csv_lines(path, shape, bad) if shape.format == "csv" else _json_lines(path, bad)
 
 
-def _csv_lines(path: Path, shape: Shape, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+def _csv_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, delimiter=shape.delimiter, strict=True)
         names = list(shape.columns)
@@ -144,14 +85,12 @@ def _csv_lines(path: Path, shape: Shape, bad: _Bad) -> Iterator[tuple[int, dict[
 
 
 def _refuse_header(names: Sequence[str], shape: Shape, file: str) -> None:
-    missing = [name for name in shape.columns if name not in names]
-    if missing:
-        raise WorkFailed(f"{file}: line 1: there is no column {', '.join(missing)}", where="/config/columns")
+    shape.refuse_lacking(names, f"{file}: line 1")
     if len(set(names)) != len(names):
         raise WorkFailed(f"{file}: line 1: two columns have one name", where="/config/columns")
 
 
-def _json_lines(path: Path, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_lines(path: Path, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
     body = path.read_bytes()
     if body.lstrip()[:1] == b"[":
         try:
@@ -168,7 +107,7 @@ def _json_lines(path: Path, bad: _Bad) -> Iterator[tuple[int, dict[str, Any]]]:
                 bad.note(number, str(wrong))
 
 
-def _table(rows: Mapping[int, Mapping[str, Any]], shape: Shape, bad: _Bad) -> pa.Table:
+def _table(rows: Mapping[int, Mapping[str, Any]], shape: Shape, bad: Misfits) -> pa.Table:
     """Column by column; only where one does not fit are its values tried one by one."""
     import pyarrow as pa
 
@@ -184,7 +123,7 @@ def _table(rows: Mapping[int, Mapping[str, Any]], shape: Shape, bad: _Bad) -> pa
 
 
 def _note_misfits(
-    rows: Mapping[int, Mapping[str, Any]], name: str, kind: str, convert: Callable[[list[Any]], Any], bad: _Bad
+    rows: Mapping[int, Mapping[str, Any]], name: str, kind: str, convert: Callable[[list[Any]], Any], bad: Misfits
 ) -> None:
     import pyarrow as pa
 
@@ -240,26 +179,3 @@ def _guess_json(values: Sequence[Any]) -> str:
     if kinds == {int}:
         return "bigint"
     return "double" if kinds and kinds <= {int, float} else "string"
-
-
-def _read_parquet(path: Path, name: str, shape: Shape) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path, columns=list(shape.columns), partitioning=None)
-        return table.cast(pa.schema([(column, arrow_type(kind)) for column, kind in shape.columns.items()]))
-    except (pa.ArrowException, ValueError) as wrong:
-        raise WorkFailed(f"{name} does not fit: {str(wrong).splitlines()[0]}", where="/config/columns") from None
-
-
-def _parquet_columns(path: Path, name: str) -> dict[str, str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from trace_platform.spark.parquet_writer import columns_of
-
-    try:
-        return {column.name: column.type for column in columns_of(pq.read_schema(path))}
-    except (pa.ArrowException, ValueError, OSError) as wrong:
-        raise WorkFailed(f"{name} is not a Parquet file: {str(wrong).splitlines()[0]}", where="/config/path") from None
