@@ -39,6 +39,7 @@ DOUBLED = """
 INSERT INTO pgqueue.messages (visible_at, sent_at, queue, body)
 SELECT m.visible_at, m.sent_at, m.queue, m.body FROM pgqueue.messages m, generate_series(1, 3)
 """
+OF_FINAL = "SELECT {} FROM {} o JOIN datasets d ON d.id = o.dataset_uuid WHERE d.producer_output_index = 1"
 TAKEN_BACK = "SELECT lower(block_range) AS first, upper(block_range) - 1 AS last FROM data_invalidations"
 
 
@@ -104,6 +105,25 @@ async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip
             assert rig.hot_marks(version) == hashes(rig, first)
             assert (first, reached) in await invalidated(rig, reached)
         assert await rig.failures() == []
+
+
+async def test_what_becomes_final_in_the_step_of_a_reorg_is_told_and_not_taken_back(bare_rig: Rig) -> None:
+    """Nobody has read it yet, so nobody is to read it again."""
+    rig, head = bare_rig, bare_rig.devchain.describe()["head"]
+    await rig.deploy(
+        dag("late", f"start_block: {head - 20}").replace("config:", "outputs: [blocks, final]\n    config:")
+    )
+    version = await rig.version("late", "follow")
+    async with working(rig.worker()):
+        await rig.until_followed(version)
+        await told_final(rig, head - rig.devchain.describe()["finality"])
+    rig.devchain.reorg(3, 5)
+    rig.devchain.finality(1)
+    async with working(rig.worker()):
+        await rig.until_followed(version)
+        assert (head - 2, head) in await invalidated(rig, head)
+        await told_final(rig, head + 1)
+    assert await rig.walk.control.pool.fetchval(OF_FINAL.format("count(*)", "data_invalidations")) == 0
 
 
 async def test_a_node_that_has_not_reached_the_first_block_yet_is_waited_for(bare_rig: Rig) -> None:
@@ -248,6 +268,13 @@ async def told_until(rig: Rig, name: str, last: int) -> list[tuple[int, int]]:
             told = [(row["first"], row["last"]) for row in await rig.walk.control.pool.fetch(TOLD, name)]
             if told and told[-1][1] == last:
                 return told
+            await asyncio.sleep(0.05)
+
+
+async def told_final(rig: Rig, last: int) -> None:
+    async with asyncio.timeout(60):
+        told = OF_FINAL.format("max(upper(o.block_range)) - 1", "events")
+        while await rig.walk.control.pool.fetchval(told) != last:  # noqa: ASYNC110 - a worker's work is waited for
             await asyncio.sleep(0.05)
 
 
