@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 MODULE: Final = "tests.operators.functions"
 API, OTHER = "api-key/5f3a9c+==", "other 'key' \"77be01\""
 ENV: Final = {"TRACE_SECRETS__API_KEY": API, "TRACE_SECRETS__OTHER": OTHER}
-ATTEMPTS: Final = "SELECT count(*) FROM task_attempts a JOIN tasks t ON t.id = a.task_id JOIN jobs j ON j.id = t.job_id"
 
 
 def dag(*jobs: str, attempts: int = 1) -> str:
@@ -118,7 +117,10 @@ async def test_a_secret_that_the_worker_does_not_have_fails_the_task_at_once_and
     assert states["work_0"] == ["Failed"]
     said = await rig.error("work_0")
     assert said.startswith("this worker has no secret NO_SUCH (set TRACE_SECRETS__NO_SUCH in the environment of `trace")
-    assert (await rig.fetch(f"{ATTEMPTS} WHERE j.name = 'work_0'"))[0]["count"] == 1
+    (task,) = await rig.fetch(
+        "SELECT t.attempt, t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work_0'"
+    )
+    assert (task["attempt"], task["next_retry_at"]) == (1, None)
 
 
 async def test_an_operator_that_does_nothing_with_secrets_is_not_deployed_with_any(rig: Rig) -> None:
