@@ -1,7 +1,7 @@
-"""What only a worker knows, its database's password, keys of nodes and jobs' secrets, is told to nobody, whatever fails.
+"""What only a worker knows, its database's password, keys of nodes and secrets of jobs, is told to nobody.
 
-`trace worker` as it is started by hand: tasks that succeed, that a node refuses with our own words, whose code says what
-it was handed, and that lose the database. About 30 s on two free cores.
+`trace worker` as it is started by hand: tasks that succeed, that a node refuses with our own words, whose code says
+what it was handed, and that lose the database. About 30 s on two free cores.
 """
 
 from __future__ import annotations
