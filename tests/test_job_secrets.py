@@ -84,7 +84,7 @@ def test_all_that_a_worker_does_not_have_is_named_with_the_variables_that_set_it
         ({"TRACE_SECRETS": '{"a": "hush-1"}'}, "", "TRACE_SECRETS", "there is no setting"),
         ({"TRACE_SECRETS__9": VALUE}, "", "secrets", "'9' cannot be a name"),
         ({}, f'[secrets]\napi_key = "{VALUE}"\n', "trace.toml", "is a secret, and every process"),
-        ({}, f'secrets = "{VALUE}"\n', "secrets", "valid"),
+        ({}, f'secrets = "{VALUE}"\n', "secrets", "secrets: "),
         ({}, f'[secrets.api_key]\nvalue = "{VALUE}"\n', "trace.toml", "is a secret, and every process"),
     ],
 )
