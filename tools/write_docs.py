@@ -116,10 +116,10 @@ def _about(group: str) -> list[str]:
     if not group:
         return []
     field = Settings.model_fields[group]
-    about = ((group_of(field) or Settings).__doc__ or "").strip()
+    about = (getattr(group_of(field), "__doc__", None) or "").strip()
     if not is_mapping(field):
         return [about, ""]
-    return [f"{about} Any number, each under a name: small letters, digits, single underscores.", ""]
+    return [f"{about} Any number, each under a name: small letters, digits, single underscores.".strip(), ""]
 
 
 def _option_row(parameter: Any) -> str:

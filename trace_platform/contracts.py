@@ -154,6 +154,9 @@ class TaskPayload(Message, frozen=True):
     bootstrap: BootstrapRef | None = None
     udf: UdfRef | None = None
     alerts: list[AlertRef] = []
+    secrets: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Their names, never their values, for code that is trusted. Not said where there are none: a worker from before
+    there were any knows no such field."""
 
 
 class Invocation(TaskPayload, frozen=True, kw_only=True):

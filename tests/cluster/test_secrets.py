@@ -1,7 +1,7 @@
-"""What only a worker knows, its database's password and the keys of nodes, is told to nobody, whatever goes wrong.
+"""What only a worker knows, its database's password, keys of nodes and secrets of jobs, is told to nobody.
 
-`trace worker` as it is started by hand: tasks that succeed, that a node refuses with our own words, and that lose the
-database. About 30 s on two free cores.
+`trace worker` as it is started by hand: tasks that succeed, that a node refuses with our own words, whose code says
+what it was handed, and that lose the database. About 30 s on two free cores.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ SECONDS = 240
 PASSWORD = "moonlit/harbour 7%"
 KEY_IN_PATH, KEY_IN_QUERY, KEY_OF_ACCOUNT = "pathkey-5f3a9c", "querykey-77be01", "accountkey-c04d2e"
 KEY_OF_GOOD_NODE = "goodkey-a81f6b"
+SECRET_OF_JOB = "jobkey-'39ce'-70"
 SECRETS = (
     *(PASSWORD, quote(PASSWORD, safe="")),
-    *(KEY_IN_PATH, KEY_IN_QUERY, KEY_OF_ACCOUNT, KEY_OF_GOOD_NODE),
+    *(KEY_IN_PATH, KEY_IN_QUERY, KEY_OF_ACCOUNT, KEY_OF_GOOD_NODE, "39ce"),
     base64.b64encode(f"trace:{KEY_OF_ACCOUNT}".encode()).decode(),
 )
 DAG = """
@@ -61,6 +62,11 @@ jobs:
     operator: cryo_ingest
     config: {rpc_pool: bad, tables: [blocks]}
     inputs: [{from: {job: go}}]
+  - name: tells
+    operator: python
+    config: {function: "tests.operators.functions:tells_secrets"}
+    inputs: [{from: {job: go}}]
+    secrets: [JOB_KEY]
   - name: compact
     operator: parquet_compact
     config: {tables: [blocks]}
@@ -123,6 +129,7 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
             "TRACE_RPC_POOLS__GOOD__ENDPOINTS": devchain.node(KEY_OF_GOOD_NODE),
             "TRACE_RPC_POOLS__GOOD__CHAIN_ID": str(devchain.chain_id),
             "TRACE_RPC_POOLS__BAD__ENDPOINTS": bad,
+            "TRACE_SECRETS__JOB_KEY": SECRET_OF_JOB,
         }
         await rig.deploy(DAG)
         chain = ChainRig(walk, data_db, None, devchain)
@@ -133,7 +140,7 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
             first = await ended(rig)
             await the_password_is_another(postgres, keeper)
             await rig.trigger("d", "go", start=5, end=9)
-            await rig.until("SELECT count(*) = 6 FROM tasks t WHERE status IN ('Completed', 'Failed')")
+            await rig.until("SELECT count(*) = 8 FROM tasks t WHERE status IN ('Completed', 'Failed')")
             files = [path for path in (tmp_path / "worker").rglob("*") if path.is_file()]
             texts = {str(path): path.read_bytes() for path in files}
         said = await ended(rig)
@@ -142,9 +149,11 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
         "compact": "Completed",
         "ingest": "Completed",
         "refused": "Failed",
+        "tells": "Failed",
     }, (first, log.read_text())
-    assert ("compact", "Failed") in [(job, status) for job, status, _ in said[3:]], said
+    assert ("compact", "Failed") in [(job, status) for job, status, _ in said[4:]], said
     assert "no such key" in next(error for job, _, error in said if job == "refused"), "the node's own words are told"
+    assert "cannot log in with {'JOB_KEY': " in next(error for job, _, error in said if job == "tells")
     assert any(str(tmp_path / "worker" / "work" / "spark") in name for name in texts)
     found = {(name, secret) for name, text in texts.items() for secret in SECRETS if secret.encode() in text}
     assert found == set()

@@ -47,7 +47,10 @@ def catalog() -> Catalog:
                 storages=(Storage.POSTGRES,),
             ),
             "sql": OperatorSpec(
-                checked_by(SqlConfig), PLATFORM, storages=(Storage.PARQUET, Storage.BUFFERED, Storage.POSTGRES)
+                checked_by(SqlConfig),
+                PLATFORM,
+                storages=(Storage.PARQUET, Storage.BUFFERED, Storage.POSTGRES),
+                takes_secrets=True,
             ),
             "join": OperatorSpec(checked_by(Nothing), PLATFORM, inputs=Count(2, 2)),
             "check": OperatorSpec(checked_by(Nothing), frozenset({"platform", "dispatcher"}), outputs=Count(0, 0)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from trace_platform.errors import SnapshotTooOld
 from trace_platform.operators.python import Call
+from trace_platform.worker.lease_keeper import NEWS_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,3 +75,25 @@ def marks(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
     """For a buffered dataset, in two batches."""
     del call
     return frames["numbers"].selectExpr("concat('p', block_number) AS id", "block_number AS number").repartition(2)
+
+
+def proves_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    """A row with what it was handed: names, and of each value a proof that it knew it."""
+    del frames
+    said = f"{call.secrets} {call!r}"
+    proofs = ",".join(f"{name}:{proof(value)}" for name, value in call.secrets.items())
+    leaked = any(value in said for value in call.secrets.values())
+    return call.spark.createDataFrame([(proofs, leaked)], "proofs string, leaked boolean")
+
+
+def tells_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    """Says them wherever a function can say anything to people, and breaks."""
+    del frames
+    for number, value in enumerate(call.secrets.values()):
+        call.progress(number, None, f"logs in with {value}")
+    time.sleep(2 * NEWS_SECONDS + 0.5)  # until that is told
+    raise RuntimeError(f"cannot log in with {dict(call.secrets)}")
+
+
+def proof(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()[:16]

@@ -130,6 +130,7 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
         task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
     if job.bundle is not None:
         task = msgspec.structs.replace(task, udf=await bundle_ref(control, job.org_id, job.bundle))
+    task = msgspec.structs.replace(task, secrets=_secrets(control, job))
     return Claimed(
         attempt=row["attempt"],
         lease_token=row["lease_token"],
@@ -137,6 +138,13 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
         capability_token=await token_for(control, job, row["task_id"], row["attempt"], inputs, names=_names(row)),
         task=task,
     )
+
+
+def _secrets(control: Control, job: Job) -> list[str] | msgspec.UnsetType:
+    """The names that the job may be handed. Its runtime may have become untrusted since it was deployed."""
+    runtime = control.runtimes.get(job.runtime)
+    trusted = job.bundle is None and runtime is not None and not runtime.untrusted
+    return job.secrets if trusted and job.secrets else msgspec.UNSET
 
 
 def _bootstrap(asked: str | None) -> BootstrapRef | None:

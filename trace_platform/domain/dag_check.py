@@ -98,6 +98,9 @@ def _check_trust(
     if "secrets" in draft.given and untrusted:
         hint = "fetch with a trusted job upstream"
         problems.add((*draft.path, "secrets"), "secrets_on_udf", "untrusted code never gets secrets", hint, on_key=True)
+    elif "secrets" in draft.given and operator is not None and not operator.takes_secrets:
+        reason = f"operator {draft.job.operator!r} does nothing with secrets"
+        problems.add((*draft.path, "secrets"), "not_for_this", reason, "remove them", on_key=True)
 
 
 def _check_bundle(

@@ -34,7 +34,11 @@ MAX_JOBS = 1_000
 MAX_OUTPUTS = 100
 
 COLUMN = Shape(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}"), "the name of a column", code="bad_name")
-SECRET = Shape(re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}"), "the name of a secret", code="bad_name")
+SECRET = Shape(
+    re.compile(r"(?=.{1,64}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*"),
+    "the name of a secret: letters and digits, words joined by one underscore, at most 64 characters",
+    code="bad_name",
+)
 ROLE = Shape(re.compile(r"[a-z0-9][a-z0-9_-]{0,127}"), "the slug of a role", code="bad_name")
 SHA256 = Shape(re.compile(r"[0-9a-f]{64}"), "a SHA-256 in 64 lower-case hexadecimal digits")
 BUNDLE = Shape(

@@ -68,7 +68,9 @@ def children(
     if "runner" in known:
         _introduce(known, settings, ports)
     if "worker" in known:
-        known["worker"] = known["worker"].model_copy(update={"rpc_pools": settings.rpc_pools})
+        known["worker"] = known["worker"].model_copy(
+            update={"rpc_pools": settings.rpc_pools, "secrets": settings.secrets}
+        )
     return [_child(name, told, ports) for name, told in known.items()]
 
 
@@ -92,6 +94,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
             "client": ClientSettings(),
             "queue": QueueSettings(),
             "rpc_pools": {},
+            "secrets": {},
             "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
             "dispatcher": settings.dispatcher.model_copy(
                 update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-SHORTEST: Final = 6
-"""What is shorter is nobody's secret, and would be found in every other word."""
+from trace_platform.settings.job_secrets import SHORTEST
+
 INSTEAD: Final = "***"
 PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
 
@@ -24,7 +24,7 @@ Hide = Callable[[str], str]
 def hider(settings: BaseModel) -> Hide:
     """Takes every secret of these settings, and every part of one that is secret by itself, out of a text."""
     found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
-    spelt = found | {json.dumps(piece)[1:-1] for piece in found}
+    spelt = {way for piece in found for way in _spellings(piece)}
     wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
     if not wanted:
         return lambda text: text
@@ -38,7 +38,7 @@ def _secrets(value: Any) -> Iterator[str]:
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _secrets(getattr(value, name))
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for one in value.values():
             yield from _secrets(one)
     elif isinstance(value, list | tuple):
@@ -46,9 +46,17 @@ def _secrets(value: Any) -> Iterator[str]:
             yield from _secrets(one)
 
 
+def _spellings(piece: str) -> Iterator[str]:
+    """As it is, in an address, and as Python repeats it in an error; each also as it stands in a line of JSON."""
+    for way in (piece, quote(piece), quote(piece, safe=""), quote_plus(piece), repr(piece)[1:-1]):
+        yield way
+        yield json.dumps(way)[1:-1]
+
+
 def _pieces(secret: str) -> Iterator[str]:
-    """The whole; of addresses, also what stands in them: a password, and a key in the path or the query."""
+    """The whole, and each line of it; of addresses, also what stands in them: a password, a key in path or query."""
     yield secret
+    yield from map(str.strip, secret.splitlines())
     for found in PASSWORD.findall(secret):
         yield found.strip("'")
     for word in secret.split():

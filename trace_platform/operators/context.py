@@ -26,10 +26,12 @@ from trace_platform.domain.objects import Folder
 from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, subtract
 from trace_platform.errors import InvalidRequest
+from trace_platform.observe.hidden import Hide
 from trace_platform.operators.buffers import Buffer
 from trace_platform.operators.inputs import WHOLE, Input, Table
 from trace_platform.operators.outcome import say, scope_of
 from trace_platform.operators.outputs import Output
+from trace_platform.operators.secret_values import Secrets
 from trace_platform.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -74,11 +76,10 @@ class TaskDoor(Protocol):
 
 @dataclass(frozen=True)
 class Resources:
-    """What a trusted operator may use besides its datasets. Never printed: it holds secrets."""
+    """What a trusted operator may use besides its datasets. Never printed: it holds passwords and keys."""
 
     data_dsn: str = field(repr=False, default="")
     rpc_pools: Mapping[str, Any] = field(repr=False, default_factory=dict)
-    secrets: Mapping[str, str] = field(repr=False, default_factory=dict)
     folder: Path | None = None
     """Files that operators may read: the folder named in the settings."""
 
@@ -93,6 +94,10 @@ class TaskContext(Generic[C]):
     objects: ObjectStore
     door: TaskDoor
     resources: Resources
+    secrets: Secrets = field(default_factory=Secrets)
+    """Those that the job names."""
+    hide: Hide = str
+    """Takes out what must not be told to people."""
 
     @property
     def spark(self) -> SparkSession:
@@ -145,7 +150,7 @@ class TaskContext(Generic[C]):
         raise InvalidRequest(f"there is no input {name!r}", where="/config")
 
     def progress(self, done: int, total: int | None = None, message: str = "") -> None:
-        self.door.report({"done": done, "total": total, "message": message})
+        self.door.report({"done": done, "total": total, "message": self.hide(message)})
 
     def ranges(self, output: Output) -> tuple[Range, ...]:
         """The partitions that this task has to write: its own range, or, if that was written before, those it touches.

@@ -20,6 +20,7 @@ from trace_platform.operators.inputs import WHOLE
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
+from trace_platform.operators.secret_values import Secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,7 @@ SPEC = OperatorSpec(
     outputs=Count(1, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     reads=every_input,
+    takes_secrets=True,
 )
 
 
@@ -61,6 +63,8 @@ class Call:
     args: Mapping[str, Any]
     outputs: tuple[str, ...]
     progress: Callable[[int, int | None, str], None]
+    secrets: Secrets
+    """Those that the job names, by these names."""
 
     @property
     def range(self) -> tuple[int, int] | None:
@@ -81,6 +85,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
             MappingProxyType(dict(ctx.config.args)),
             tuple(output.stem for output in ctx.outputs),
             ctx.progress,
+            ctx.secrets,
         )
         with spark_failures("/config/function"):
             for output, frame in _by_output(ctx, function(frames, call)):

@@ -174,7 +174,12 @@ def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
 
 def _means(leaf: Leaf, variable: str) -> bool:
     parts, given = leaf.variable.split("__"), variable.split("__")
-    return len(parts) == len(given) and all(a in (b, ANY_NAME.upper()) for a, b in zip(parts, given, strict=True))
+    return len(parts) == len(given) and all(map(_is_part, parts, given))
+
+
+def _is_part(part: str, given: str) -> bool:
+    """A name that is chosen is in capitals too: two variables that say the same name could say two values."""
+    return part == given or (part == ANY_NAME.upper() and given == given.upper())
 
 
 def _named_in(variable: str) -> str:

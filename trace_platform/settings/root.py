@@ -2,7 +2,7 @@
 
 A field of `Settings` is a value, a group, or a mapping of groups by name (`runtimes`): any number of groups of one
 kind, named by whoever runs the system. In environment and file such a group is one level deeper:
-`TRACE_RUNTIMES__ECS_PLATFORM__QUEUE`, `[runtimes.ecs_platform]`.
+`TRACE_RUNTIMES__ECS_PLATFORM__QUEUE`, `[runtimes.ecs_platform]`. A mapping may also be of values: `TRACE_SECRETS__KEY`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from trace_platform.settings.groups import (
     WorkerSettings,
     setting,
 )
+from trace_platform.settings.job_secrets import JobSecret
 from trace_platform.settings.rpc_pools import RpcPoolSettings
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from trace_platform.settings.udf import UdfSettings
@@ -85,6 +86,9 @@ class Settings(BaseSettings):
     loops: LoopSettings = LoopSettings()
     runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
     rpc_pools: Mapping[Name, RpcPoolSettings] = {}
+    secrets: Mapping[Name, JobSecret] = setting(
+        {}, "For jobs that name it in `secrets`, 6 characters or more; only workers are told of it.", unit="text"
+    )
     worker: WorkerSettings = WorkerSettings()
     sink: SinkSettings = SinkSettings()
     delivery: DeliverySettings = DeliverySettings()
@@ -140,7 +144,7 @@ class Leaf:
 
     @property
     def default(self) -> Any:
-        return self.field.default
+        return None if is_mapping(self.field) else self.field.default
 
     def of(self, name: str) -> Leaf:
         """The same setting, of the group with that name."""
@@ -148,19 +152,19 @@ class Leaf:
 
 
 def leaves() -> Iterator[Leaf]:
-    """Every setting; those of groups by name once, with ANY_NAME in the place of the name."""
+    """Every setting; those by name once, with ANY_NAME in the place of the name."""
     for name, field in Settings.model_fields.items():
         group = group_of(field)
+        within = f"{name}.{ANY_NAME}" if is_mapping(field) else name
         if group is None:
-            yield Leaf(name, field)
+            yield Leaf(within, field)
         else:
-            within = f"{name}.{ANY_NAME}" if is_mapping(field) else name
             for inner, leaf in group.model_fields.items():
                 yield Leaf(f"{within}.{inner}", leaf)
 
 
 def leaves_of(settings: Settings) -> Iterator[Leaf]:
-    """Every setting that these settings hold: groups by name as often as there are names."""
+    """Every setting that these settings hold: those by name as often as there are names."""
     for leaf in leaves():
         if ANY_NAME not in leaf.path:
             yield leaf

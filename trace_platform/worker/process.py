@@ -51,7 +51,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         task_client(settings) as tasks,
         _spark(process, settings) as (spark, says),
     ):
-        runner = Runner(objects, resources(settings), spark, hide=hider(settings))
+        runner = Runner(objects, resources(settings), spark, hide=hider(settings), secrets=settings.secrets)
         wrapper = Wrapper(
             queue=queue,
             queue_name=queue_of(settings),

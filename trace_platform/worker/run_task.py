@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
@@ -26,6 +26,7 @@ from trace_platform.operators.registry import IN_PROCESS, ON_WORKERS
 from trace_platform.ports import ObjectStore
 from trace_platform.spark.lost import is_lost
 from trace_platform.spark.tags import interrupt, tagged
+from trace_platform.worker.hand_secrets import hand_secrets
 from trace_platform.worker.wait_for_data import wait_for_data
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ class Runner:
     spark_lost: threading.Event = field(default_factory=threading.Event)
     """Set when Spark was found to be gone: no task can be run here any more."""
     hide: Hide = str
-    """Takes out what must not be told of a failure."""
+    """Takes out what must not be told of a failure, or of how far a task is."""
+    secrets: Mapping[str, SecretStr] = field(default_factory=dict)
+    """All that this worker has, by name in small letters; a task is handed those that its job names."""
 
     def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
         """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker.
@@ -129,7 +132,10 @@ class Runner:
             raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
         config: BaseModel = operator.config.model_validate(dict(task.config))
         org_id = decode(take_apart(claimed.capability_token).payload).org_id
-        return TaskContext(task, org_id, config, self.spark, self.objects, door, self.resources)
+        # An operator without a use for them may be of a DAG that was deployed before that was refused.
+        named = (task.secrets or ()) if operator.spec.takes_secrets else ()
+        secrets = hand_secrets(named, self.secrets)
+        return TaskContext(task, org_id, config, self.spark, self.objects, door, self.resources, secrets, self.hide)
 
     @contextmanager
     def _tagged(self, claimed: Claimed) -> Iterator[None]:

@@ -1,0 +1,64 @@
+"""A claim says which secrets a job names: never a value, and no name to code that is not trusted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
+from tests.dispatcher.support import control_for
+from trace_platform.client import CLAIM_ANSWER
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.fetch_task import fetch_task
+from trace_platform.settings import RUNTIMES, RuntimeSettings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def a_chain(control: Control, secrets: list[str]) -> Chain:
+    chain = await deploy_chain(control)
+    await control.pool.execute("UPDATE jobs SET secrets = $2 WHERE id = $1", chain.jobs["first"], secrets)
+    return chain
+
+
+async def test_a_claim_says_the_names_as_the_dag_writes_them_and_asked_before_nobody_hears_them(
+    control: Control,
+) -> None:
+    chain = await a_chain(control, ["API_KEY", "other"])
+    task = await a_task(control, chain)
+    assert "secrets" not in await fetch_task(control, task)
+    answer, _ = await claimed(control, task)
+    heard = CLAIM_ANSWER.decode(msgspec.json.encode(answer))
+    assert heard == answer
+    assert heard.task.secrets == ["API_KEY", "other"]
+
+
+async def test_where_there_are_none_a_claim_has_no_such_field_which_older_workers_would_refuse(
+    control: Control,
+) -> None:
+    answer, _ = await claimed(control, await a_task(control, await a_chain(control, [])))
+    assert "secrets" not in msgspec.json.decode(msgspec.json.encode(answer))["task"]
+    assert not CLAIM_ANSWER.decode(msgspec.json.encode(answer)).task.secrets
+
+
+@pytest.mark.parametrize(
+    "runtimes",
+    [{}, {**RUNTIMES, "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform", untrusted=True)}],
+    ids=["gone", "untrusted"],
+)
+async def test_a_runtime_that_is_trusted_no_more_hears_no_names(
+    control: Control, runtimes: dict[str, RuntimeSettings]
+) -> None:
+    chain = await a_chain(control, ["API_KEY"])
+    answer, _ = await claimed(replace(control, runtimes=runtimes), await a_task(control, chain))
+    assert "API_KEY" not in msgspec.json.encode(answer).decode()

@@ -1,0 +1,142 @@
+"""A job's code gets the secrets that the job names, from the worker alone; nobody else gets to see them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+import structlog
+
+from tests.operators.functions import proof
+from tests.operators.rig import Rig, operator
+from tests.walk.walking import working
+from trace_platform.errors import InvalidDag
+from trace_platform.observe.hidden import INSTEAD, hider
+from trace_platform.observe.logs import configure_logging
+from trace_platform.operators.context import TaskContext
+from trace_platform.settings import LogSettings, Settings, load_settings
+from trace_platform.worker.run_task import Runner
+from trace_platform.worker.wrapper import Wrapper
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
+
+MODULE: Final = "tests.operators.functions"
+API, OTHER = "api-key/5f3a9c+==", "other 'key' \"77be01\""
+ENV: Final = {"TRACE_SECRETS__API_KEY": API, "TRACE_SECRETS__OTHER": OTHER}
+
+
+def dag(*jobs: str, attempts: int = 1) -> str:
+    listed = "\n".join(
+        f"  - name: work_{number}\n    inputs: [{{from: {{job: numbers}}}}]\n    {job}"
+        for number, job in enumerate(jobs)
+    )
+    published = "\n".join(f"  made_{number}: {{job: work_{number}}}" for number in range(len(jobs)))
+    return f"""
+name: d
+defaults: {{runtime: ecs_platform, max_attempts: {attempts}, retry: {{backoff: 1s, max_backoff: 1s}}}}
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
+{listed}
+publish:
+{published}
+"""
+
+
+def python(function: str, secrets: str | None) -> str:
+    named = f"\n    secrets: {secrets}" if secrets else ""
+    return f'operator: python\n    config: {{function: "{MODULE}:{function}"}}{named}'
+
+
+def worker(rig: Rig, settings: Settings) -> Wrapper:
+    """As `trace worker` makes it of its settings."""
+    made = rig.worker()
+    assert isinstance(made.runner, Runner)
+    return replace(made, runner=replace(made.runner, hide=hider(settings), secrets=settings.secrets))
+
+
+async def ran(rig: Rig, env: dict[str, str]) -> dict[str, list[str]]:
+    async with working(worker(rig, load_settings(env, home=rig.folder))):
+        await rig.trigger("d", "ask", start=1, end=2)
+        return await rig.settled()
+
+
+@contextlib.contextmanager
+def logged(settings: Settings) -> Iterator[io.StringIO]:
+    """What the worker says meanwhile, set up as its process sets it up."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        configure_logging("worker", LogSettings(level="debug"), hider(settings))
+        try:
+            yield out
+        finally:
+            structlog.reset_defaults()
+
+
+async def test_a_function_gets_the_secrets_that_its_job_names_and_another_jobs_function_none_of_them(rig: Rig) -> None:
+    names = ("[API_KEY]", "[other, api_key]", None, "[]")
+    await rig.deploy(dag(*(python("proves_secrets", one) for one in names)))
+    states = await ran(rig, ENV)
+    assert {states[f"work_{number}"][0] for number in range(4)} == {"Completed"}, await rig.error("work_0")
+    proofs = [await rig.rows(f"made_{number}") for number in range(4)]
+    assert proofs == [
+        [{"proofs": f"API_KEY:{proof(API)}", "leaked": False}],
+        [{"proofs": f"other:{proof(OTHER)},api_key:{proof(API)}", "leaked": False}],
+        [{"proofs": "", "leaked": False}],
+        [{"proofs": "", "leaked": False}],
+    ]
+
+
+async def test_a_function_that_says_its_secrets_says_them_to_no_log_no_error_and_no_table(rig: Rig) -> None:
+    settings = load_settings(ENV, home=rig.folder)
+    with logged(settings) as log:
+        await rig.deploy(dag(python("tells_secrets", "[API_KEY, OTHER]")))
+        states = await ran(rig, ENV)
+    assert states["work_0"] == ["Failed"]
+    assert f"cannot log in with {{'API_KEY': '{INSTEAD}', 'OTHER': '{INSTEAD}'}}" in await rig.error("work_0")
+    assert "cannot log in with" in log.getvalue()
+    texts = {"log": log.getvalue(), **await tables(rig)}
+    assert f"logs in with {INSTEAD}" in texts["tasks"]
+    found = {name for name, text in texts.items() for secret in ("5f3a9c", "77be01") if secret in text}
+    assert found == set()
+
+
+async def tables(rig: Rig) -> dict[str, str]:
+    """Every row of the state database, as text."""
+    names = await rig.fetch("SELECT tablename::text AS name FROM pg_tables WHERE schemaname = 'public'")
+    rows = {one["name"]: await rig.fetch(f'SELECT t::text AS row FROM "{one["name"]}" t') for one in names}  # noqa: S608
+    return {name: "\n".join(row["row"] for row in found) for name, found in rows.items()}
+
+
+async def test_a_secret_that_the_worker_does_not_have_fails_the_task_at_once_and_says_how_to_set_it(rig: Rig) -> None:
+    await rig.deploy(dag(python("proves_secrets", "[API_KEY, NO_SUCH, other]"), attempts=3))
+    states = await ran(rig, ENV)
+    assert states["work_0"] == ["Failed"]
+    said = await rig.error("work_0")
+    assert said.startswith("this worker has no secret NO_SUCH (set TRACE_SECRETS__NO_SUCH in the environment of `trace")
+    (task,) = await rig.fetch(
+        "SELECT t.attempt, t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work_0'"
+    )
+    assert (task["attempt"], task["next_retry_at"]) == (1, None)
+
+
+async def test_an_operator_that_does_nothing_with_secrets_is_not_deployed_with_any(rig: Rig) -> None:
+    with pytest.raises(InvalidDag, match=r"jobs\[2\]\.secrets: operator 'sql' does nothing with secrets"):
+        await rig.deploy(dag('operator: sql\n    config: {query: "SELECT 1 AS one"}\n    secrets: [API_KEY]'))
+
+
+async def test_what_was_deployed_before_that_was_refused_runs_as_it_did(rig: Rig) -> None:
+    handed: list[Any] = []
+
+    def run(ctx: TaskContext[Any]) -> None:
+        handed.append(dict(ctx.secrets))
+
+    with operator("former", run, takes_secrets=True):
+        await rig.deploy(dag("operator: former\n    secrets: [NO_SUCH]"))
+    with operator("former", run):
+        states = await ran(rig, ENV)
+    assert states["work_0"] == ["Completed"], await rig.error("work_0")
+    assert handed == [{}]

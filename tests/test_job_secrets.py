@@ -1,0 +1,137 @@
+"""A secret of the environment is the one that a DAG names, is the worker's alone, and is shown to nobody."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from trace_platform.cli.app import app
+from trace_platform.domain.dag_read import SECRET
+from trace_platform.errors import SettingsError, WorkFailed
+from trace_platform.lite.plan import children
+from trace_platform.lite.ports import Ports
+from trace_platform.lite.provision import Dsns
+from trace_platform.observe.hidden import hider
+from trace_platform.process import PROCESSES
+from trace_platform.settings import leaves_of, load_settings, settings_from_document, shown, to_document
+from trace_platform.settings.job_secrets import variable_of
+from trace_platform.tls import TlsFiles
+from trace_platform.worker.hand_secrets import hand_secrets
+
+VALUE: Final = "hush-5f3a9c"
+NOWHERE: Final = Path(tempfile.gettempdir()) / "no-such-home"
+KEY: Final = """-----BEGIN PRIVATE KEY-----
+bW9vbmxpdA/harbour+77be01==
+-----END PRIVATE KEY-----
+"""
+
+
+@pytest.mark.parametrize(
+    "value", ["123456", "true or false", '{"a": "b"}', '["a", "b"]', " hush 7% ", "pä\"ss'wörd\\", KEY]
+)
+def test_a_secret_is_its_text_to_the_letter_also_in_the_worker(value: str, tmp_path: Path) -> None:
+    settings = load_settings({"TRACE_SECRETS__API_KEY": value}, home=tmp_path)
+    again = settings_from_document(to_document(settings))
+    for one in (settings, again):
+        assert dict(hand_secrets(["API_KEY"], one.secrets)) == {"API_KEY": value}
+
+
+@settings(deadline=None, derandomize=True, database=None)
+@given(st.text("aZ9_", max_size=9).map("k{}".format).filter(SECRET.pattern.fullmatch))
+def test_every_name_that_a_dag_may_say_can_be_set_and_capitals_make_no_difference(name: str) -> None:
+    settings = load_settings({variable_of(name): VALUE}, home=NOWHERE)
+    for spelt in (name, name.lower(), name.upper()):
+        assert dict(hand_secrets([spelt], settings.secrets)) == {spelt: VALUE}
+
+
+def test_a_task_is_handed_those_that_its_job_names_and_no_others(tmp_path: Path) -> None:
+    settings = load_settings({"TRACE_SECRETS__ONE": "hush-one", "TRACE_SECRETS__TWO": "hush-two"}, home=tmp_path)
+    handed = hand_secrets(["ONE"], settings.secrets)
+    assert dict(handed) == {"ONE": "hush-one"}
+    assert "TWO" not in handed
+    with pytest.raises(KeyError, match="the job names no secret 'TWO': add it to its `secrets`"):
+        handed["TWO"]
+    assert repr(handed) == f"{handed}" == "Secrets(ONE)"
+    assert dict(hand_secrets([], settings.secrets)) == {}
+
+
+def test_all_that_a_worker_does_not_have_is_named_with_the_variables_that_set_it(tmp_path: Path) -> None:
+    settings = load_settings({"TRACE_SECRETS__ONE": "hush-one"}, home=tmp_path)
+    with pytest.raises(WorkFailed, match="this worker has no secret two, THREE") as refused:
+        hand_secrets(["two", "ONE", "THREE"], settings.secrets)
+    assert "TRACE_SECRETS__TWO, TRACE_SECRETS__THREE" in str(refused.value.hint)
+    assert not refused.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("env", "file", "where", "said"),
+    [
+        ({"TRACE_SECRETS__API_KEY": ""}, "", "secrets.api_key", "6 characters or more"),
+        ({"TRACE_SECRETS__API_KEY": "       "}, "", "secrets.api_key", "6 characters or more"),
+        ({"TRACE_SECRETS__API_KEY": "hush"}, "", "secrets.api_key", "6 characters or more"),
+        ({"TRACE_SECRETS__api_key": VALUE}, "", "TRACE_SECRETS__api_key", "there is no setting"),
+        ({"TRACE_SECRETS__A__B": VALUE}, "", "TRACE_SECRETS__A__B", "there is no setting"),
+        ({"TRACE_SECRETS": '{"a": "hush-1"}'}, "", "TRACE_SECRETS", "there is no setting"),
+        ({"TRACE_SECRETS__9": VALUE}, "", "secrets", "'9' cannot be a name"),
+        ({}, f'[secrets]\napi_key = "{VALUE}"\n', "trace.toml", "is a secret, and every process"),
+        ({}, f'secrets = "{VALUE}"\n', "secrets", "secrets: "),
+        ({}, f'[secrets.api_key]\nvalue = "{VALUE}"\n', "trace.toml", "is a secret, and every process"),
+    ],
+)
+def test_what_cannot_be_a_secret_or_stands_in_a_file_is_refused_and_not_repeated(
+    env: dict[str, str], file: str, where: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "trace.toml").write_text(file)
+    with pytest.raises(SettingsError, match=re.escape(said)) as refused:
+        load_settings(env, home=tmp_path)
+    assert str(refused.value.where).endswith(where)
+    assert "hush" not in json.dumps(refused.value.as_dict())
+
+
+def test_a_secret_is_masked_wherever_settings_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"TRACE_SECRETS__API_KEY": VALUE}
+    settings = load_settings(env, home=tmp_path)
+    assert VALUE not in repr(settings)
+    assert {leaf.path: shown(settings, leaf) for leaf in leaves_of(settings)}["secrets.api_key"] == "********"
+    monkeypatch.setenv("TRACE_SECRETS__API_KEY", VALUE)
+    for more in ([], ["--json"]):
+        said = CliRunner().invoke(app, ["config", "show", "--home", str(tmp_path), *more])
+        assert said.exit_code == 0
+        assert "TRACE_SECRETS__API_KEY" in said.output
+        assert VALUE not in said.output
+
+
+@pytest.mark.parametrize("secret", [KEY, "a/b+77be01==", 'it\'s "so" 77be01', "back\\77be01", "\x1bé 77be01"])
+@pytest.mark.parametrize(
+    "spell",
+    [str, repr, json.dumps, quote, quote_plus, lambda text: json.dumps(repr(text)), lambda text: quote(text, "")],
+)
+def test_a_secret_is_hidden_however_it_is_spelt(secret: str, spell: Callable[[str], str], tmp_path: Path) -> None:
+    hide = hider(load_settings({"TRACE_SECRETS__API_KEY": secret}, home=tmp_path))
+    assert "77be01" not in hide(f"cannot use {spell(secret)}, try again")
+
+
+def test_each_line_of_a_secret_is_hidden_too(tmp_path: Path) -> None:
+    hide = hider(load_settings({"TRACE_SECRETS__PRIVATE_KEY": KEY}, home=tmp_path))
+    assert hide("not Base64: bW9vbmxpdA/harbour+77be01==") == "not Base64: ***"
+
+
+def test_only_the_worker_is_told_of_them(tmp_path: Path) -> None:
+    settings = load_settings({"TRACE_SECRETS__API_KEY": VALUE}, home=tmp_path)
+    files = TlsFiles(ca=tmp_path / "ca", cert=tmp_path / "cert", key=tmp_path / "key")
+    dsns = Dsns(*["postgresql://u:p@h/d"] * 5)
+    made = children(
+        PROCESSES, settings, ports=Ports(*range(9)), tls=files, dsns=dsns, worker_token="w" * 20, issuer="PEM"
+    )
+    told = {one.name: one.launch().stdin or b"" for one in made}
+    assert [name for name, document in told.items() if VALUE.encode() in document] == ["worker"]
