@@ -130,7 +130,8 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
         task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
     if job.bundle is not None:
         task = msgspec.structs.replace(task, udf=await bundle_ref(control, job.org_id, job.bundle))
-    task = msgspec.structs.replace(task, secrets=_secrets(control, job))
+    if job.secrets and _is_trusted(control, job):
+        task = msgspec.structs.replace(task, secrets=job.secrets)
     return Claimed(
         attempt=row["attempt"],
         lease_token=row["lease_token"],
@@ -140,11 +141,10 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
     )
 
 
-def _secrets(control: Control, job: Job) -> list[str] | msgspec.UnsetType:
-    """The names that the job may be handed. Its runtime may have become untrusted since it was deployed."""
+def _is_trusted(control: Control, job: Job) -> bool:
+    """Asked again, as its runtime may have become untrusted since it was deployed."""
     runtime = control.runtimes.get(job.runtime)
-    trusted = job.bundle is None and runtime is not None and not runtime.untrusted
-    return job.secrets if trusted and job.secrets else msgspec.UNSET
+    return job.bundle is None and runtime is not None and not runtime.untrusted
 
 
 def _bootstrap(asked: str | None) -> BootstrapRef | None:
