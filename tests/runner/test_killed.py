@@ -24,7 +24,7 @@ from trace_platform.crash_points import POINTS
 from trace_platform.dispatcher.edit_alerts import create_alert
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.settings import to_document
-from trace_platform.settings.groups import FaultSettings
+from trace_platform.settings.observing import FaultSettings
 from trace_platform.store.identity import find_user
 from trace_platform.store.migrate import Database
 from trace_platform.udf.sandbox import family, runs

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from trace_platform.settings.delivery import DeliverySettings
 from trace_platform.settings.groups import (
-    RUNTIMES,
     ClientSettings,
     DataSettings,
     DispatcherSettings,
@@ -20,19 +19,15 @@ from trace_platform.settings.groups import (
     GatewaySettings,
     Group,
     IdentitySettings,
-    LogSettings,
     LoopSettings,
-    MetricsSettings,
     PostgresSettings,
     QuerySettings,
     QueueSettings,
-    RuntimeSettings,
     SinkSettings,
     SparkSettings,
     StateSettings,
     TlsSettings,
     TokenSettings,
-    TracingSettings,
     UpSettings,
     WorkerSettings,
 )
@@ -42,6 +37,7 @@ from trace_platform.settings.load import (
     settings_from_document,
     to_document,
 )
+from trace_platform.settings.observing import LogSettings, MetricsSettings, TracingSettings
 from trace_platform.settings.root import (
     ANY_NAME,
     Leaf,
@@ -53,6 +49,7 @@ from trace_platform.settings.root import (
     shown,
 )
 from trace_platform.settings.rpc_pools import RpcPoolSettings
+from trace_platform.settings.runtimes import RUNTIMES, RuntimeSettings
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from trace_platform.settings.udf import UdfSettings
 

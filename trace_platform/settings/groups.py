@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
-
-from trace_platform.crash_points import POINTS
 
 
 def setting(default: Any, why: str, *, unit: str | None = None, **limits: Any) -> Any:
@@ -248,55 +244,6 @@ class LoopSettings(Group):
     )
 
 
-class RuntimeSettings(Group):
-    """Where tasks run (`runtime:` in YAML): how they are handed over, and what holds where the YAML is silent."""
-
-    invoker: Literal["in_process", "queue", "function"] = setting(
-        "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
-    )
-    queue: str | None = setting(
-        None, "The queue on which its workers wait; needed by the invoker `queue`.", pattern=r"^[A-Za-z0-9_-]{1,64}$"
-    )
-    untrusted: bool = setting(
-        default=False,
-        why="It runs code that is not ours: its jobs get no secrets and do not write to Postgres directly.",
-    )
-    heartbeat_timeout_seconds: int = setting(
-        120, "The lease: an attempt not heard of for so long is lost.", unit="s", ge=2, le=86400
-    )
-    heartbeat_interval_seconds: int | None = setting(
-        None, "How often a worker is to be heard; unset: four times a lease.", unit="s", ge=1, le=43200
-    )
-    timeout_seconds: int = setting(3600, "Ends an attempt even if it is heard of.", unit="s", ge=1)
-    max_attempts: int = setting(
-        3, "How often a task is tried before it has failed for good.", unit="count", ge=1, le=100
-    )
-    retry_backoff_seconds: int = setting(30, "Wait before the second attempt; it doubles.", unit="s", ge=0, le=86400)
-    retry_max_backoff_seconds: int = setting(600, "The longest wait between attempts.", unit="s", ge=0, le=86400)
-
-    @model_validator(mode="after")
-    def _can_be_kept(self) -> Self:
-        if (self.invoker == "queue") != (self.queue is not None):
-            raise ValueError("the invoker `queue` needs a queue, and no other invoker has one")
-        if 2 * (self.heartbeat_interval_seconds or 1) > self.heartbeat_timeout_seconds:
-            raise ValueError("heartbeat_interval_seconds must fit twice into heartbeat_timeout_seconds")
-        if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
-            raise ValueError("retry_max_backoff_seconds must not be smaller than retry_backoff_seconds")
-        return self
-
-
-RUNTIMES: Mapping[str, RuntimeSettings] = {
-    "dispatcher": RuntimeSettings(invoker="in_process"),
-    "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform"),
-    "ecs_udf": RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
-    # The Dispatcher keeps the leases of functions itself, every few seconds: one that dies is missed soon.
-    "lambda": RuntimeSettings(
-        invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10
-    ),
-}
-"""Those that there are when nobody says otherwise. What is set changes or adds to them, field by field."""
-
-
 class WorkerSettings(Group):
     """The worker: which tasks it takes, and how many at once."""
 
@@ -407,52 +354,3 @@ class UpSettings(Group):
         if self.backoff_max_seconds < self.backoff_seconds:
             raise ValueError("backoff_max_seconds must not be smaller than backoff_seconds")
         return self
-
-
-class LogSettings(Group):
-    """What processes say."""
-
-    level: Literal["debug", "info", "warning", "error"] = setting("info", "The least that is said.")
-    format: Literal["json", "console"] = setting("json", "One JSON object a line, or lines for eyes.")
-
-
-class MetricsSettings(Group):
-    """Figures for Prometheus. The Dispatcher and the Query service also serve them at their internal doors."""
-
-    port: int = setting(
-        0,
-        "A loopback listener for `/metrics` in every process; 0: none. `trace up` counts on from it, one a process.",
-        unit="port",
-        ge=0,
-        le=65500,
-    )
-
-
-class TracingSettings(Group):
-    """OpenTelemetry spans. Off, and not even imported, until there is somewhere to send them."""
-
-    endpoint: str | None = setting(
-        None,
-        "Where spans go, by OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; unset: tracing is off.",
-        unit="http(s):// URL",
-        pattern=r"^https?://",
-    )
-    sample: float = setting(
-        1.0, "The share of traces that is kept, decided where a trace begins.", unit="0 to 1", ge=0, le=1
-    )
-
-
-class FaultSettings(Group):
-    """For tests of ours only: this process ends itself at a named place. Taken from no file and no environment."""
-
-    point: str | None = setting(None, "The crash point that this process does not survive; see docs/faults.md.")
-    nth: int = setting(1, "At which pass of that point.", unit="count", ge=1)
-    how: Literal["kill", "stop"] = setting("kill", "SIGKILL, as a power cut; or SIGSTOP, until somebody continues it.")
-
-    @field_validator("point")
-    @classmethod
-    def _is_one(cls, point: str | None) -> str | None:
-        if point is not None and point not in POINTS:
-            close = get_close_matches(point, POINTS, n=1)
-            raise ValueError(f"there is no such crash point{f'; did you mean {close[0]}?' if close else ''}")
-        return point

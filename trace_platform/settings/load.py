@@ -17,7 +17,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from trace_platform.domain.refusal_words import said, wanted
 from trace_platform.errors import SettingsError
-from trace_platform.settings.groups import FaultSettings, Group
+from trace_platform.settings.groups import Group
+from trace_platform.settings.observing import FaultSettings
 from trace_platform.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
 
 

@@ -18,34 +18,30 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trace_platform.settings.delivery import DeliverySettings
 from trace_platform.settings.groups import (
-    RUNTIMES,
     ClientSettings,
     DataSettings,
     DispatcherSettings,
     EndpointSettings,
-    FaultSettings,
     GatewaySettings,
     Group,
     IdentitySettings,
-    LogSettings,
     LoopSettings,
-    MetricsSettings,
     PostgresSettings,
     QuerySettings,
     QueueSettings,
-    RuntimeSettings,
     SinkSettings,
     SparkSettings,
     StateSettings,
     TlsSettings,
     TokenSettings,
-    TracingSettings,
     UpSettings,
     WorkerSettings,
     setting,
 )
 from trace_platform.settings.job_secrets import JobSecret
+from trace_platform.settings.observing import FaultSettings, LogSettings, MetricsSettings, TracingSettings
 from trace_platform.settings.rpc_pools import RpcPoolSettings
+from trace_platform.settings.runtimes import RUNTIMES, RuntimeSettings
 from trace_platform.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
 from trace_platform.settings.udf import UdfSettings
 
