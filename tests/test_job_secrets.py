@@ -59,7 +59,7 @@ def test_a_task_is_handed_those_that_its_job_names_and_no_others(tmp_path: Path)
     handed = hand_secrets(["ONE"], settings.secrets)
     assert dict(handed) == {"ONE": "hush-one"}
     assert "TWO" not in handed
-    with pytest.raises(KeyError, match="the job names no secret 'TWO': add it to its `secrets`"):
+    with pytest.raises(KeyError, match="this task was handed no secret 'TWO': does the job name it"):
         handed["TWO"]
     assert repr(handed) == f"{handed}" == "Secrets(ONE)"
     assert dict(hand_secrets([], settings.secrets)) == {}
@@ -111,10 +111,22 @@ def test_a_secret_is_masked_wherever_settings_are_shown(tmp_path: Path, monkeypa
         assert VALUE not in said.output
 
 
-@pytest.mark.parametrize("secret", [KEY, "a/b+77be01==", 'it\'s "so" 77be01', "back\\77be01", "\x1bé 77be01"])
+@pytest.mark.parametrize(
+    "secret", [KEY, "a/b+77be01==", 'it\'s "so" 77be01', "it's-77be01", 'so "77be01"', "back\\77be01", "\x1bé 77be01"]
+)
 @pytest.mark.parametrize(
     "spell",
-    [str, repr, json.dumps, quote, quote_plus, lambda text: json.dumps(repr(text)), lambda text: quote(text, "")],
+    [
+        str,
+        repr,
+        json.dumps,
+        quote,
+        quote_plus,
+        lambda text: json.dumps(repr(text)),
+        lambda text: quote(text, ""),
+        lambda text: repr(f'no "user" for {text}'),
+        lambda text: repr(f"it's not {text}"),
+    ],
 )
 def test_a_secret_is_hidden_however_it_is_spelt(secret: str, spell: Callable[[str], str], tmp_path: Path) -> None:
     hide = hider(load_settings({"TRACE_SECRETS__API_KEY": secret}, home=tmp_path))

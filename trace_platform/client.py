@@ -139,7 +139,10 @@ class DispatcherClient:
         """Several claims in one call, answered in their order; with the same `claim_id` again, as before."""
         body = msgspec.json.encode(ClaimBatchRequest(task_ids=list(task_ids), worker_id=worker_id, claim_id=claim_id))
         answer = await _post(self._http, "/internal/task-claim-batch", body, {})
-        return CLAIM_BATCH_ANSWER.decode(answer.content).answers
+        try:
+            return CLAIM_BATCH_ANSWER.decode(answer.content).answers
+        except msgspec.DecodeError as wrong:  # of a Dispatcher that is newer, say
+            raise Refused(f"the Dispatcher's answer to a claim cannot be read: {wrong}") from None
 
     async def buffer_records(self, publish_ids: Sequence[UUID], datasets: Sequence[UUID] = ()) -> BufferAnswer:
         """What the sink may believe about these publishes, and the tables of their datasets and of those asked for."""

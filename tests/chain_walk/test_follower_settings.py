@@ -107,22 +107,24 @@ async def test_a_reorg_below_the_first_block_of_a_follower_that_began_at_the_tip
         assert await rig.failures() == []
 
 
-async def test_what_becomes_final_in_the_step_of_a_reorg_is_told_and_not_taken_back(bare_rig: Rig) -> None:
-    """Nobody has read it yet, so nobody is to read it again."""
+@pytest.mark.parametrize(("strategy", "more"), [("per_range", 5), ("per_block", 130)])
+async def test_what_becomes_final_in_the_step_of_a_reorg_is_told_and_not_taken_back(
+    bare_rig: Rig, strategy: str, more: int
+) -> None:
+    """Nobody has read it yet, so nobody is to read it again; also if there is more to tell than one call holds."""
     rig, head = bare_rig, bare_rig.devchain.describe()["head"]
-    await rig.deploy(
-        dag("late", f"start_block: {head - 20}").replace("config:", "outputs: [blocks, final]\n    config:")
-    )
+    text = dag("late", f"start_block: {head - 20}, emit_strategy: {strategy}")
+    await rig.deploy(text.replace("config:", "outputs: [blocks, final]\n    config:"))
     version = await rig.version("late", "follow")
     async with working(rig.worker()):
         await rig.until_followed(version)
         await told_final(rig, head - rig.devchain.describe()["finality"])
-    rig.devchain.reorg(3, 5)
+    rig.devchain.reorg(3, more)
     rig.devchain.finality(1)
     async with working(rig.worker()):
         await rig.until_followed(version)
         assert (head - 2, head) in await invalidated(rig, head)
-        await told_final(rig, head + 1)
+        await told_final(rig, head - 3 + more - 1)
     assert await rig.walk.control.pool.fetchval(OF_FINAL.format("count(*)", "data_invalidations")) == 0
 
 

@@ -25,9 +25,10 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-async def a_chain(control: Control, secrets: list[str]) -> Chain:
+async def a_chain(control: Control, secrets: list[str], operator: str = "python") -> Chain:
     chain = await deploy_chain(control)
-    await control.pool.execute("UPDATE jobs SET secrets = $2 WHERE id = $1", chain.jobs["first"], secrets)
+    named = "UPDATE jobs SET secrets = $2, operator = $3 WHERE id = $1"
+    await control.pool.execute(named, chain.jobs["first"], secrets, operator)
     return chain
 
 
@@ -49,6 +50,13 @@ async def test_where_there_are_none_a_claim_has_no_such_field_which_older_worker
     answer, _ = await claimed(control, await a_task(control, await a_chain(control, [])))
     assert "secrets" not in msgspec.json.decode(msgspec.json.encode(answer))["task"]
     assert not CLAIM_ANSWER.decode(msgspec.json.encode(answer)).task.secrets
+
+
+@pytest.mark.parametrize("operator", ["sql", "noop", "of_another_time"])
+async def test_an_operator_without_a_use_for_them_hears_no_names(control: Control, operator: str) -> None:
+    """Its DAG may be of a time when they were not refused, and its worker too, which would not know the field."""
+    answer, _ = await claimed(control, await a_task(control, await a_chain(control, ["API_KEY"], operator)))
+    assert "API_KEY" not in msgspec.json.encode(answer).decode()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ def spark() -> SparkSession:
 
 @pytest.fixture
 async def rig(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
-    async with rigged(state_db, queue_db, tmp_path, spark) as made:
+    """In a folder whose name must be told to Spark as it is."""
+    folder = tmp_path / "Jörg's files"
+    folder.mkdir()
+    async with rigged(state_db, queue_db, folder, spark) as made:
         yield made
 
 

@@ -95,5 +95,12 @@ def tells_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
     raise RuntimeError(f"cannot log in with {dict(call.secrets)}")
 
 
+def fails_on_spark(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
+    """Spark repeats a long text, with the secret where a careless one would cut it."""
+    del frames
+    text = "p" * call.args["before"] + "".join(call.secrets.values())
+    return call.spark.sql(f"SELECT raise_error('{text}') AS x")
+
+
 def proof(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()[:16]

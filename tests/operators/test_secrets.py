@@ -104,6 +104,20 @@ async def test_a_function_that_says_its_secrets_says_them_to_no_log_no_error_and
     assert found == set()
 
 
+@pytest.mark.parametrize("before", [1_966, 9_966])
+async def test_a_long_error_is_cut_after_its_secrets_are_hidden(rig: Rig, before: int) -> None:
+    settings = load_settings(ENV, home=rig.folder)
+    with logged(settings) as log:
+        job = python("fails_on_spark", "[API_KEY]")
+        await rig.deploy(dag(job.replace("}", f", args: {{before: {before}}}}}")))
+        states = await ran(rig, ENV)
+    assert states["work_0"] == ["Failed"]
+    error = await rig.error("work_0")
+    assert "pppp" in error
+    for text in (error, log.getvalue()):
+        assert API[:8] not in text
+
+
 async def tables(rig: Rig) -> dict[str, str]:
     """Every row of the state database, as text."""
     names = await rig.fetch("SELECT tablename::text AS name FROM pg_tables WHERE schemaname = 'public'")

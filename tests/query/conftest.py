@@ -53,5 +53,7 @@ async def house(
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
     }
     limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3}
-    async with a_house(dsns, tmp_path_factory.mktemp("house"), spark, **limits) as bare, furnished(bare) as house:
+    folder = tmp_path_factory.mktemp("house") / "Jörg's house"  # as it is, it must be told to Spark
+    folder.mkdir()
+    async with a_house(dsns, folder, spark, **limits) as bare, furnished(bare) as house:
         yield house

@@ -224,6 +224,19 @@ def test_times_of_the_old_kind_are_not_cut_to_microseconds(tmp_path: Path, store
     assert (kept["at"].cast(pa.int64()).to_pylist(), left_out) == ([1, None, -1], 2)
 
 
+@pytest.mark.parametrize("day", [2_816_788, 2_232_400])  # in the years 3000 and 1400, beyond what nanoseconds count
+def test_nor_are_those_that_no_nanoseconds_reach(tmp_path: Path, day: int) -> None:
+    path, plain = tmp_path / "a.parquet", pa.table({"at": pa.array([1_234_567_001], pa.timestamp("ns"))})
+    pq.write_table(
+        plain, path, use_deprecated_int96_timestamps=True, use_dictionary=False, compression="none", store_schema=False
+    )
+    time, file = (1_234_567_001).to_bytes(8, "little"), path.read_bytes()
+    assert file.count(time + (2_440_588).to_bytes(4, "little")) == 1
+    path.write_bytes(file.replace(time + (2_440_588).to_bytes(4, "little"), time + day.to_bytes(4, "little")))
+    with pytest.raises(WorkFailed, match=r"row 1: at is .*which is no timestamp_ntz"):
+        read(path, {"at": "timestamp_ntz"})
+
+
 def test_misfits_are_found_among_many_rows_and_groups(tmp_path: Path) -> None:
     numbers = list(range(50_000))
     for odd in (0, 7, 24_999, 25_000, 49_999):

@@ -57,6 +57,18 @@ def test_every_type_comes_back_the_same_from_a_disk_and_from_s3(
     assert found[0][1] == sorted(map(str, frame.collect()))
 
 
+@pytest.mark.parametrize(
+    "called", ["with a space", "Jörg", "50%20off", "a#b", "x[1]", "{a,b}", "a*", "what?", "back\\", "~+&;'"]
+)
+def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, called: str) -> None:
+    """Also one that Hadoop would take for a pattern, with one beside it that would fit."""
+    folder = Folder("trace", ("reader", uuid4().hex))
+    for number, name in enumerate((called, "x1", "a", "ab", "whatx", "back")):
+        [file] = written(spark.range(number, number + 1).toDF("n"), DiskObjects(tmp_path / name), folder, 1)
+    names = [folder.object(file.file.name)]
+    assert [row.n for row in read_files(spark, DiskObjects(tmp_path / called), names, file.columns).collect()] == [0]
+
+
 def test_columns_are_found_by_name_wherever_they_stand_in_a_file(
     spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS
 ) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
@@ -16,16 +17,28 @@ import asyncpg
 import httpx
 import pytest
 
+from tests.dispatcher.support import PULL, deployed_and_active
 from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
 from tests.walk.walking import Walk, walking, working
 from trace_platform.client import CAPABILITY_HEADER
-from trace_platform.contracts import TaskPayload
+from trace_platform.contracts import Claimed, TaskPayload
 from trace_platform.dispatcher.cancel_task import cancel_task
+from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.operators.context import Resources
+from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
+from trace_platform.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio
+
+
+class Sources(Runner):
+    """Sources run until they are asked to stop, and other tasks as they do."""
+
+    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+        if claimed.task.timeout_seconds is None:
+            door.asked_to_stop.wait()
+        return super().run(claimed, door)
 
 
 class Line(httpx.AsyncBaseTransport):
@@ -148,6 +161,42 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
             assert await walk.statuses("work") == ["Running"]
             (Path(nowhere) / socket.name).symlink_to(socket)
             await walk.until("work", ["Failed"])
+
+
+async def test_sources_in_hand_leave_every_slot_to_other_tasks(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    jobs = "".join(f"  - {{name: s{number}, operator: pull, source: {{kind: always_on}}}}\n" for number in range(3))
+    with registered(pull=PULL):
+        async with walking(state_db, queue_db, tmp_path) as walk:
+            await deployed_and_active(
+                walk.control, walk.org, f"name: feeds\ndefaults: {{runtime: ecs_platform}}\njobs:\n{jobs}"
+            )
+            sources = Sources(walk.control.objects, Resources())
+            async with working(replace(walk.worker("w"), runner=sources, concurrency=1)):
+                for number in range(3):
+                    await walk.until(f"s{number}", ["Running"])
+                await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+                await walk.until("work", ["Completed"])
+
+
+async def test_a_worker_that_is_told_to_stop_waits_for_no_dispatcher_to_claim_more(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    asked = asyncio.Event()
+
+    class Cut(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path.endswith("/task-claim-batch"):
+                asked.set()
+            raise httpx.ConnectError("cut")
+
+    async with walking(state_db, queue_db, tmp_path, line=lambda _: Cut()) as walk:
+        worker = asyncio.create_task(walk.worker("w").work(stop := asyncio.Event()))
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        async with asyncio.timeout(60):
+            await asked.wait()
+            stop.set()
+            await worker
+        assert await walk.statuses("work") == ["Queued"]
 
 
 async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(

@@ -23,7 +23,7 @@ from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.pause_source import pause_source
-from trace_platform.dispatcher.stops import Stops
+from trace_platform.dispatcher.stops import GATHER_SECONDS, Stops
 from trace_platform.errors import Unavailable
 from trace_platform.store.identity import User
 from trace_platform.worker import lease_keeper
@@ -67,7 +67,7 @@ async def waiting(walk: Walk, count: int) -> None:
 
 async def until_no_news(dispatcher: DispatcherClient) -> None:
     """A Dispatcher that has just begun to hear the others knows nothing of what was before, and says so once."""
-    mark = ""
+    mark = (await dispatcher.stops("")).mark
     while (answer := await dispatcher.stops(mark)).news:
         mark = answer.mark
 
@@ -84,6 +84,35 @@ async def test_a_task_that_another_replica_cancels_is_ended_at_once(
 ) -> None:
     async with walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as other, in_hand(walk) as holds:
         await cancel_task(other.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await until(holds.canceled, holds)
+
+
+async def test_a_task_that_was_canceled_while_its_worker_heard_nobody_is_ended_when_it_does_again(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    away, asked_again = asyncio.Event(), asyncio.Event()
+
+    class Line(httpx.AsyncBaseTransport):
+        def __init__(self, line: httpx.AsyncBaseTransport) -> None:
+            self.line = line
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if away.is_set() and request.url.path.endswith("/task-stops"):
+                asked_again.set()
+                raise httpx.ConnectError("cut")
+            return await self.line.handle_async_request(request)
+
+        async def aclose(self) -> None:
+            await self.line.aclose()
+
+    async with walking(state_db, queue_db, tmp_path, line=Line) as walk, in_hand(walk) as holds:
+        away.set()
+        walk.control.stops.ring()  # ends the call that waits
+        async with asyncio.timeout(30):
+            await asked_again.wait()
+        await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
+        await asyncio.sleep(2 * GATHER_SECONDS)
+        away.clear()
         await until(holds.canceled, holds)
 
 
@@ -162,7 +191,12 @@ async def test_what_was_ended_between_two_questions_is_told() -> None:
     assert not (await stops.after(second.mark, 0)).news
 
 
-@pytest.mark.parametrize("mark", ["", "nonsense", "-", "another-0", "another-7"])
+async def test_who_has_no_mark_is_given_one_at_once() -> None:
+    stops = Stops()
+    assert (await stops.after("", 3_600)).mark == (await stops.after("", 3_600)).mark
+
+
+@pytest.mark.parametrize("mark", ["nonsense", "-", "another-0", "another-7"])
 async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None:
     """Else a worker whose calls go to two replicas in turn would be answered at once for ever."""
     stops = Stops()

@@ -25,6 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from trace_platform.adapters.lasting_folders import make_last
+from trace_platform.domain.hadoop_path import hadoop_path
 from trace_platform.domain.objects import SEGMENT, Folder, ObjectName
 from trace_platform.errors import NotFound, ObjectExists, ObjectsUnavailable
 from trace_platform.ports import StoredObject
@@ -80,7 +81,7 @@ class DiskObjects:
         return None
 
     def for_spark(self, name: ObjectName) -> str | None:
-        return (self.root / name.bucket / name.key).as_uri()
+        return hadoop_path(self.root / name.bucket / name.key)
 
     @cached_property
     def _store(self) -> LocalStore:

@@ -147,7 +147,7 @@ def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
 
 @app.command("cancel")
 def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None, json: Json = False) -> None:
-    """End a task that has not ended. If it runs, its worker ends it at once, and it cannot commit."""
+    """End a task that has not ended. If it runs, its worker hears of it at once, and it cannot commit."""
     from trace_platform.cli import rows
     from trace_platform.cli.remote import remote
     from trace_platform.user_contracts import CancelAnswer, CancelRequest

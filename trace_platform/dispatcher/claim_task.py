@@ -26,6 +26,7 @@ from trace_platform.contracts import (
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.alerts_of_tasks import with_alerts
 from trace_platform.dispatcher.bundle_url import bundle_ref
+from trace_platform.dispatcher.catalog import operators
 from trace_platform.dispatcher.coalesce import Coalesced
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.grant import token_for
@@ -130,7 +131,7 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
         task = msgspec.structs.replace(task, state=msgspec.json.decode(row["state"]))
     if job.bundle is not None:
         task = msgspec.structs.replace(task, udf=await bundle_ref(control, job.org_id, job.bundle))
-    if job.secrets and _is_trusted(control, job):
+    if job.secrets and _may_have_secrets(control, job):
         task = msgspec.structs.replace(task, secrets=job.secrets)
     return Claimed(
         attempt=row["attempt"],
@@ -141,10 +142,11 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
     )
 
 
-def _is_trusted(control: Control, job: Job) -> bool:
-    """Asked again, as its runtime may have become untrusted since it was deployed."""
-    runtime = control.runtimes.get(job.runtime)
-    return job.bundle is None and runtime is not None and not runtime.untrusted
+def _may_have_secrets(control: Control, job: Job) -> bool:
+    """Asked again: it may be deployed from before this was refused, and its runtime may have become untrusted since."""
+    runtime, operator = control.runtimes.get(job.runtime), operators().get(job.operator)
+    takes = operator is not None and operator.takes_secrets
+    return takes and job.bundle is None and runtime is not None and not runtime.untrusted
 
 
 def _bootstrap(asked: str | None) -> BootstrapRef | None:

@@ -41,9 +41,9 @@ class Stops:
         self._tell_others = tell
 
     async def after(self, mark: str, seconds: float) -> StopsAnswer:
-        """Answers when there is news since `mark`, at the latest after so long."""
+        """Answers when there is news since `mark`, at the latest after so long; at once to who has no mark yet."""
         since = self._since(mark)
-        if self._count == since and not self._closed:
+        if mark and self._count == since and not self._closed:
             await self._next(seconds)
         return StopsAnswer(mark=f"{self._name}-{self._count}", news=self._count != since)
 

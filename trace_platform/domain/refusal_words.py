@@ -159,7 +159,7 @@ def _sentence(kind: str, value: Any, asked: str) -> str:
 
 def _hint(value: Any, asked: Sequence[str], known: Sequence[str]) -> str | None:
     if value is None:
-        return "give a value, or remove the field"
+        return "give a value; what is not required may be left out"
     if "a whole number" in asked and isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
     if not isinstance(value, str):

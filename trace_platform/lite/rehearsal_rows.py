@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from trace_platform.domain.hadoop_path import hadoop_path
 from trace_platform.errors import BadInput
 from trace_platform.query_contracts import QueryAnswer, ReadDataset, ResultColumn, TaskQueryRequest
 
@@ -96,7 +97,7 @@ class Snapshot:
             reader = self._session().read.format(READERS[file.suffix.lower()])
             if file.suffix.lower() == ".csv":
                 reader = reader.option("header", "true").option("inferSchema", "true")
-            self._frames[name] = reader.load(file.absolute().as_uri())
+            self._frames[name] = reader.load(hadoop_path(file))
         found: DataFrame = self._frames[name]
         return found
 
@@ -107,4 +108,7 @@ def _readable(name: str, file: Path) -> Path:
         raise BadInput(f"what is in {file} is not known by its ending", where=f"--dataset {name}", hint=hint)
     if not file.exists():
         raise BadInput("there is no such file", where=str(file))
+    if hadoop_path(file) is None:
+        hint = "move or rename it: none of []{}*?\\ may be in its path"
+        raise BadInput("Spark would take this path for a pattern", where=str(file), hint=hint)
     return file

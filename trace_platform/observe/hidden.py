@@ -48,7 +48,8 @@ def _secrets(value: Any) -> Iterator[str]:
 
 def _spellings(piece: str) -> Iterator[str]:
     """As it is, in an address, and as Python repeats it in an error; each also as it stands in a line of JSON."""
-    for way in (piece, quote(piece), quote(piece, safe=""), quote_plus(piece), repr(piece)[1:-1]):
+    quoted = repr(f"{piece}'\"")[1:-1].removesuffix("\\'\"")  # within a text that holds the other quote too
+    for way in (piece, quote(piece), quote(piece, safe=""), quote_plus(piece), repr(piece)[1:-1], quoted):
         yield way
         yield json.dumps(way)[1:-1]
 

@@ -228,11 +228,10 @@ class Follower:
     def _tell(self, connection: psycopg.Connection[Any]) -> None:
         """Everything owed, the oldest first. Each is forgotten once the Dispatcher has stored it."""
         while owed := announcements.untold(connection, self.source):
-            final_now = announcements.lock_source(connection, self.source, self.run).finalized_to
+            now = announcements.lock_source(connection, self.source, self.run).finalized_to
+            finals = announcements.final_before(connection, self.source, now, owed)
             events = [event for one in owed for event in self._events(one)]
-            retracted = [
-                body for one, final in _final_before(owed, final_now) for body in self._invalidations(one, final)
-            ]
+            retracted = [body for one, final in finals for body in self._invalidations(one, final)]
             crash_point("following.before_tell")
             self.ctx.door.tell(events, retracted, None)
             crash_point("following.told")
@@ -309,15 +308,6 @@ class Follower:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-
-
-def _final_before(owed: Sequence[Announcement], now: int | None) -> list[tuple[Announcement, int | None]]:
-    """Each with the last block that was final before it: what became so later was never anybody's to take back."""
-    found = list[tuple[Announcement, int | None]]()
-    for one in reversed(owed):
-        now = one.start - 1 if one.kind == "final" else now
-        found.append((one, now))
-    return found[::-1]
 
 
 def _marks(fetched: Fetched) -> list[BlockMark]:

@@ -15,7 +15,7 @@ class Secrets(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         if name not in self._values:
-            raise KeyError(f"the job names no secret {name!r}: add it to its `secrets`")
+            raise KeyError(f"this task was handed no secret {name!r}: does the job name it in `secrets`?")
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:

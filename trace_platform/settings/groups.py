@@ -249,7 +249,7 @@ class WorkerSettings(Group):
 
     runtime: str = setting("ecs_platform", "The runtime whose wake-ups it waits for.", pattern=r"^[a-z][a-z0-9_]*$")
     concurrency: int = setting(
-        8, "Tasks in hand at once; Spark shares its cores among them.", unit="count", ge=1, le=512
+        8, "Tasks in hand at once; Spark shares its cores among them. Sources do not count.", unit="count", ge=1, le=512
     )
     files_folder: Path | None = setting(
         None, "Where the files lie that jobs may read (`read_files`); unset: they may read none.", unit="folder"

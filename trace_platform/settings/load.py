@@ -170,7 +170,9 @@ def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
     for name in sorted(env):
         if name.startswith(PREFIX) and not any(_means(leaf, name) for leaf in leaves()):
             known = {leaf.of(_named_in(name)).variable for leaf in leaves()}
-            raise SettingsError(f"there is no setting {name}", where=name, hint=_did_you_mean(name, known))
+            in_capitals = any(_means(leaf, name.upper()) for leaf in leaves())
+            hint = f"in capitals: {name.upper()}" if in_capitals else _did_you_mean(name, known)
+            raise SettingsError(f"there is no setting {name}", where=name, hint=hint)
 
 
 def _means(leaf: Leaf, variable: str) -> bool:
@@ -204,8 +206,8 @@ def _problem(error: ErrorDetails) -> tuple[str, str, str]:
         known = {leaf.of(parts[1] if len(parts) > 1 else ANY_NAME).path for leaf in leaves()}
         return path, f"there is no setting {path}", _did_you_mean(path, known)
     if parts[-1] == "[key]":
-        words = f"{parts[1]!r} cannot be a name: small letters and digits, words joined by one underscore"
-        return parts[0], f"{parts[0]}: {words}", "rename it"
+        words = "at most 64 small letters and digits, a letter first, words joined by one underscore"
+        return parts[0], f"{parts[0]}: {parts[1]!r} cannot be a name: {words}", "rename it"
     given = f" ({error['input']!r} was given)" if found and not found.secret else ""
     words = f"{asked} is wanted" if (asked := wanted(error)) else said(error)
     usual = (

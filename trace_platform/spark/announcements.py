@@ -91,6 +91,23 @@ def untold(connection: psycopg.Connection[Any], source: str, count: int = 100) -
     return [Announcement(*row) for row in rows]
 
 
+def final_before(
+    connection: psycopg.Connection[Any], source: str, now: int | None, owed: Sequence[Announcement]
+) -> list[tuple[Announcement, int | None]]:
+    """Each with the last block that was final before it: what became so later was never anybody's to take back.
+
+    `owed` may be only the first of what is left to tell.
+    """
+    values = {"source": source, "id": owed[-1].id}
+    row = connection.execute(statements("announce")["next_final"], values).fetchone()
+    last = now if row is None or row[0] is None else row[0] - 1
+    found = list[tuple[Announcement, int | None]]()
+    for one in reversed(owed):
+        last = one.start - 1 if one.kind == "final" else last
+        found.append((one, last))
+    return found[::-1]
+
+
 def told(connection: psycopg.Connection[Any], source: str, announcements: Sequence[Announcement]) -> None:
     ids = [announcement.id for announcement in announcements]
     connection.execute(statements("announce")["told"], {"source": source, "ids": ids})

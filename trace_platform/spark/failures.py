@@ -10,7 +10,6 @@ from trace_platform.spark.worker_errors import typed
 
 DATA = ("22", "23", "42", "0A", "2E")
 """SQLSTATE classes of mistakes in the data or the query: the same again tomorrow."""
-MAX_CHARS = 2_000
 
 
 @contextmanager
@@ -27,4 +26,4 @@ def spark_failures(where: str) -> Iterator[None]:
             raise ours from None
         state = wrong.getSqlState() or ""
         said = str(wrong).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
-        raise WorkFailed(said[:MAX_CHARS], where=where, retryable=not state.startswith(DATA)) from wrong
+        raise WorkFailed(said, where=where, retryable=not state.startswith(DATA)) from wrong

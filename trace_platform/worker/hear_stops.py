@@ -17,9 +17,9 @@ from trace_platform.worker.lease_keeper import LeaseKeeper
 
 log = structlog.get_logger()
 
-AFTER_NEWS_SECONDS = 0.2
-"""What is ended meanwhile is told together."""
-AFTER_OUTAGE_SECONDS = 5.0
+PAUSE_SECONDS = 0.2
+"""Between two questions, whatever the answer: what is ended meanwhile is told with the next one."""
+AFTER_OUTAGE_SECONDS = 1.0
 
 
 async def hear_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeeper]) -> NoReturn:
@@ -28,16 +28,20 @@ async def hear_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeep
     while True:
         try:
             answer = await dispatcher.stops(mark)
-        except TraceError as away:  # also a Dispatcher that does not know the question yet
-            log.debug("stops are not heard", because=away.message)
+        except Exception as away:  # noqa: BLE001 - whatever it is, heartbeats go on
+            _say(away)
+            mark = ""  # what was ended meanwhile is nobody's news any more: asked so, the next answer comes at once
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
             continue
-        except Exception:
-            log.exception("stops are not heard")
-            await asyncio.sleep(AFTER_OUTAGE_SECONDS)
-            continue
-        mark = answer.mark
-        if answer.news:
+        if answer.news or not mark:
             for keeper in tuple(keepers):
                 keeper.beat_now()
-            await asyncio.sleep(AFTER_NEWS_SECONDS)
+        mark = answer.mark
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _say(away: Exception) -> None:
+    if isinstance(away, TraceError):  # also of a Dispatcher that does not know the question yet
+        log.debug("stops are not heard", because=away.message)
+    else:
+        log.error("stops are not heard", exc_info=away)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 SPARE_THREADS = 8
+SOURCES = 256
+"""Always-on sources in hand at once: each has a thread, which is made when it is needed."""
 SPARK_LOOK_SECONDS = 1.0
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
@@ -42,8 +44,8 @@ ARCHIVE_AFTER_SECONDS = 60.0
 
 async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
-    # A thread for every task in hand, sources among them, and some for what is done beside.
-    threads = ThreadPoolExecutor(settings.worker.concurrency + SPARE_THREADS, "task")
+    # A thread for every task and every source in hand, and some for what is done beside.
+    threads = ThreadPoolExecutor(settings.worker.concurrency + SOURCES + SPARE_THREADS, "task")
     asyncio.get_running_loop().set_default_executor(threads)
     async with (
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,

@@ -91,9 +91,10 @@ class Runner:
                 return self._outcome(claimed, door, fence)
         except TraceError as wrong:
             self._refuse_if_spark_is_lost(wrong)
-            log.warning("task failed", **wrong.as_dict())
-            wait_for_data(self.resources.data_dsn, door)
+            # Cut after it was hidden: half a secret would no longer be known.
             said = self.hide(f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
+            log.warning("task failed", code=wrong.code, because=said, where=wrong.where)
+            wait_for_data(self.resources.data_dsn, door)
             # The next attempt reads as of a later commit.
             again = wrong.retryable or isinstance(wrong, SnapshotTooOld)
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=again))

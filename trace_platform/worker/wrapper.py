@@ -71,15 +71,15 @@ class Wrapper:
             await asyncio.wait({hearing})
 
     async def _work(self, stop: asyncio.Event) -> None:
-        slots, settled = _Slots(self.concurrency), _Settled(self)
+        slots, settled = _Slots(self.concurrency), _Settled(self, stop)
         async with asyncio.TaskGroup() as group:
             while free := await slots.some_free(stop):
                 deliveries = await self._receive(stop, free)
                 with span("wake-up", wake_ups=len(deliveries)) if deliveries else nullcontext():
-                    for delivery, answer in await self._claim(deliveries):
-                        slots.free -= 1
+                    for delivery, answer in await self._claim(deliveries, stop):
                         task = group.create_task(self._handle(delivery, answer, settled))
-                        task.add_done_callback(slots.give_back)
+                        if not _is_source(answer):
+                            slots.take_one_for(task)
             await asyncio.sleep(0)  # what was claimed last begins, so that its door is among them
             for door in self.sources:  # which would never finish by themselves
                 door.asked_to_stop.set()
@@ -102,7 +102,7 @@ class Wrapper:
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
             return ()
 
-    async def _claim(self, deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Answer]]:
+    async def _claim(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> list[tuple[Delivery, Answer]]:
         """All in one call. One that is no wake-up, or whose claim is refused, comes again or becomes a dead letter."""
         readable = [(delivery, task) for delivery in deliveries if (task := _task_of(delivery))]
         if not readable:
@@ -110,7 +110,9 @@ class Wrapper:
         crash_point("wrapper.received")
         tasks, claim = [task for _, task in readable], uuid4()
         try:
-            answers = await self.patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id, claim))
+            answers = await patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id, claim), stop)
+        except Unavailable:
+            return []  # we are to end: they come again, to another
         except TraceError as refusal:
             log.exception("claim refused", tasks=[str(task) for task in tasks], **refusal.as_dict())
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
@@ -137,7 +139,7 @@ class Wrapper:
         keeper = LeaseKeeper(claimed, door, self.tasks, Held(self.queue, self.queue_name, delivery))
         lease = asyncio.create_task(keeper.run())
         work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
-        if claimed.task.timeout_seconds is None:  # it runs until it is told to stop
+        if _is_source(claimed):
             self.sources.add(door)
         self.keepers.add(keeper)
         log.info("runs", operator=claimed.task.operator)
@@ -195,31 +197,44 @@ class Wrapper:
         for reason, count in finished.left_out.items():
             self.metrics.left_out.labels(task.job.dag_name, task.job.name, reason).inc(count)
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        while True:
-            try:
-                return await ask()
-            except Unavailable as away:
-                log.warning("waits", because=away.message)
-                await asyncio.sleep(AFTER_OUTAGE_SECONDS)
+
+async def patiently(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
+    """An outage is waited out, but not by a worker that is to end."""
+    while True:
+        try:
+            return await ask()
+        except Unavailable as away:
+            log.warning("waits", because=away.message)
+            if stop.is_set():
+                raise
+            await asyncio.sleep(AFTER_OUTAGE_SECONDS)
+
+
+def _is_source(answer: Answer) -> bool:
+    """Whether it runs until it is told to stop."""
+    return isinstance(answer, Claimed) and answer.task.timeout_seconds is None
 
 
 class _Slots:
-    """How many more tasks may be taken in hand."""
+    """How many more tasks may be taken in hand. Sources take none: they mostly wait, and would never give it back."""
 
     def __init__(self, free: int) -> None:
         self.free = free
         self._given_back = asyncio.Event()
 
     async def some_free(self, stop: asyncio.Event) -> int:
-        """None when it is time to stop, which must also be heard while endless tasks hold every slot."""
+        """None when it is time to stop, which must also be heard while long tasks hold every slot."""
         while self.free <= 0 and not stop.is_set():
             self._given_back.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._given_back.wait(), STOP_LOOK_SECONDS)
         return 0 if stop.is_set() else min(self.free, MAX_CLAIMS)
 
-    def give_back(self, _task: asyncio.Task[None]) -> None:
+    def take_one_for(self, task: asyncio.Task[None]) -> None:
+        self.free -= 1
+        task.add_done_callback(self._give_back)
+
+    def _give_back(self, _task: asyncio.Task[None]) -> None:
         self.free += 1
         self._given_back.set()
 
@@ -227,8 +242,8 @@ class _Slots:
 class _Settled:
     """Wake-ups that are done with: acknowledged one call at a time, each call all that have gathered since."""
 
-    def __init__(self, wrapper: Wrapper) -> None:
-        self._wrapper = wrapper
+    def __init__(self, wrapper: Wrapper, stop: asyncio.Event) -> None:
+        self._wrapper, self._stop = wrapper, stop
         self._turn = asyncio.Lock()
         self._waiting: list[Receipt] = []
 
@@ -237,8 +252,9 @@ class _Settled:
         self._waiting.append(delivery.receipt)
         async with self._turn:
             if batch := self._waiting:
-                self._waiting = []
-                await self._wrapper.patiently(lambda: self._wrapper.queue.ack(self._wrapper.queue_name, batch))
+                self._waiting, queue = [], self._wrapper.queue
+                with suppress(Unavailable):  # then we are to end: they come again, and find their tasks closed
+                    await patiently(lambda: queue.ack(self._wrapper.queue_name, batch), self._stop)
 
 
 def _task_of(delivery: Delivery) -> UUID | None:

@@ -3,6 +3,7 @@
 NOTIFY takes a lock of the whole cluster when it commits, so it has no place in the statements of the hot path, where
 the writer's own loops hear its bell within microseconds anyway. It is sent after the commit, only when a bell of ours
 was not heard here (`bell.py`), and at most twenty times a second. If it is lost, the beat of the loops finds the work.
+Tasks that were ended or held (`stops.py`) are told of always: their workers may wait at any replica.
 """
 
 from __future__ import annotations

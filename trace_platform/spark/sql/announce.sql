@@ -33,6 +33,10 @@ SELECT id, kind, range_start, range_stop, cause
  ORDER BY id
  LIMIT %(count)s;
 
+-- name: next_final
+-- Where the first range begins that became final after this announcement, and has not been told.
+SELECT min(range_start) FROM trace_meta.announcements WHERE source_key = %(source)s AND kind = 'final' AND id > %(id)s;
+
 -- name: told
 -- These were heard.
 DELETE FROM trace_meta.announcements WHERE source_key = %(source)s AND id = ANY(%(ids)s);
