@@ -89,12 +89,14 @@ class Wrapper:
             self.queue.receive(self.queue_name, max_messages=most, visibility=VISIBILITY, wait=WAIT)
         )
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({asked, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not asked.done():
-            asked.cancel()  # what it was about to return is delivered again
         try:
-            return await asked
+            await asyncio.wait({asked, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            asked.cancel()  # unless it is done; what it was about to return is delivered again
+            await asyncio.wait({asked})
+        try:
+            return asked.result()
         except asyncio.CancelledError:
             return ()
         except TraceError as wrong:  # also what does not pass by itself: tasks in hand are not dropped for it
