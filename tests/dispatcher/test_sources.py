@@ -195,12 +195,15 @@ async def test_a_source_that_ran_well_for_long_is_started_again_at_once_and_its_
     await keeper.once()
     for lived, waits, restarts in ((0, 10, 1), (0, 20, 2), (15, 25, 3), (86_400, 0, 1), (0, 20, 2)):
         await claim(control)
-        await control.pool.execute("UPDATE tasks SET started_at = last_heartbeat - make_interval(secs => $1)", float(lived))
+        await control.pool.execute(
+            "UPDATE tasks SET started_at = last_heartbeat - make_interval(secs => $1)", float(lived)
+        )
         await lose(control)
         await keeper.once()
         due = await keeper.next_due()
         assert due is not None
-        assert round(due) == waits or (waits == 0 and due <= 0)
+        assert due <= waits
+        assert due > waits - 4 or waits == 0  # less by the time that it took until we asked
         await later(control, waits)
         await keeper.once()
         row = await source(control)
