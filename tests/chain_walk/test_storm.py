@@ -154,7 +154,7 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
         for point in OWN:
             worker = made.start(point)
             made.rig.devchain.mine(21)  # something is new, and something else is final
-            assert await worker.ended(60), f"{point} was never hit: {worker.said()}"
+            assert await worker.ended(120), f"{point} was never hit: {worker.said()}"
             assert worker.said().endswith(f"crash point {point}: SIGKILL\n"), worker.said()
             await made.elapse()
         await made.ends()
@@ -196,7 +196,7 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
         for turn, point in enumerate(point for point in OWN if point.startswith("parquet_compact.")):
             worker = made.start(point)
             made.rig.devchain.mine(61)  # enough for a range of either size
-            assert await worker.ended(60), f"{point} was never hit: {worker.said()}"
+            assert await worker.ended(120), f"{point} was never hit: {worker.said()}"
             await made.rig.deploy(ALL.dag.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
             await made.elapse()
             if turn % 2:

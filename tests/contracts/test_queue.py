@@ -476,7 +476,7 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
 async def test_a_call_while_the_server_is_down_raises_and_the_next_one_after_works(
     queue_role: str, postgres: RunningServer
 ) -> None:
-    async with closing(PgQueue(queue_role, patience=timedelta(milliseconds=200))) as queue:
+    async with closing(PgQueue(queue_role, patience=timedelta(seconds=3))) as queue:
         await queue.publish("q", outgoing(b"before"))
         postgres.stop(signal.SIGQUIT)
         try:
@@ -492,7 +492,7 @@ async def test_a_call_while_the_server_is_down_raises_and_the_next_one_after_wor
 
 
 async def test_a_statement_that_hangs_is_given_up(queue_role: str, queue_db: str) -> None:
-    async with closing(PgQueue(queue_role, patience=timedelta(milliseconds=200))) as queue:
+    async with closing(PgQueue(queue_role, patience=timedelta(seconds=3))) as queue:
         with psycopg.connect(queue_db) as admin:
             admin.execute("LOCK TABLE pgqueue.messages IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(DatabaseUnavailable):

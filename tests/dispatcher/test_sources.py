@@ -201,7 +201,8 @@ async def test_a_source_that_ran_well_for_long_is_started_again_at_once_and_its_
         await keeper.once()
         due = await keeper.next_due()
         assert due is not None
-        assert round(due) == waits or (waits == 0 and due <= 0)
+        assert due <= waits
+        assert due > waits - 4 or waits == 0  # less by the time that it took until we asked
         await later(control, waits)
         await keeper.once()
         row = await source(control)

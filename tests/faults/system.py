@@ -211,7 +211,10 @@ class System:
             await self.queue_pool.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
 
     async def drained(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves."""
+        """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves.
+
+        So many seconds without anything moving are too long; how long all of it takes says something of the machine.
+        """
         left: dict[str, Any] = {}
         still, deadline = 0, time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -219,7 +222,8 @@ class System:
             if not any(now.values()):
                 return
             still = still + 1 if now == left else 0
-            left = now
+            if now != left:
+                left, deadline = now, time.monotonic() + seconds
             if still and still % 6 == 0:
                 await self.elapse(leases=False)  # they are short, and whoever is slow must be able to keep his
             await asyncio.sleep(0.05)
@@ -317,7 +321,12 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(system: System, *, replicas: int = 1, seconds: float = 5.0) -> AsyncIterator[Caller]:
+async def calling(system: System, *, replicas: int = 1, seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Caller]:
+    """`seconds`: how long an answer is waited for. Less than patience only where one who was asked may freeze.
+
+    Who dies hangs up. Who is only slow does late what was asked of him, maybe when the opposite was asked meanwhile:
+    `Traffic.late` must know of it.
+    """
     context = ssl.create_default_context(cafile=system.tls.ca)
     async with httpx.AsyncClient(verify=context, timeout=seconds) as http:
         yield Caller(http, system.doors[:replicas])

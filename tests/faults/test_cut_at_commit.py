@@ -57,7 +57,7 @@ async def test_a_line_cut_at_commit_loses_and_doubles_nothing(system: System, wh
                 for name, (file, statement) in STATEMENTS.items():
                     proxy.aim(queries(file)[statement], when)
                     try:
-                        await asyncio.wait_for(proxy.cut.wait(), 30)
+                        await asyncio.wait_for(proxy.cut.wait(), 120)
                     except TimeoutError:
                         pytest.fail(f"the COMMIT of {name} never came")
             assert dispatcher.alive(), dispatcher.said()

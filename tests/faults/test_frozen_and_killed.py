@@ -100,7 +100,7 @@ async def test_kills_and_freezes_at_random_moments_lose_and_double_nothing(
 ) -> None:
     seed, seconds = (request.config.getoption(f"--fault-{name}") for name in ("seed", "seconds"))
     async with calling(system, replicas=2, seconds=2.0) as caller:
-        traffic = Traffic(system, caller)
+        traffic = Traffic(system, caller, late=True)
         chaos = Chaos(system, postgres, random.Random(seed))  # noqa: S311 - a seed, no secret
         await traffic.deploy()
         async with flowing(traffic):

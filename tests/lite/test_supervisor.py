@@ -34,7 +34,10 @@ def beat():
         time.sleep(0.2)
 """
 
-QUICK = UpSettings(backoff_seconds=0.05, backoff_max_seconds=0.2, watchdog_seconds=3, stop_seconds=1, start_seconds=5)
+PATIENT = UpSettings(
+    backoff_seconds=0.05, backoff_max_seconds=0.2, watchdog_seconds=60, stop_seconds=60, start_seconds=60
+)
+"""A child of a busy machine may be slow; a test of one that does nothing any more has less patience with it."""
 
 
 @pytest.fixture
@@ -47,9 +50,9 @@ def folder() -> Iterator[Path]:
 class Watched:
     """A supervisor and the story it told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: UpSettings = PATIENT) -> None:
         self.story: list[tuple[str, str]] = []
-        self.supervisor = Supervisor(QUICK, folder, folder / "s", self.note)
+        self.supervisor = Supervisor(settings, folder, folder / "s", self.note)
 
     def note(self, seen: Seen) -> None:
         self.story.append((seen.name, seen.state))
@@ -58,7 +61,7 @@ class Watched:
         return next(one for one in self.supervisor.seen if one.name == name)
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not true():  # noqa: ASYNC110 - the truth is in another process
                 await asyncio.sleep(0.02)
 
@@ -68,8 +71,8 @@ def child(name: str, code: str, **more: object) -> Child:
     return Child(name, lambda: launch, **more)  # type: ignore[arg-type]
 
 
-def supervised(folder: Path, work: Callable[[Watched], Awaitable[None]]) -> Watched:
-    watched = Watched(folder)
+def supervised(folder: Path, work: Callable[[Watched], Awaitable[None]], **impatient: float) -> Watched:
+    watched = Watched(folder, PATIENT.model_copy(update=impatient))
 
     async def run() -> None:
         try:
@@ -122,7 +125,7 @@ def test_a_child_that_falls_silent_is_restarted(folder: Path) -> None:
         os.kill(before, signal.SIGSTOP)
         await watched.until(lambda: watched.seen("one").state == "ready" and watched.seen("one").pid != before)
 
-    supervised(folder, work)
+    supervised(folder, work, watchdog_seconds=3)
 
 
 def test_a_child_that_cannot_start_is_said_with_its_last_words(folder: Path) -> None:
@@ -145,7 +148,7 @@ def test_a_child_that_ignores_the_signal_is_killed_and_all_of_its_family_with_it
         family.add(pid)
         assert len(members_of(family)) == 2
 
-    supervised(folder, work)
+    supervised(folder, work, stop_seconds=1)
     assert members_of(family) == []
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trace_platform.query.sessions import Sessions
 from trace_platform.query.spark import OwnSpark
 
 if TYPE_CHECKING:
@@ -37,3 +38,12 @@ async def test_who_hangs_up_while_spark_starts_takes_it_from_nobody(spark: Spark
     go_on.set()
     assert await second is await third
     assert starts == 1
+
+
+async def test_a_question_that_was_stuck_in_a_spark_that_has_ended_does_not_end_the_next_one(
+    spark: SparkSession,
+) -> None:
+    own = OwnSpark(lambda: spark, kept=1)
+    now, before = await own.sessions(), Sessions(spark, 1)
+    assert not await own.give_up(before)
+    assert await own.sessions() is now

@@ -22,6 +22,8 @@ from tests.spark_session import shared_session
 from trace_platform.alert_contracts import AlertRequest
 from trace_platform.crash_points import POINTS
 from trace_platform.dispatcher.edit_alerts import create_alert
+from trace_platform.lite.guard import end_sessions
+from trace_platform.lite.launch import Launch, spawn
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.settings import to_document
 from trace_platform.settings.observing import FaultSettings
@@ -72,25 +74,26 @@ async def whole(
 
 @contextmanager
 def a_runner(whole: Whole, log: Path, point: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """`trace runner`, as `trace up` starts it; it does not survive the point."""
+    """`trace runner`, as `trace up` starts it; it does not survive the point.
+
+    And as `trace up` ends it: with its session, for what it had not locked in yet when it died. All others must go by
+    themselves.
+    """
     settings = whole.settings.model_copy(update={"faults": FaultSettings(point=point)})
+    launch = Launch(
+        [sys.executable, "-m", "trace_platform", "runner", "--settings", "-"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        stdin=to_document(settings).encode(),
+    )
     with log.open("ab") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trace_platform", "runner", "--settings", "-"],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
-            cwd=ROOT,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        )
-    assert process.stdin is not None
-    process.stdin.write(to_document(settings).encode())
-    process.stdin.close()
+        process = spawn(launch, said)
     try:
         yield process
     finally:
         process.kill()
         process.wait()
+        end_sessions({process.pid})
 
 
 async def listens(whole: Whole) -> None:

@@ -139,7 +139,7 @@ def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive
 
 

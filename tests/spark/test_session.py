@@ -57,7 +57,6 @@ def test_warming_runs_both_engines_and_says_what_it_took(spark: SparkSession) ->
     report = warm(spark)
     assert report.rows == session_module.WARM_ROWS
     assert report.seconds == pytest.approx(report.jvm_seconds + report.python_seconds, rel=0.01)
-    assert warm(spark).seconds < report.seconds
     assert is_alive(spark)
 
 

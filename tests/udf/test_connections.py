@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,10 +75,11 @@ def test_what_may_help_later_is_tried_again_and_what_may_not_is_not() -> None:
 
 
 def test_a_door_that_takes_too_long_is_asked_once_and_its_late_answer_is_nobodys() -> None:
-    late = threading.Event()
+    heard, late = threading.Event(), threading.Event()
 
     def slow(_: BaseHTTPRequestHandler, n: int) -> tuple[int, bytes]:
         if n == 1:
+            heard.set()
             late.wait(60)
         return 200, str(n).encode()
 
@@ -84,6 +87,7 @@ def test_a_door_that_takes_too_long_is_asked_once_and_its_late_answer_is_nobodys
         assert call(url, Asked("POST", "/"))[1] == b"0"
         with pytest.raises(Refused, match=r"does not answer: no answer within 0\.2 s") as refused:
             call(url, Asked("POST", "/", seconds=0.2))
+        assert heard.wait(60)  # a busy door may hear it only when its caller is gone
         late.set()
         assert (refused.value.retryable, len(came)) == (True, 2)
         assert call(url, Asked("POST", "/"))[1] == b"2"
@@ -91,9 +95,11 @@ def test_a_door_that_takes_too_long_is_asked_once_and_its_late_answer_is_nobodys
 
 def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = list[float]()
-    monkeypatch.setattr("trace_udf.connections.time.sleep", waits.append)
-    with door(lambda *_: (200, b"")) as (url, _):
-        pass
-    with pytest.raises(Refused, match=f"{url} does not answer") as refused:
-        call(url, Asked("POST", "/v1/task/complete"))
+    # Its own clock alone: other threads of this process sleep too.
+    monkeypatch.setattr("trace_udf.connections.time", SimpleNamespace(sleep=waits.append))
+    with socket.socket() as taken:  # so that nobody else listens there either
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Refused, match=f"{url} does not answer") as refused:
+            call(url, Asked("POST", "/v1/task/complete"))
     assert (refused.value.code, refused.value.retryable, len(waits)) == ("door_unavailable", True, TRIES - 1)

@@ -58,7 +58,7 @@ class Line(httpx.AsyncBaseTransport):
 
 
 def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=walk.doors["dispatcher_task"], transport=line)
+    return httpx.AsyncClient(base_url=walk.doors["dispatcher_task"], transport=line, timeout=60)
 
 
 async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
@@ -208,7 +208,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_it_has_in_hand(
         await a_task_in_hand(walk, holds)
         stop.set()
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
-        await asyncio.sleep(0.5)
+        await walk.until("work", ["Running", "Queued"])
         assert not worker.done()
         holds.let_go.set()
         await worker

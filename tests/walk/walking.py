@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOKEN = "the worker token"
+SECONDS = 90
 DAG = """
 name: walk
 jobs:
@@ -75,13 +76,13 @@ class Walk:
 
     async def until(self, job: str, statuses: list[str]) -> None:
         """The database may be away while we wait: that is what some of the tests are about."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(SECONDS):
             while await self._statuses_now(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
                 await asyncio.sleep(0.02)
 
     async def until_nothing_is_owed(self) -> None:
         owed = "SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')"
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(SECONDS):
             while await self.control.pool.fetchval(owed):  # noqa: ASYNC110 - the loops' work is waited for
                 await asyncio.sleep(0.02)
 
@@ -137,8 +138,9 @@ async def walking(
                 base_url=doors["dispatcher_internal"],
                 headers=headers,
                 transport=line(httpx.AsyncHTTPTransport(verify=context)),
+                timeout=SECONDS,
             ) as internal,
-            httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context) as task,
+            httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context, timeout=SECONDS) as task,
         ):
             yield Walk(control, org, DispatcherClient(internal), TaskClient(task), doors, files.ca)
 

@@ -149,8 +149,8 @@ class Engine:
                 await asyncio.to_thread(sessions.interrupt, running.tag)
                 await (asyncio.sleep(AGAIN_SECONDS) if thread.done() else asyncio.wait([thread], timeout=AGAIN_SECONDS))
                 if time.monotonic() - since > self._stuck_seconds:
-                    self._metrics.query_stuck.inc()
-                    await self._warm.give_up()
+                    if await self._warm.give_up(sessions):
+                        self._metrics.query_stuck.inc()
                     since = time.monotonic()
         finally:
             self._slots.give_back()

@@ -35,8 +35,11 @@ class Warm(Protocol):
 
     def lost(self) -> bool: ...
 
-    async def give_up(self) -> None:
-        """End a JVM in which something runs that cannot be interrupted; the next question finds another."""
+    async def give_up(self, stuck: Sessions) -> bool:
+        """End the JVM of these, in which something runs that cannot be interrupted; the next question finds another.
+
+        False if it has ended already: then the one that runs now is others'.
+        """
         ...
 
 
@@ -72,9 +75,12 @@ class OwnSpark:
     def lost(self) -> bool:
         return self._spark is None or not is_alive(self._spark)
 
-    async def give_up(self) -> None:
+    async def give_up(self, stuck: Sessions) -> bool:
         async with self._turn:
+            if self._sessions is not stuck:
+                return False
             await self._end()
+            return True
 
     async def warm_later(self, seconds: float) -> None:
         """While nobody waits: the first question is then not the first job."""
@@ -88,7 +94,8 @@ class OwnSpark:
     async def close(self) -> None:
         if self._starting is not None:  # what is being started cannot be stopped before it is there
             await asyncio.wait({self._starting})
-        await self.give_up()
+        async with self._turn:
+            await self._end()
 
     async def _begin(self) -> None:
         if self._spark is not None:
