@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MOST_NANOSECONDS: Final = 2**63 - 1
+MEND: Final = "write the file again, or leave it out by `pattern`"
 
 
 def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
@@ -81,7 +82,7 @@ def _opened(path: Path, name: str) -> pq.ParquetFile:
 
 def _unreadable(name: str, wrong: Exception) -> WorkFailed:
     said = (str(wrong).splitlines() or [type(wrong).__name__])[0]
-    return WorkFailed(f"{name} cannot be read as Parquet: {said}", where="/config/path")
+    return WorkFailed(f"{name} cannot be read as Parquet: {said}", where="/config/path", hint=MEND)
 
 
 def _refuse_type(schema: pa.Schema, column: str, kind: str, name: str) -> None:
