@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import shutil
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.operators.rig import Rig
+from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import Folder
 from trace_platform.errors import InvalidDag
 from trace_platform.operators.read_files import label_of
@@ -40,6 +43,12 @@ def written(rig: Rig, **files: str) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     return rig.resources.folder
+
+
+async def retries(rig: Rig) -> list[datetime | None]:
+    """When each task of the job is tried again, if it is."""
+    found = await rig.fetch("SELECT t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'load'")
+    return [row["next_retry_at"] for row in found]
 
 
 async def test_the_example_without_a_chain_runs_from_files_to_sql(rig: Rig) -> None:
@@ -181,6 +190,64 @@ async def test_nothing_outside_the_folder_is_read(rig: Rig, tmp_path: Path) -> N
 async def test_a_path_that_leaves_is_refused_at_deploy(rig: Rig, path: str) -> None:
     with pytest.raises(InvalidDag, match="goes down from the workers' folder"):
         await rig.deploy(dag(f"{{path: '{path}', format: csv}}"))
+
+
+async def test_files_that_would_be_one_partition_are_refused_with_what_to_do_and_are_one_whole(rig: Rig) -> None:
+    written(rig, sales__2024__csv="id\n1\n", sales__2025__csv="id\n2\n")
+    await rig.deploy(dag("{path: in, format: csv}"))
+    await rig.run("d", "ask")
+    said = await rig.error("load")
+    assert "sales.2025.csv and sales.2024.csv would be one partition, sales" in said
+    assert "up to its first dot: rename one (sales_2024.csv), narrow `pattern`, or set `partition: whole`" in said
+    await rig.deploy(dag("{path: in, format: csv, partition: whole}"))
+    states = await rig.run("d", "ask")
+    assert states["load"][-1] == "Completed", await rig.error("load")
+    assert await rig.rows("loaded") == [{"id": 1}, {"id": 2}]
+
+
+async def test_a_broken_file_is_refused_once_by_name_and_a_folder_named_as_a_file_is_left_alone(rig: Rig) -> None:
+    folder = written(rig, a__csv="id\n1\n") / "in"
+    (folder / "x.csv").mkdir()
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b"id\n2\n"))
+    (folder / "c.csv").write_bytes("id\ncafé\n".encode("latin-1"))
+    retried = "defaults: {runtime: ecs_platform, max_attempts: 3}"
+    for pattern, said in (
+        ("null", "in/b.csv.gz is packed with gzip, and packed files are not read (unpack it, or leave it out"),
+        ("c*", "in/c.csv: line 2 is not UTF-8: byte 0xe9 (save the file as UTF-8)"),
+    ):
+        for columns in ("null", "[id string]"):
+            text = dag(f"{{path: in, format: csv, pattern: {pattern}, columns: {columns}}}")
+            await rig.deploy(text.replace("defaults: {runtime: ecs_platform, max_attempts: 1}", retried))
+            await rig.run("d", "ask")
+            assert said in await rig.error("load")
+            assert "Traceback" not in await rig.error("load")
+    assert await retries(rig) == [None] * 4
+    await rig.deploy(dag("{path: in, format: csv, pattern: '[ax]*'}"))
+    await rig.run("d", "ask")
+    assert await rig.rows("loaded") == [{"id": 1}]
+
+
+async def test_a_file_whose_name_is_no_text_is_named_all_the_same(rig: Rig) -> None:
+    folder = written(rig) / "in"
+    folder.mkdir()
+    (folder / os.fsdecode(b"caf\xe9.csv")).write_text("id\nx\n")
+    await rig.deploy(dag("{path: in, format: csv, columns: [id int]}"))
+    await rig.run("d", "ask")
+    assert "in/caf\ufffd.csv: line 2: id is 'x', which is no int" in await rig.error("load")
+
+
+async def test_a_store_that_is_away_is_told_in_a_sentence_and_tried_again(rig: Rig) -> None:
+    written(rig, a__csv="id\n1\n")
+    await rig.deploy(dag("{path: in, format: csv}").replace("max_attempts: 1", "max_attempts: 2"))
+    objects = rig.walk.control.objects
+    assert isinstance(objects, DiskObjects)
+    shutil.rmtree(objects.root, ignore_errors=True)
+    objects.root.write_text("a file in the place of the store")
+    await rig.run("d", "ask")
+    said = await rig.error("load")
+    assert said.startswith("the object store does not answer: "), said
+    assert "\n" not in said
+    assert await retries(rig) != [None]
 
 
 def test_a_files_name_becomes_the_name_of_a_partition() -> None:

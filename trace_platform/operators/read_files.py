@@ -6,6 +6,7 @@ The folder lies below the one that the worker's settings name, and nothing outsi
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -150,10 +151,10 @@ def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:
     """The files to read with the labels of their partitions, in the order of their names."""
     root = _root(ctx)
     asked = _inside(root / ctx.config.path, root)
-    found = sorted(asked.iterdir()) if asked.is_dir() else [asked]
+    found = _listed(asked, root) if asked.is_dir() else [asked]
     pattern = ctx.config.pattern or ("*" if asked.is_file() else f"*.{ctx.config.format}*")
     files = [_inside(one, root) for one in found if fnmatchcase(one.name, pattern) and not one.name.startswith(".")]
-    labelled = _labelled([one for one in files if one.is_file()])
+    labelled = _labelled([one for one in files if one.is_file()], ctx.config.partition)
     if isinstance(ctx.scope, LabelScope) and ctx.config.partition == "file":
         labelled = [(label, file) for label, file in labelled if label == ctx.scope.label] or labelled
     if not labelled:
@@ -178,31 +179,53 @@ def _inside(path: Path, root: Path) -> Path:
     try:
         found = path.resolve(strict=True)
     except (OSError, RuntimeError):
-        raise WorkFailed(f"there is no {path.relative_to(root)} in the folder of files", where="/config/path") from None
+        raise WorkFailed(f"there is no {_in_words(path, root)} in the folder of files", where="/config/path") from None
     if not found.is_relative_to(root):
         raise WorkFailed(
-            f"{path.relative_to(root)} leads out of the folder of files", where="/config/path", hint="copy it there"
+            f"{_in_words(path, root)} leads out of the folder of files", where="/config/path", hint="copy it there"
         )
     return found
 
 
-def _labelled(files: Sequence[Path]) -> list[tuple[str, Path]]:
+def _listed(folder: Path, root: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as wrong:
+        raise WorkFailed(
+            f"{_in_words(folder, root)} cannot be listed: {wrong.strerror}",
+            where="/config/path",
+            hint="give the worker's user the right to read it",
+        ) from None
+
+
+def _labelled(files: Sequence[Path], partition: str) -> list[tuple[str, Path]]:
+    """Labels are names of partitions only where each file is one."""
+    if partition == "whole":
+        return [(label_of(file.name), file) for file in files]
     labels: dict[str, Path] = {}
     for file in files:
         label = label_of(file.name)
         if label in labels:
             raise WorkFailed(
-                f"{file.name} and {labels[label].name} would be one partition, {label}", where="/config/path"
+                f"{_in_words(file)} and {_in_words(labels[label])} would be one partition, {label}",
+                where="/config/path",
+                hint="a label is a name up to its first dot: rename one (sales_2024.csv),"
+                " narrow `pattern`, or set `partition: whole`",
             )
         labels[label] = file
     return list(labels.items())
 
 
 def label_of(name: str) -> str:
-    """A file's name without its ending, as the name of a partition. `1-9` would be a range: it becomes `file_1-9`."""
+    """A file's name up to its first dot, as the name of a partition. `1-9` would be a range: it becomes `file_1-9`."""
     label = LABEL.sub("_", name.partition(".")[0])[:190] or "_"
     return f"file_{label}" if is_partition_key(label) or label == WHOLE else label
 
 
 def _said(ctx: TaskContext[Config], file: Path) -> str:
-    return str(file.relative_to(_root(ctx)))
+    return _in_words(file, _root(ctx))
+
+
+def _in_words(path: Path, root: Path | None = None) -> str:
+    """As it lies below the root. Names on a disk are bytes, and need not be text."""
+    return os.fsencode(path.relative_to(root or path.parent)).decode(errors="replace")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trace_platform.errors import WorkFailed
 from trace_platform.spark.file_shape import Misfits, Shape, arrow_type
@@ -17,6 +17,8 @@ from trace_platform.spark.fit_column import fit, may_become, spark_type, unwrapp
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+MEND: Final = "write the file again, or leave it out by `pattern`"
 
 
 def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
@@ -79,7 +81,7 @@ def _opened(path: Path, name: str) -> pq.ParquetFile:
 
 def _unreadable(name: str, wrong: Exception) -> WorkFailed:
     said = (str(wrong).splitlines() or [type(wrong).__name__])[0]
-    return WorkFailed(f"{name} cannot be read as Parquet: {said}", where="/config/path")
+    return WorkFailed(f"{name} cannot be read as Parquet: {said}", where="/config/path", hint=MEND)
 
 
 def _refuse_type(schema: pa.Schema, column: str, kind: str, name: str) -> None:

@@ -18,6 +18,7 @@ from trace_platform.domain.ranges import Range, format_file_part
 from trace_platform.errors import ObjectExists, TraceError, WorkFailed
 from trace_platform.markers import ColumnEntry, FileEntry
 from trace_platform.ports import ObjectStore
+from trace_platform.spark.failures import spark_failures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,24 +91,30 @@ def write_ranges(
             for number in batch.column(0).to_pylist():
                 yield _fetch_and_write(fetch, ranges[number], number, places, stems)
 
-    asked = spark.range(len(ranges), numPartitions=len(ranges)) if ranges else None
-    rows = asked.mapInArrow(write, _REPORT).collect() if asked is not None else []
+    if not ranges:
+        return []
+    with spark_failures("/config"):
+        rows = spark.range(len(ranges), numPartitions=len(ranges)).mapInArrow(write, _REPORT).collect()
     return [_told(row) for row in rows]
 
 
 def _fetch_and_write(
     fetch: Fetch, span: Range, number: int, places: Mapping[str, Place], stems: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """A refusal is reported like a file: Spark would try three times more, and wrap it in pages of its own words."""
+    """A refusal is reported like a file: Spark would try three times more, and wrap it in pages of its own words.
+
+    It may be of who fetches, or of the store that is written to.
+    """
+    part = format_file_part(span)
     try:
         tables, meta = fetch(span)
+        written = {
+            table: _write_table(place, f"{stems[table]}_{part}", tables[table], number)
+            for table, place in places.items()
+        }
     except TraceError as refusal:
         nothing = Written(number, FileEntry(name="-", rows=0, bytes=0, sha256="-"), ())
         return _report([nothing], [json.dumps({"error": refusal.as_dict()})])
-    part = format_file_part(span)
-    written = {
-        table: _write_table(place, f"{stems[table]}_{part}", tables[table], number) for table, place in places.items()
-    }
     return _report(list(written.values()), [json.dumps({"table": table, "meta": meta}) for table in written])
 
 

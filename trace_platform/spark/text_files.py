@@ -5,24 +5,26 @@ Runs inside Spark's Python workers, one file at a time, in memory.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
 from trace_platform.errors import WorkFailed
-from trace_platform.spark.file_shape import Misfits, Shape, arrow_type
+from trace_platform.spark.broken_files import AS_UTF_8, readable
+from trace_platform.spark.file_shape import Misfits, Shape
 from trace_platform.spark.parquet_files import infer_parquet, read_parquet
+from trace_platform.spark.text_values import REFUSALS, from_json, from_text, guess_json, guess_text, in_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ZONED: Final = re.compile(r".*(Z|[+-]\d\d:?\d\d)")
 INFERRED_FROM: Final = 1_000
+BROKEN_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_table(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
@@ -30,10 +32,8 @@ def read_table(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
     if shape.format == "parquet":
         return read_parquet(path, name, shape)
     bad = Misfits(name, shape.bad_lines)
-    try:
+    with readable(path, name):
         rows = dict(_lines(path, shape, bad))
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise WorkFailed(f"{name} cannot be read: {wrong}", where="/config/path") from None
     return _table(rows, shape, bad), len(bad.lines)
 
 
@@ -43,19 +43,20 @@ def infer_columns(path: Path, name: str, shape: Shape) -> dict[str, str]:
         return infer_parquet(path, name)
     bad = Misfits(name, shape.bad_lines)
     found: dict[str, list[Any]] = {}
-    for count, (_, row) in enumerate(_lines(path, shape, bad)):
-        if count >= INFERRED_FROM:
-            break
-        for column, value in row.items():
-            found.setdefault(column, []).append(value)
+    with readable(path, name):
+        for count, (_, row) in enumerate(_lines(path, shape, bad)):
+            if count >= INFERRED_FROM:
+                break
+            for column, value in row.items():
+                found.setdefault(column, []).append(value)
     if not found:
         raise WorkFailed(f"{name} has no rows to guess columns from", where="/config", hint="give `columns`")
-    guess = _guess_text if shape.format == "csv" else _guess_json
+    guess = guess_text if shape.format == "csv" else guess_json
     return {column: guess([value for value in values if value is not None]) for column, values in found.items()}
 
 
 def _lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
-    return _csv_lines(path, shape, bad) if shape.format == "csv" else _json_lines(path, bad)
+    return _csv_lines(path, shape, bad) if shape.format == "csv" else _json_lines(path, shape, bad)
 
 
 def _csv_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -64,8 +65,7 @@ def _csv_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, di
         names = list(shape.columns)
         begins = 1
         if shape.header:
-            names = next(reader, [])
-            _refuse_header(names, shape, bad.file)
+            names = _header(reader, shape, bad.file)
             begins = reader.line_num + 1
         while True:
             try:
@@ -84,98 +84,106 @@ def _csv_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, di
             begins = reader.line_num + 1
 
 
-def _refuse_header(names: Sequence[str], shape: Shape, file: str) -> None:
+def _header(reader: Iterator[list[str]], shape: Shape, file: str) -> list[str]:
+    try:
+        names = next(reader, None)
+    except csv.Error as wrong:
+        raise WorkFailed(f"{file}: line 1: {wrong}", where="/config/path", hint="mend the file") from None
+    if names is None:
+        raise WorkFailed(
+            f"{file} is empty: there is no line of column names",
+            where="/config/path",
+            hint="write the file again, or leave it out by `pattern`",
+        )
+    if any("\0" in name for name in names):
+        raise WorkFailed(f"{file}: line 1: there are NUL bytes", where="/config/path", hint=AS_UTF_8)
     shape.refuse_lacking(names, f"{file}: line 1")
     if len(set(names)) != len(names):
         raise WorkFailed(f"{file}: line 1: two columns have one name", where="/config/columns")
+    return names
 
 
-def _json_lines(path: Path, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
-    body = path.read_bytes()
+def _json_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
+    body = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     if body.lstrip()[:1] == b"[":
+        decode = _decoder(lambda row: list[row], shape, body)  # type: ignore[valid-type]
         try:
-            yield from enumerate(msgspec.json.decode(body, type=list[dict[str, Any]]), start=1)
-        except msgspec.DecodeError as wrong:
-            raise WorkFailed(f"{bad.file} is not a list of JSON objects: {wrong}", where="/config/path") from None
+            yield from enumerate(decode(body), start=1)
+        except (msgspec.DecodeError, RecursionError) as wrong:
+            raise WorkFailed(
+                f"{bad.file} is not a list of JSON objects: {wrong}", where="/config/path", hint="mend the file"
+            ) from None
         return
-    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    decode = _decoder(lambda row: row, shape, body)
     for number, line in enumerate(io.BytesIO(body), start=1):
         if line.strip():
             try:
                 yield number, decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            except BROKEN_JSON as wrong:
                 bad.note(number, str(wrong))
 
 
+def _decoder(of: Callable[[Any], Any], shape: Shape, body: bytes) -> Callable[[bytes], Any]:
+    """Numbers keep their text, but for those read as double: they are made at once, and what is none is read again.
+
+    Fields that nobody asked for are jumped over, and whether they are UTF-8 is not seen: so all is looked at first.
+    """
+    whole = msgspec.json.Decoder(of(dict[str, Any]), float_hook=msgspec.Raw).decode
+    if not shape.columns or not _is_utf8(body):
+        return whole
+    wanted = {name: float | None if kind == "double" else Any for name, kind in shape.columns.items()}
+    row: Any = TypedDict("Row", wanted, total=False)  # type: ignore[misc]
+    quick = msgspec.json.Decoder(of(row), float_hook=msgspec.Raw).decode
+
+    def decode(text: bytes) -> Any:
+        try:
+            return quick(text)
+        except msgspec.ValidationError:
+            return whole(text)
+
+    return decode
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _table(rows: Mapping[int, Mapping[str, Any]], shape: Shape, bad: Misfits) -> pa.Table:
-    """Column by column; only where one does not fit are its values tried one by one."""
+    """Column by column; only where one does not fit are its values looked at more closely."""
     import pyarrow as pa
 
-    convert = {name: _converter(kind, from_text=shape.format == "csv") for name, kind in shape.columns.items()}
-    for name, whole in convert.items():
+    convert = from_text if shape.format == "csv" else from_json
+    lines, arrays = list(rows), dict[str, Any]()
+    for name, kind in shape.columns.items():
+        values = [row.get(name) for row in rows.values()]
         try:
-            whole([row.get(name) for row in rows.values()])
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            _note_misfits(rows, name, shape.columns[name], whole, bad)
-    kept = [row for line, row in rows.items() if line not in bad.lines]
-    arrays = [whole([row.get(name) for row in kept]) for name, whole in convert.items()]
-    return pa.table(arrays, names=list(convert))
+            arrays[name] = convert(values, kind)
+        except REFUSALS:
+            _Misfitting(name, kind, convert, bad).note(lines, values)
+    if len(arrays) < len(shape.columns):
+        kept = [row for line, row in rows.items() if line not in bad.lines]
+        arrays = {name: convert([row.get(name) for row in kept], kind) for name, kind in shape.columns.items()}
+    return pa.table(list(arrays.values()), names=list(arrays))
 
 
-def _note_misfits(
-    rows: Mapping[int, Mapping[str, Any]], name: str, kind: str, convert: Callable[[list[Any]], Any], bad: Misfits
-) -> None:
-    import pyarrow as pa
+class _Misfitting:
+    """Halves what does not fit until the lines at fault are found."""
 
-    for line, row in rows.items():
+    def __init__(self, name: str, kind: str, convert: Callable[[Sequence[Any], str], Any], bad: Misfits) -> None:
+        self.name, self.kind, self.convert, self.bad = name, kind, convert, bad
+
+    def note(self, lines: Sequence[int], values: Sequence[Any]) -> None:
         try:
-            convert([row.get(name)])
-        except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            bad.note(line, f"{name} is {str(row.get(name))[:80]!r}, which is no {kind}")
-
-
-def _converter(kind: str, *, from_text: bool) -> Callable[[list[Any]], Any]:
-    import pyarrow as pa
-
-    to = arrow_type(kind)
-
-    def convert(values: list[Any]) -> Any:
-        if kind == "timestamp":
-            values = [_zoned(value) for value in values]
-        if from_text or kind in ("timestamp", "timestamp_ntz", "date", "binary") or kind.startswith("decimal"):
-            return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(to)
-        if kind == "string":
-            return pa.array([_as_text(value) for value in values], to)
-        return pa.array(values, to)
-
-    return convert
-
-
-def _zoned(value: Any) -> Any:
-    """A time without a zone is UTC."""
-    return value if value is None or ZONED.fullmatch(str(value)) else f"{value}Z"
-
-
-def _as_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _guess_text(values: Sequence[str]) -> str:
-    import pyarrow as pa
-
-    for kind in ("bigint", "double", "boolean", "date", "timestamp"):
-        try:
-            _converter(kind, from_text=True)(list(values))
-        except (pa.ArrowException, ValueError):
-            continue
-        return kind if values else "string"
-    return "string"
-
-
-def _guess_json(values: Sequence[Any]) -> str:
-    kinds = {type(value) for value in values}
-    if kinds == {bool}:
-        return "boolean"
-    if kinds == {int}:
-        return "bigint"
-    return "double" if kinds and kinds <= {int, float} else "string"
+            self.convert(values, self.kind)
+        except REFUSALS:
+            if len(values) == 1:
+                said = str(in_json(values[0]))[:80]
+                self.bad.note(lines[0], f"{self.name} is {said!r}, which is no {self.kind}")
+                return
+            half = len(values) // 2
+            self.note(lines[:half], values[:half])
+            self.note(lines[half:], values[half:])

@@ -1,0 +1,53 @@
+"""What fails while a Spark task fetches and writes is told as our own error, and is worth another try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.spark_session import shared_session
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.ranges import Range
+from trace_platform.errors import WorkFailed
+from trace_platform.spark.parquet_writer import Place, write_ranges
+
+
+def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:
+    return {"rows": pa.table({"n": list(range(span.start, span.stop))})}, ""
+
+
+@pytest.mark.parametrize("in_spark", [False, True])
+def test_a_store_that_fails_during_a_put_is_named_in_one_sentence(tmp_path: Path, in_spark: bool) -> None:
+    root, spans = tmp_path / "objects", [Range(0, 2), Range(2, 4)]
+    place = Place(DiskObjects(root), Folder.parse("s3://trace/x/"))
+    spark: Any = shared_session() if in_spark else None
+    (root / "trace").mkdir(parents=True)
+    (root / "trace" / "x").write_text("a file in the place of the folder")
+    with pytest.raises(WorkFailed) as told:
+        write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
+    assert told.value.message.startswith("the object store does not answer: ")
+    assert "Not a directory" in told.value.message
+    assert "\n" not in told.value.message
+    assert told.value.where == "s3://trace/x/rows_0_1.parquet"
+    assert told.value.retryable
+    (root / "trace" / "x").unlink()
+    written = write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
+    assert sorted(one.file.rows for _, one in written) == [2, 2]
+
+
+def test_what_nobody_foresaw_is_told_without_the_jvms_own_trace(tmp_path: Path) -> None:
+    place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
+
+    def cut(span: Range) -> tuple[dict[str, pa.Table], str]:
+        raise OSError(f"the cable is cut at {span.start}")
+
+    with pytest.raises(WorkFailed) as told:
+        write_ranges(shared_session(), cut, [Range(0, 2)], {"rows": place}, {"rows": "rows"})
+    assert "OSError: the cable is cut at 0" in told.value.message
+    assert "JVM stacktrace" not in told.value.message
+    assert "\tat org.apache" not in told.value.message
+    assert told.value.retryable
