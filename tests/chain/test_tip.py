@@ -34,6 +34,15 @@ def test_heads_are_the_chains(devchain: Devchain) -> None:
     assert ask(devchain.pool(**QUICK), tip.head_number) == 240
 
 
+def test_what_is_final_is_asked_once_and_whoever_cannot_say_is_no_error(devchain: Devchain) -> None:
+    pool = devchain.pool(**QUICK)
+    assert ask(pool, tip.finalized_number) == 176
+    for kind in ("null_block", "unknown_method", "throttle_call", "drop", "lie_hash"):
+        devchain.fault(kind, method="eth_getBlockByNumber", times=1)
+        assert ask(pool, tip.finalized_number) is None, kind
+        assert ask(pool, tip.finalized_number) == 176, f"{kind}: asked again, the fault is over"
+
+
 def test_a_head_that_is_not_its_hash_is_a_lie(devchain: Devchain) -> None:
     devchain.fault("lie_hash")
     for question in (tip.heads, lambda client: tip.headers(client, [3, 4])):

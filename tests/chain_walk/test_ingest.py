@@ -55,3 +55,19 @@ async def test_a_lying_node_is_named_and_nothing_is_committed(rig: Rig) -> None:
     assert await rig.cold("backfill", "ingest") is None
     (said,) = await rig.failures()
     assert "crook" in said
+
+
+async def test_what_is_not_final_yet_is_ingested_and_said(bare_rig: Rig) -> None:
+    """A backfill is not corrected after a reorg: who asks for blocks near the tip is told so."""
+    rig = bare_rig
+    await rig.deploy(BACKFILL)
+    async with working(rig.worker()):
+        await rig.trigger("backfill", "ask", 3, 59)
+        await rig.settled()
+    assert await rig.failures() == []
+    rows = await rig.walk.control.pool.fetch(
+        "SELECT t.progress ->> 'message' AS it FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'ingest'"
+    )
+    said = "not final yet: blocks 45-59; if a reorg replaces them, what was read stays"
+    assert len(rows) == len(["3-19", "20-39", "40-59"])
+    assert [row["it"] for row in rows if row["it"] not in {None, "blocks"}] == [said]

@@ -14,12 +14,16 @@ import psutil
 import pytest
 
 from tests.chain_walk.rig import Rig as ChainRig
+from tests.chain_walk.rig import rows_of, truth
 from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.cluster.elsewhere import Elsewhere, family_of
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.walk.walking import walking
+from trace_platform.chain.abi import ERC20_TRANSFER
+from trace_platform.chain.decode_logs import decode_logs
 from trace_platform.chain.devchain.handle import Devchain, running
+from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.operators.context import Resources
 from trace_platform.store.migrate import Database
@@ -86,6 +90,27 @@ jobs:
     inputs: [{from: {job: go}}, {from: {dataset: numbers}, trigger: false}]
 publish: {held: {job: held}}
 """
+PAST = """
+name: past
+defaults: {runtime: ecs_platform, max_attempts: 1}
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - {name: upper, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: ingest
+    operator: cryo_ingest
+    config: {rpc_pool: dev, chunk: 20, tables: [logs]}
+    inputs: [{from: {job: ask}}]
+    outputs: [logs]
+  - name: again
+    operator: cryo_ingest
+    config: {rpc_pool: dev, tables: [logs]}
+    inputs: [{from: {job: upper}}]
+    outputs: [logs]
+  - name: decode
+    operator: evm_decode
+    config: {abi: erc20, events: [transfer], files: 2}
+    inputs: [{from: {job: ingest}, name: past_logs}, {from: {job: again}, name: recent_logs}]
+"""
 
 
 @pytest.fixture
@@ -112,6 +137,7 @@ async def test_operators_do_the_same_through_spark_connect(
             await files_sql_and_functions(rig, tmp_path)
             assert [one for one in family_of(pid) if one.name() == "java"] == []
             await a_canceled_task_ends_its_jobs(rig, tmp_path)
+            await a_range_is_ingested_and_decoded(ChainRig(walk, data_db, None, devchain))
             await the_tip_is_followed_and_compacted(ChainRig(walk, data_db, None, devchain))
 
 
@@ -148,6 +174,26 @@ async def a_canceled_task_ends_its_jobs(rig: Rig, folder: Path) -> None:
         while any(psutil.pid_exists(int(mark.name.split(".")[2])) for mark in marks.glob("held.*")):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert await rig.partitions("held") == []
+
+
+async def a_range_is_ingested_and_decoded(rig: ChainRig) -> None:
+    """Decoding counts what it leaves out while it reads, and here two inputs share blocks."""
+    await rig.deploy(PAST)
+    await rig.trigger("past", "upper", 20, 39)
+    await rig.settled(SECONDS)
+    await rig.trigger("past", "ask", 0, 39)
+    await rig.settled(SECONDS)
+    assert [said for said in await rig.failures() if not said.startswith("of_nothing")] == []
+    logs, transfers = await rig.cold("past", "ingest"), await rig.cold("past", "decode")
+    assert logs is not None
+    assert transfers is not None
+    assert rows_of(logs, "logs") == truth(rig.devchain, "logs", 0, 39)
+    true = decode_logs(truth_table(rig.devchain.chain(), "logs", 0, 39), ERC20_TRANSFER).table
+    assert rows_of(transfers, "logs") == rows_of(true, "logs")
+    said = await rig.walk.control.pool.fetch(
+        "SELECT t.progress ->> 'message' AS it FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'decode'"
+    )
+    assert [row["it"] for row in said if not row["it"].startswith("left out: ")] == []
 
 
 async def the_tip_is_followed_and_compacted(rig: ChainRig) -> None:

@@ -51,13 +51,18 @@ WHO = bytes(12) + b"a" * 20
 
 class Fork(Settings):
     fork: str
+    chain: int = 0
+    empty: list[int] | None = None
+    """The first and the last of the blocks without a log."""
 
 
 def write_logs(ctx: TaskContext[Fork]) -> None:
     """A transfer in each block of the range, worth its number; on a fork of its own, two."""
     logs_of_a_block = 1 if ctx.config.fork == "past" else 2
+    empty = range(ctx.config.empty[0], ctx.config.empty[1] + 1) if ctx.config.empty else ()
     for part in ctx.ranges(ctx.outputs[0]):
-        rows = [a_transfer(ctx.config.fork, block, place) for block in blocks(part) for place in range(logs_of_a_block)]
+        full = [block for block in blocks(part) if block not in empty]
+        rows = [a_transfer(ctx.config, block, place) for block in full for place in range(logs_of_a_block)]
         ctx.outputs[0].write_table(pa.Table.from_pylist(rows, LOGS), part)
 
 
@@ -65,10 +70,11 @@ def blocks(part: Range) -> Iterator[int]:
     yield from range(part.start, part.stop)
 
 
-def a_transfer(fork: str, block: int, place: int) -> dict[str, Any]:
+def a_transfer(config: Fork, block: int, place: int) -> dict[str, Any]:
     row: dict[str, Any] = {field.name: 0 if pa.types.is_integer(field.type) else b"" for field in LOGS}
-    row |= {"block_number": block, "log_index": place, "block_hash": fork.encode(), "address": b"t" * 20}
+    row |= {"block_number": block, "log_index": place, "block_hash": config.fork.encode(), "address": b"t" * 20}
     return row | {
+        "chain_id": config.chain,
         "topic0": ERC20_TRANSFER.topic0,
         "topic1": WHO,
         "topic2": WHO,
@@ -118,9 +124,10 @@ async def test_a_log_that_two_inputs_hold_is_one_row(rig: Rig) -> None:
     assert [row["value"] for row in await rig.rows("transfers")] == [str(block) for block in range(500)]
 
 
-async def test_where_inputs_disagree_about_a_block_the_last_of_them_counts(rig: Rig) -> None:
+@pytest.mark.parametrize("where", ["", ", where: log_index < 2"], ids=["all logs", "a selection"])
+async def test_where_inputs_disagree_about_a_block_the_last_of_them_counts(rig: Rig, where: str) -> None:
     with operator("some_logs", write_logs, config=Fork):
-        await rig.deploy(DAG.replace("FORK", "recent"))
+        await rig.deploy(DAG.replace("FORK", "recent").replace("recent_logs}\n", f"recent_logs{where}}}\n"))
         async with working(rig.worker()):
             await rig.trigger("d", "new", start=450, end=499)
             await rig.settled()
@@ -129,3 +136,59 @@ async def test_where_inputs_disagree_about_a_block_the_last_of_them_counts(rig: 
     found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
     kept = [(block, b"past") for block in range(450)]
     assert found == kept + sorted([(block, b"recent") for block in range(450, 500)] * 2)
+
+
+SPANS = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
+EMPTIED = DAG.replace("{fork: FORK}", "{fork: recent, empty: [470, 470]}")
+"""A reorg has put a block without logs in the place of 470, and the backfill was there before."""
+
+
+@pytest.mark.parametrize(
+    ("order", "where"),
+    [(("old", "new"), ""), (("new", "old"), ""), (("old", "new"), ", where: log_index < 2")],
+    ids=["backfill first", "tip first", "the same selection of both"],
+)
+async def test_a_block_that_has_become_empty_has_no_rows_of_the_one_it_replaced(
+    rig: Rig, order: tuple[str, str], where: str
+) -> None:
+    with operator("some_logs", write_logs, config=Fork):
+        await rig.deploy(EMPTIED.replace("_logs}\n", f"_logs{where}}}\n"))
+        async with working(rig.worker()):
+            for source in order:
+                await rig.trigger("d", source, **SPANS[source])
+                await rig.settled()
+    found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
+    kept = [(block, b"past") for block in range(450)]
+    assert found == kept + sorted([(block, b"recent") for block in range(450, 500) if block != 470] * 2)
+
+
+async def test_inputs_with_selections_of_their_own_add_up(rig: Rig) -> None:
+    """What a selection leaves out may be what another one is for: that it has no log of a block says nothing."""
+    both = DAG.replace("fork: past", "fork: recent").replace("FORK", "recent")
+    with operator("some_logs", write_logs, config=Fork):
+        await rig.deploy(
+            both.replace("past_logs}\n", "past_logs, where: log_index = 0}\n").replace(
+                "recent_logs}\n", "recent_logs, where: log_index = 1}\n"
+            )
+        )
+        async with working(rig.worker()):
+            for source, span in SPANS.items():
+                await rig.trigger("d", source, **span)
+                await rig.settled()
+    found = [(row["block_number"], row["log_index"]) for row in await rig.rows("transfers")]
+    assert found == sorted([*((block, 0) for block in range(500)), *((block, 1) for block in range(450, 500))])
+
+
+async def test_a_block_of_another_chain_takes_nothing_away(rig: Rig) -> None:
+    """Also where the other chain has no log in the whole of a partition, and so none that says which chain it is."""
+    other = DAG.replace("{fork: FORK}", "{fork: recent, chain: 7, empty: [450, 499]}")
+    with operator("some_logs", write_logs, config=Fork):
+        await rig.deploy(other)
+        async with working(rig.worker()):
+            await rig.trigger("d", "new", start=400, end=499)
+            await rig.settled()
+            await rig.trigger("d", "old", start=0, end=499)
+            await rig.settled()
+    found = [(row["block_number"], row["block_hash"]) for row in await rig.rows("transfers")]
+    others = [(block, b"recent") for block in range(400, 450)]
+    assert found == sorted([*((block, b"past") for block in range(500)), *others, *others])

@@ -50,16 +50,18 @@ FOUND: list[tuple[bytes | None, list[bytes], bytes]] = [
 ]
 
 
-async def test_logs_without_a_row_are_counted_and_said(rig: Rig) -> None:
+@pytest.mark.parametrize("files", [1, 3])
+async def test_logs_without_a_row_are_counted_and_said(rig: Rig, files: int) -> None:
     worker = rig.worker()
     with operator("some_logs", write_logs):
-        await rig.deploy(DAG)
+        await rig.deploy(DAG if files == 1 else DAG.replace("approval]}", f"approval], files: {files}}}"))
         async with working(worker):
             await rig.trigger("d", "ask", start=0, end=9)
             states = await rig.settled()
     assert states["decode"] == ["Completed"], await rig.error("decode")
     assert [row["value"] for row in await rig.rows("transfers")] == ["7"]
     assert len(await rig.rows("approvals")) == 1
+    assert [len(one["files"]) for one in await rig.partitions("transfers")] == [files]
     (said,) = await rig.fetch(
         "SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL AND job_id ="
         " (SELECT id FROM jobs WHERE name = 'decode')"

@@ -12,7 +12,7 @@ import asyncio
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from trace_platform.chain.rpc import RpcClient, run
 from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.chain.tables import BATCHES, Known
+from trace_platform.chain.tip import finalized_number
 from trace_platform.chain.witness import confirm
 from trace_platform.errors import (
     ChainMoved,
@@ -53,16 +54,20 @@ class Fetched:
     """The place in the pool of the endpoint that told the first block."""
     last_by: int
     """The same of the last one."""
+    finalized: int | None = None
+    """The chain's last final block after all of it was fetched, if that was asked and is known."""
 
     @property
     def last_hash(self) -> bytes:
         return self.hashes[-1]
 
 
-def fetch_range_sync(pool: RpcPool, start: int, end: int, tables: Iterable[str] = ALL_TABLES) -> Fetched:
+def fetch_range_sync(
+    pool: RpcPool, start: int, end: int, tables: Iterable[str] = ALL_TABLES, *, ask_finalized: bool = False
+) -> Fetched:
     """For executors of Spark: in an event loop of its own."""
     with _no_search_for_cycles():
-        return run(fetch_range(pool, start, end, tables))
+        return run(fetch_range(pool, start, end, tables, ask_finalized=ask_finalized))
 
 
 @contextmanager
@@ -77,9 +82,13 @@ def _no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
-async def fetch_range(pool: RpcPool, start: int, end: int, tables: Iterable[str] = ALL_TABLES) -> Fetched:
+async def fetch_range(
+    pool: RpcPool, start: int, end: int, tables: Iterable[str] = ALL_TABLES, *, ask_finalized: bool = False
+) -> Fetched:
+    """With `ask_finalized` comes one call more."""
     async with RpcClient(pool) as client:
-        return await fetch_with(client, start, end, tables)
+        fetched = await fetch_with(client, start, end, tables)
+        return replace(fetched, finalized=await finalized_number(client)) if ask_finalized else fetched
 
 
 async def fetch_with(client: RpcClient, start: int, end: int, tables: Iterable[str] = ALL_TABLES) -> Fetched:

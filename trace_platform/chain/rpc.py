@@ -68,14 +68,20 @@ class RpcClient:
             await self._session.close()
 
     async def work(
-        self, task: Callable[[Lane], Awaitable[T]], *, splittable: bool = False, only: int | None = None
+        self,
+        task: Callable[[Lane], Awaitable[T]],
+        *,
+        splittable: bool = False,
+        only: int | None = None,
+        attempts: int | None = None,
     ) -> T:
-        """Do it with one endpoint after the other, or with the one at place `only`.
+        """Do it with one endpoint after the other, or with the one at place `only`; `attempts` times, or the pool's.
 
         `splittable`: the caller answers SizeRefused by asking for less, so it goes out at once.
         """
         refused: dict[int, ProviderError] = {}
-        for attempt in range(1, self.pool.attempts + 1):
+        tries = attempts or self.pool.attempts
+        for attempt in range(1, tries + 1):
             one = await self.health.choose(avoid=set(refused), only=only)
             began = time.monotonic()
             try:
@@ -87,7 +93,7 @@ class RpcClient:
                 log.warning("endpoint_failed", pool=self.pool.name, endpoint=one.endpoint.label, error=wrong.code)
                 if not wrong.retryable:
                     refused[one.place] = wrong
-                if attempt == self.pool.attempts or len(refused) == (len(self.pool.endpoints) if only is None else 1):
+                if attempt == tries or len(refused) == (len(self.pool.endpoints) if only is None else 1):
                     raise
             else:
                 self.health.worked(one)

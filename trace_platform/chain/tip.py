@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trace_platform.chain import wire
 from trace_platform.chain.rpc import Lane, RpcClient
 from trace_platform.chain.verify import check_header
-from trace_platform.errors import ProviderLagged, ProviderRefused
+from trace_platform.errors import ProviderError, ProviderLagged, ProviderRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,15 @@ async def head_number(client: RpcClient) -> int:
             raise lane.lied("its block number is none") from None
 
     return await client.work(ask)
+
+
+async def finalized_number(client: RpcClient) -> int | None:
+    """Asked once, for a remark: None on a chain that does not have it, and if whoever is asked cannot say."""
+    try:
+        found = await client.work(lambda lane: _tagged(lane, "finalized"), attempts=1)
+    except ProviderError:
+        return None
+    return found.number if found else None
 
 
 async def header_by_number(client: RpcClient, number: int) -> Header:

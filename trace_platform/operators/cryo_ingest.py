@@ -16,10 +16,11 @@ from pydantic import Field
 
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import Storage
-from trace_platform.domain.ranges import Range, split
+from trace_platform.domain.ranges import Range, format_partition_key, intersect, split
 from trace_platform.errors import WorkFailed
 from trace_platform.operators.chain_tables import ALL, Tables, check_tables, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
+from trace_platform.operators.outcome import Outcome
 from trace_platform.operators.runtimes import ON_WORKERS
 
 if TYPE_CHECKING:
@@ -45,38 +46,58 @@ SPEC = OperatorSpec(
 )
 
 
-def run(ctx: TaskContext[Config]) -> None:
+def run(ctx: TaskContext[Config]) -> Outcome:
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
     pool = pool_of(ctx.resources, ctx.config.rpc_pool)
-    for span in ctx.ranges(ctx.outputs[0]):
-        written = _ingest(ctx, pool, list(split(span, ctx.config.chunk)))
+    spans, final = ctx.ranges(ctx.outputs[0]), None
+    for span in spans:
+        chunks = list(split(span, ctx.config.chunk))
+        # Asked once, with the highest block of all: is it final?
+        written, final = _ingest(ctx, pool, chunks, chunks[-1] if span == spans[-1] else None)
         for table, output in outputs.items():
             output.stage(span, [one for name, one in written if name == table])
         ctx.progress(len(span), len(span), "blocks")
+    return Outcome(said=_not_final(spans, final))
 
 
-def _ingest(ctx: TaskContext[Config], pool: RpcPool, chunks: Sequence[Range]) -> list[tuple[str, Written]]:
+def _not_final(spans: Sequence[Range], final: int | None) -> str:
+    """What people should know; nothing, if all is final or the chain does not say."""
+    if final is None or final >= spans[-1].edges[1]:
+        return ""
+    above = intersect(spans, [Range(final + 1, spans[-1].stop)])
+    told = ", ".join(format_partition_key(span) for span in above)
+    return f"not final yet: blocks {told}; if a reorg replaces them, what was read stays"
+
+
+def _ingest(
+    ctx: TaskContext[Config], pool: RpcPool, chunks: Sequence[Range], last: Range | None
+) -> tuple[list[tuple[str, Written]], int | None]:
+    """What was written; and the chain's last final block, as it was known with the chunk `last`."""
     from trace_platform.spark.parquet_writer import write_ranges
 
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
     written = write_ranges(
         ctx.session,
-        partial(fetch, pool, ctx.config.tables),
+        partial(fetch, pool, ctx.config.tables, last=last),
         chunks,
         {table: output.place for table, output in outputs.items()},
         {table: table for table in outputs},
     )
-    check_links(chunks, {one.part: Edges(*json.loads(one.meta)) for _, one in written})
-    return written
+    edges = {one.part: Edges(*json.loads(one.meta)) for _, one in written}
+    check_links(chunks, edges)
+    return written, edges[len(chunks) - 1].final
 
 
-def fetch(pool: RpcPool, tables: Sequence[str], span: Range) -> tuple[dict[str, Any], str]:
+def fetch(
+    pool: RpcPool, tables: Sequence[str], span: Range, *, last: Range | None = None
+) -> tuple[dict[str, Any], str]:
     """Inside an executor."""
     from trace_platform.chain.fetch import fetch_range_sync
 
-    fetched = fetch_range_sync(pool, *span.edges, tables)
-    first, last = (pool.endpoints[place].label for place in (fetched.first_by, fetched.last_by))
-    return fetched.tables, Edges(fetched.first_parent_hash.hex(), fetched.last_hash.hex(), first, last).told()
+    fetched = fetch_range_sync(pool, *span.edges, tables, ask_finalized=span == last)
+    first_by, last_by = (pool.endpoints[place].label for place in (fetched.first_by, fetched.last_by))
+    hashes = fetched.first_parent_hash.hex(), fetched.last_hash.hex()
+    return fetched.tables, Edges(*hashes, first_by, last_by, fetched.finalized).told()
 
 
 class Edges(NamedTuple):
@@ -86,6 +107,8 @@ class Edges(NamedTuple):
     last: str
     first_by: str
     last_by: str
+    final: int | None = None
+    """The chain's last final block, where it was asked."""
 
     def told(self) -> str:
         return json.dumps(self)

@@ -41,6 +41,8 @@ class Config(Settings):
     """`erc20`, `erc721`, or the ABI itself as JSON text."""
     events: tuple[str, ...] = Field(min_length=1)
     """Which of its events, in snake case, in the order of the outputs."""
+    files: int = Field(1, ge=1, le=1000)
+    """Of each output. One is made in one Spark task, in memory; several in as many as there are cores."""
 
     @field_validator("events", mode="before")
     @classmethod
@@ -83,6 +85,7 @@ SPEC = OperatorSpec(
     inputs=Count(1, None),
     outputs=Count(1, None),
     storages=(Storage.PARQUET,),
+    tuning=("files",),
     check_wiring=check_wiring,
     reads=every_input,
 )
@@ -95,12 +98,13 @@ def run(ctx: TaskContext[Config]) -> Outcome:
     left_out: Counter[str] = Counter()
     for span in ctx.ranges(ctx.outputs[0]):
         with spark_failures("/inputs"):
-            left_out += _decode(read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True)), span)
+            logs, outputs = read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True))
+            left_out += _decode(logs, outputs, span, ctx.config.files)
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(left_out=left_out)
 
 
-def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range) -> Counter[str]:
+def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range, files: int) -> Counter[str]:
     """How many logs have no row, and why."""
     from pyspark.sql import Observation, functions
 
@@ -109,7 +113,7 @@ def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range
     # Counted on the way, while the first event's are read.
     watched = logs.observe(seen, functions.count(functions.lit(1)).alias("all"), *counts)
     written = [
-        output.write(decoded(watched if place == 0 else logs, event), span)
+        output.write(decoded(watched if place == 0 else logs, event), span, files=files)
         for place, (event, output) in enumerate(events)
     ]
     found = seen.get

@@ -1,45 +1,107 @@
 """The logs of a range, of every input that has some of it: a backfill and a compaction may share it. Each log once.
 
-A partition is replaced whole, so it is made from all inputs, whichever of them made the task.
+A partition is replaced whole, so it is made from all inputs, whichever of them made the task. The later an input stands
+in the DAG, the more it counts: a backfill is read once, a tip is corrected after reorgs.
+
+A partition of files holds every log of its blocks, so a later input that has the block is right about it, also where it
+has no log: a reorg may have left the block empty. A table has no partitions, and a selection (`where`) that others do
+not make has no word on what it leaves out: there only the logs that both have can tell which block is the right one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from trace_platform.domain.places import is_buffered
-from trace_platform.domain.ranges import Range, inclusive, overlapping
+from trace_platform.domain.ranges import Range, inclusive, intersect
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.inputs import Input
+from trace_platform.operators.inputs import Input, read_listed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-BLOCK: Final = ("chain_id", "block_number")
+CHAIN, NUMBER = "chain_id", "block_number"
+BLOCK: Final = (CHAIN, NUMBER)
 LOG: Final = (*BLOCK, "log_index")
 """What a log is known by."""
 _PLACE, _HASH, _RANK = "_place", "_hash", "_rank"
 
 
+@dataclass(frozen=True)
+class Held:
+    """An input, and which blocks of the range it may have logs of: as its partitions say; a table, of any."""
+
+    input: Input
+    span: Range
+    blocks: tuple[Range, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has every log of these blocks."""
+        return not is_buffered(self.input.ref.storage_location)
+
+    def shares(self, other: Held) -> tuple[Range, ...]:
+        return intersect(self.blocks, other.blocks)
+
+    def replaces(self, earlier: Held) -> bool:
+        """Whether what it has of a block is all that `earlier` should have of it."""
+        return self.is_whole and self.input.ref.where in (None, earlier.input.ref.where)
+
+    @cached_property
+    def chains(self) -> Sequence[int | None]:
+        """Whose blocks these are, as its logs say: of the range, else of the last partition that has any.
+
+        None at all: nobody can know, and it is taken for the chain that the others are of.
+        """
+        for part in (self.span, None):
+            found = self.input.files(part)
+            filled = [one for one in found.partitions if one.row_count != 0]
+            if filled:
+                asked = msgspec.structs.replace(found, partitions=filled if part else filled[-1:])
+                rows = read_listed(self.input.spark, self.input.objects, asked).select(CHAIN).distinct().collect()
+                return [row[CHAIN] for row in rows]
+        return []
+
+
 def read_logs(ctx: TaskContext[Any], span: Range) -> DataFrame:
-    held = [(one, _held(ctx, one, span)) for one in ctx.inputs]
-    # Nobody has any of it: then the input whose news it is says so, with no rows.
-    read = [one for one, spans in held if spans] or [ctx.trigger or ctx.inputs[0]]
-    frames = [_logs(one, span) for one in read]
-    if overlapping([each for _, spans in held for each in spans]):
-        return _once_each(frames)
-    return reduce(lambda whole, other: whole.unionByName(other), frames)
+    there = [one for one in (_held(ctx, one, span) for one in ctx.inputs) if one.blocks]
+    if not there:  # the input whose news it is says so, with no rows
+        return _logs(ctx.trigger or ctx.inputs[0], span)
+    frames = [_logs(one.input, span) for one in there]
+    pairs = [(place, later) for place, later in combinations(range(len(there)), 2) if there[place].shares(there[later])]
+    for place, later in pairs:
+        if there[later].replaces(there[place]):
+            frames[place] = frames[place].where(~_is_of(frames[place], there[later], there[place]))
+    if all(there[later].replaces(there[place]) for place, later in pairs):
+        return reduce(lambda whole, other: whole.unionByName(other), frames)
+    return _once_each(frames)
 
 
-def _held(ctx: TaskContext[Any], one: Input, span: Range) -> Sequence[Range]:
-    """Which blocks it may have logs of, as its partitions say; a table may have some of any."""
+def _held(ctx: TaskContext[Any], one: Input, span: Range) -> Held:
     if is_buffered(one.ref.storage_location):
-        return [span]
+        return Held(one, span, (span,))
     there = ctx.door.files(one.ref.dataset_uuid, span).partitions
-    return [inclusive(each.start, each.end) for each in there if each.start is not None and each.end is not None]
+    spans = [inclusive(each.start, each.end) for each in there if each.start is not None and each.end is not None]
+    return Held(one, span, intersect([span], spans))
+
+
+def _is_of(frame: DataFrame, later: Held, earlier: Held) -> Column:
+    """Whether a log is of a block that `later` has: chains have blocks of the same numbers, and do not share them."""
+    from pyspark.sql import functions
+
+    number, chain = frame[NUMBER], frame[CHAIN]
+    in_blocks = reduce(lambda some, other: some | other, [number.between(*one.edges) for one in later.shares(earlier)])
+    if not later.chains:
+        return in_blocks
+    same = [chain.eqNullSafe(functions.lit(one)) for one in later.chains]
+    return in_blocks & reduce(lambda some, other: some | other, same)
 
 
 def _logs(one: Input, span: Range) -> DataFrame:
@@ -74,10 +136,7 @@ def _not_as_in_logs(frame: DataFrame) -> Iterator[str]:
 
 
 def _once_each(frames: Sequence[DataFrame]) -> DataFrame:
-    """Where inputs disagree about a block, which its hash shows, the last that has logs of it counts.
-
-    The later an input stands in the DAG, the more it counts: a backfill is read once, a tip is corrected after reorgs.
-    """
+    """Where inputs disagree about a block, which its hash shows, the last that has logs of it counts."""
     from pyspark.sql import Window, functions
 
     placed = [frame.withColumn(_PLACE, functions.lit(place)) for place, frame in enumerate(frames)]
