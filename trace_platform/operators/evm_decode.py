@@ -85,6 +85,7 @@ SPEC = OperatorSpec(
     storages=(Storage.PARQUET,),
     check_wiring=check_wiring,
     reads=every_input,
+    narrows=every_input,
 )
 
 
