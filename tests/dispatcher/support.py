@@ -18,7 +18,7 @@ from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import Deployed, deploy_dag
 from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import SourceKind, Storage
 from trace_platform.settings import TokenSettings
 from trace_platform.store.db import open_pool
@@ -86,5 +86,6 @@ PULL = OperatorSpec(
     source_kinds=frozenset(SourceKind),
     outputs=Count(1, 3),
     storages=(Storage.PARQUET, Storage.BUFFERED, Storage.POSTGRES),
+    narrows=every_input,
 )
 """An operator of the workers, for tests: a source of any kind, or reactive."""

@@ -304,3 +304,13 @@ jobs:
         await deploy_dag(control, org.id, org.user, reader)
     assert refused.value.where == "line 8, column 21"
     await deploy_dag(control, org.id, org.user, reader.replace("shop_lines", "shop_orders"))
+
+
+async def test_a_version_whose_filter_is_refused_by_now_can_still_be_activated(control: Control, org: Org) -> None:
+    """Going back to it must be possible; the same file as a new deployment is refused, at the filter."""
+    done = await deploy_dag(control, org.id, org.user, SHOP)
+    with registered(pull=replace(PULL, narrows=None)):
+        with pytest.raises(InvalidDag) as refusal:
+            await deploy_dag(control, org.id, org.user, SHOP)
+        assert [one.field for one in refusal.value.problems] == ["jobs[1].inputs[0].where"]
+        await activate_dag(control, org.id, "shop", done.dag_version_id)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.domain.catalog import Catalog, Count, OperatorSpec, RuntimeSpec
+from trace_platform.domain.catalog import Catalog, Count, OperatorSpec, RuntimeSpec, every_input
 from trace_platform.domain.dag import Job, SourceKind, parse_dag
 from trace_platform.domain.dag_fields import FIELDS, SHARED
 
@@ -50,7 +50,6 @@ def test_the_example_is_a_dag() -> None:
     read = OperatorSpec(
         lambda _: (), platform, source_kinds=frozenset({SourceKind.CRON}), reactive=False, outputs=Count(1, None)
     )
-    catalog = Catalog(
-        {"folder_read": read, "sql": OperatorSpec(lambda _: (), platform)}, {"ecs_platform": RuntimeSpec()}
-    )
+    sql = OperatorSpec(lambda _: (), platform, narrows=every_input)
+    catalog = Catalog({"folder_read": read, "sql": sql}, {"ecs_platform": RuntimeSpec()})
     assert [job.name for job in parse_dag(found[1], catalog).jobs] == ["fetch", "daily_volume"]

@@ -51,6 +51,7 @@ def catalog() -> Catalog:
                 PLATFORM,
                 storages=(Storage.PARQUET, Storage.BUFFERED, Storage.POSTGRES),
                 takes_secrets=True,
+                narrows=lambda config, inputs: () if config.get("query") == "SELECT nothing" else inputs,
             ),
             "join": OperatorSpec(checked_by(Nothing), PLATFORM, inputs=Count(2, 2)),
             "check": OperatorSpec(checked_by(Nothing), frozenset({"platform", "dispatcher"}), outputs=Count(0, 0)),

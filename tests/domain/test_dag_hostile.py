@@ -62,7 +62,8 @@ def first(text: str | bytes, catalog: Catalog) -> Problem:
         ("null: x\n", "bad_key", 1, 1),
         ("name: x\nname: y\n", "duplicate_key", 2, 1),
         ("name: x\n'name': y\n", "duplicate_key", 2, 1),
-        ("name: 9223372036854775808\n", "bad_number", 1, 7),
+        ("name: 1" + "0" * 38 + "\n", "bad_number", 1, 7),
+        ("name: 0x4b3b4ca85a86c47a098a224000000000\n", "bad_number", 1, 7),
         ("name: " + "9" * 10_000 + "\n", "bad_number", 1, 7),
         ("name: 1e999\n", "bad_number", 1, 7),
         ("name: .nan\n", "bad_number", 1, 7),
@@ -98,6 +99,12 @@ def test_a_refused_value_is_not_complained_about_again(catalog: Catalog) -> None
         "unknown_field",
         "bad_number",
     ]
+
+
+def test_a_whole_number_of_38_digits_is_kept_whole(catalog: Catalog) -> None:
+    for number in (2**63, -(10**21), 10**38 - 1):
+        (job, *_) = parse_dag(GOOD % f", config: {{size: {number}}}", catalog).jobs
+        assert job.config == {"size": number}
 
 
 def test_words_that_older_yaml_made_into_truth_are_text(catalog: Catalog) -> None:

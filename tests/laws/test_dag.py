@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.domain.catalog import Catalog, Count, OperatorSpec, RuntimeSpec
+from trace_platform.domain.catalog import Catalog, Count, OperatorSpec, RuntimeSpec, every_input
 from trace_platform.domain.dag import (
     Dag,
     InvalidDag,
@@ -25,7 +25,12 @@ from trace_platform.domain.ids import JobName, OrgId
 
 ORG = OrgId(UUID(int=1))
 ANY = OperatorSpec(
-    lambda _: (), frozenset({"r"}), source_kinds=frozenset(SourceKind), inputs=Count(1, None), outputs=Count(0, None)
+    lambda _: (),
+    frozenset({"r"}),
+    source_kinds=frozenset(SourceKind),
+    inputs=Count(1, None),
+    outputs=Count(0, None),
+    narrows=every_input,
 )
 CATALOG = Catalog({"op": ANY}, {"r": RuntimeSpec()})
 

@@ -39,7 +39,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "double": st.sampled_from([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 0.1, 1e300, -2.5]),
     "words": TEXTS,
     "raw": st.binary(max_size=3) | st.just(b"\0"),
-    "amount": st.integers(-300, 300).map(lambda cents: Decimal(cents).scaleb(-2)),
+    "amount": (st.integers(-300, 300) | st.sampled_from([10**20 - 1, 1 - 10**20])).map(
+        lambda cents: Decimal(cents).scaleb(-2)
+    ),
     "day": st.dates(dt.date(1999, 12, 30), dt.date(2000, 1, 3)),
     "moment": st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2000, 1, 1, 0, 0, 2)).map(  # noqa: DTZ001
         lambda at: at.replace(tzinfo=dt.UTC)
@@ -107,7 +109,13 @@ def test_text_in_quotes_stays_text(data: Connection, text: str, name: str) -> No
         ds.EqualTo(("words",), "a\0"),
         ds.EqualTo(("whole",), "1; DROP TABLE hot.t"),
         ds.EqualTo(("whole",), value=True),
+        ds.EqualTo(("whole",), 2**63),
+        ds.GreaterThan(("whole",), -(2**63) - 1),
         ds.EqualTo(("amount",), Decimal("NaN")),
+        ds.EqualTo(("amount",), Decimal("0.005")),
+        ds.LessThan(("amount",), Decimal("1e18")),
+        ds.LessThan(("amount",), 10**21),
+        ds.In(("whole",), (1, 10**21)),
         ds.Not(ds.EqualTo(("whole",), [1])),
         ds.In(("whole",), (1, "x")),
         ds.In(("whole",), ()),

@@ -19,7 +19,7 @@ from tests.walk.walking import Walk, walking, working
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.deploy_dag import Deployed
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.catalog import OperatorSpec, checked_by
+from trace_platform.domain.catalog import OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range
@@ -143,7 +143,8 @@ def operator(
 ) -> Iterator[None]:
     """An operator of a test's own, for as long as the block lasts."""
     given = config or Settings
-    made = OperatorSpec(checked_by(given), frozenset({"ecs_platform"}), storages=(Storage.PARQUET,), **spec)
+    of_ours: dict[str, Any] = {"storages": (Storage.PARQUET,), "narrows": every_input, **spec}
+    made = OperatorSpec(checked_by(given), frozenset({"ecs_platform"}), **of_ours)
     known = cast("dict[str, OnWorkers]", ON_WORKERS)
     known[name] = OnWorkers(made, given, run)
     try:

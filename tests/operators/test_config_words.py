@@ -155,3 +155,21 @@ def test_an_address_in_place_of_a_name_is_not_repeated() -> None:
         found += specs()["cryo_ingest"].check_config({"rpc_pool": given_})
     assert len(found) == 3
     assert "hush" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("operator", "config", "path"),
+    [
+        ("block_follower", {"rpc_pool": "main", "start_block": 2**63}, ("start_block",)),
+        ("parquet_compact", {"grace_seconds": 10**21}, ("grace_seconds",)),
+        ("read_files", {"path": "a", "format": "csv", "bad_lines": 10**21}, ("bad_lines",)),
+        ("range_splitter", {"chunk": 10**21}, ("chunk",)),
+        ("range_aggregator", {"size": 5, "start": 10**21}, ("start",)),
+        ("quality", {"checks": [{"kind": "row_count", "max": 10**21}]}, ("checks", 0, "max")),
+    ],
+)
+def test_a_number_that_is_too_large_for_its_setting_is_refused_at_deploy(
+    operator: str, config: dict[str, object], path: tuple[str | int, ...]
+) -> None:
+    """A file may hold numbers of 38 digits: what an operator cannot count to, it says."""
+    assert [one.path for one in specs()[operator].check_config(config)] == [path]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from tests.operators.rig import Numbers, Rig
 from trace_platform.errors import InvalidDag
+from trace_platform.operators.quality import SPEC
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
@@ -98,6 +101,29 @@ async def test_a_failed_check_fails_the_task_for_good_with_its_rows_and_commits_
     assert await rig.partitions("report") == []
     again = await rig.fetch("SELECT next_retry_at FROM tasks WHERE status = 'Failed'")
     assert [row["next_retry_at"] for row in again] == [None], "the same rows would fail again"
+
+
+async def test_numbers_beyond_64_bits_are_checked_exactly(rig: Rig, numbers: Numbers) -> None:
+    """As wei are: 1000 ETH have 22 digits, and doubles would not tell them from one more."""
+    wei = 10**21
+    numbers.value = lambda number: Decimal(wei + number - 5) if number != 3 else Decimal(10**37)
+    checks = {
+        f"{{kind: range, column: value, max: {wei}}}": 5,
+        f"{{kind: range, column: value, min: {wei + 1}}}": 5,
+        "{kind: range, column: value, max: 1.0e+21}": 5,
+        f"{{kind: range, column: value, min: -{10**37}, max: {10**37}}}": 0,
+        f"{{kind: range, column: block_number, max: {wei}}}": 0,
+        f"{{kind: range, column: block_number, min: {wei}}}": 10,
+        "{kind: range, column: block_number, min: 2.5, max: 7.5}": 5,
+        "{kind: continuous, column: value}": 2**63 - 1,
+    }
+    named = [one.replace("}", f", level: warn, name: c{n}}}") for n, one in enumerate(checks)]
+    await rig.deploy(dag(*named))
+    states = await rig.run("d", "ask", start=0, end=9)
+    assert states["look"] == ["Completed"], await rig.error("look")
+    found = {row["check"]: row for row in await rig.rows("report")}
+    assert {one: found[f"c{n}"]["failing_rows"] for n, one in enumerate(checks)} == checks
+    assert f"such as {wei - 2}, {wei + 5}-{10**37 - 1}" in found["c7"]["explanation"]
 
 
 async def test_gaps_are_named_from_the_first_number_of_the_partition_to_the_last(rig: Rig) -> None:
@@ -239,10 +265,25 @@ async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_o
     [
         ("{kind: not_null, columns: [a], input: numbrs}", "jobs[3].config.checks[0].input", "numbrs"),
         ("{kind: sql, query: SELECT 1 AS a FROM nothing}", "jobs[3].config.checks[0].query", "no input of this name"),
-        ("{kind: range, column: a}", "jobs[3].config.checks[0].range", "needs `min`, `max` or both"),
-        ("{kind: range, column: a, min: 3, max: 2}", "jobs[3].config.checks[0].range", "`min` is greater than `max`"),
-        ("{kind: row_count, min: 3, max: 2}", "jobs[3].config.checks[0].row_count", "`min` is greater than `max`"),
-        ("{kind: sum, column: a}", "jobs[3].config.checks[0]", "sum"),
+        ("{kind: range, column: a}", "jobs[3].config.checks[0]", "needs `min`, `max` or both"),
+        ("{kind: range, column: a, min: 3, max: 2}", "jobs[3].config.checks[0]", "`min` is greater than `max`"),
+        (
+            f"{{kind: range, column: a, min: 0, max: {10**38}}}",
+            "jobs[3].config.checks[0].max",
+            "too large for a number",
+        ),
+        ("{kind: range, column: a, min: .nan, max: 1}", "jobs[3].config.checks[0].min", "not finite"),
+        ("{kind: range, column: a, min: 1, max: .inf}", "jobs[3].config.checks[0].max", "not finite"),
+        (f"{{kind: range, column: a, min: {10**21}, max: 5}}", "jobs[3].config.checks[0]", "is greater than"),
+        (f"{{kind: row_count, min: {2**63}}}", "jobs[3].config.checks[0].min", f"not {2**63 - 1} or less"),
+        (f"{{kind: row_count, max: {10**21}}}", "jobs[3].config.checks[0].max", f"not {2**63 - 1} or less"),
+        (
+            f"{{kind: compare_rows, other: numbers, tolerance: {2**63}}}",
+            "jobs[3].config.checks[0].tolerance",
+            f"not {2**63 - 1} or less",
+        ),
+        ("{kind: row_count, min: 3, max: 2}", "jobs[3].config.checks[0]", "`min` is greater than `max`"),
+        ("{kind: sum, column: a}", "jobs[3].config.checks[0].kind", "sum"),
     ],
 )
 async def test_a_check_that_cannot_work_is_refused_at_deploy(rig: Rig, check: str, field: str, said: str) -> None:
@@ -251,3 +292,11 @@ async def test_a_check_that_cannot_work_is_refused_at_deploy(rig: Rig, check: st
     (problem,) = refused.value.problems
     assert problem.field == field
     assert said in problem.reason
+
+
+@pytest.mark.parametrize("end", [10**38, -(10**38), float("nan"), float("inf"), -float("inf")])
+def test_an_end_that_nothing_can_be_compared_with_is_refused_whoever_gives_it(end: float) -> None:
+    check = {"kind": "range", "column": "a", "min": end}
+    (problem,) = SPEC.check_config({"checks": [check]})
+    assert problem.path == ("checks", 0, "min")
+    assert ("at most 38 digits" if isinstance(end, int) else "not finite") in problem.reason

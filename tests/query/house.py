@@ -26,7 +26,7 @@ from trace_platform.client import CAPABILITY_HEADER, DispatcherClient
 from trace_platform.contracts import Claimed
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.catalog import OperatorSpec, checked_by
+from trace_platform.domain.catalog import OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.doors import Door, open_doors
 from trace_platform.gateway.process import public_door
@@ -200,7 +200,7 @@ async def furnished(house: House) -> AsyncIterator[House]:
         Numbers(value[ctx.org_id])(ctx)
 
     # No worker waits on this runtime's queue: the tests claim these tasks themselves.
-    hands = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET,))
+    hands = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET,), narrows=every_input)
     with operator("numbers", numbers), registered(hands=hands):
         await deployed_and_active(house.rig.walk.control, house.rig.walk.org, DAG.format(orders="orders", secret="pay"))
         await deployed_and_active(house.rig.walk.control, house.rival, DAG.format(orders="orders", secret="theirs"))

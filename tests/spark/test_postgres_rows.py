@@ -18,9 +18,11 @@ from pyspark.sql import types as st
 
 from tests.spark.hot_support import block_hash, chain, hot_table, rows_of
 from tests.spark_session import end_shared
+from trace_platform.domain.filters import holds, parse_where
 from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.spark.configuration import SparkOptions
+from trace_platform.spark.filter_column import as_column
 from trace_platform.spark.hot_compaction import mark_compacted, sweep
 from trace_platform.spark.hot_reader import pieces_of, read_hot, read_seam, spark_schema
 from trace_platform.spark.hot_tables import HotTable, ensure
@@ -123,6 +125,35 @@ def test_hot_and_cold_are_one_table_without_overlap_or_hole(spark: SparkSession,
         assert sorted(map(tuple, both.collect())) == expected
         odd = read_seam(spark, dsn, view, cold, predicate=(F.col("content") > 1) & (F.col("block_number") < 12))
         assert sorted(map(tuple, odd.collect())) == [(10, 0, 2), (11, 0, 2)]
+
+
+def test_a_number_of_any_size_keeps_the_same_rows_whether_postgres_filters_or_spark(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
+    wei, most = 10**21, 10**38 - 1
+    values = [
+        (n, None if n == 0 else n - 2, one) for n, one in enumerate([None, 0, wei - 1, wei, wei + 1, most, -most])
+    ]
+    data.execute("DROP TABLE IF EXISTS hot.wei; CREATE TABLE hot.wei (n int, whole bigint, wei numeric(38,0))")
+    data.cursor().executemany("INSERT INTO hot.wei VALUES (%s, %s, %s)", values)
+    schema = schema_of(n=st.IntegerType(), whole=st.LongType(), wei=st.DecimalType(38, 0))
+    here = spark.createDataFrame(read_postgres(spark, dsn, "hot.wei", schema).collect(), schema)
+    wheres = [
+        f"{column} {op} {number}"
+        for column in ("whole", "wei")
+        for op in ("=", "<>", "<", ">=")
+        for number in (2**63, wei, -most, "0.5")
+    ]
+    wheres += [f"wei IN ({wei}, {most}, 0.5)", f"NOT whole IN (1, {wei})", f"wei > {wei} OR whole IS NULL"]
+    for where in wheres:
+        tree = parse_where(where)
+        there = read_postgres(spark, dsn, "hot.wei", schema)
+        kept = [
+            sorted(row["n"] for row in frame.where(as_column(tree, frame)).select("n").collect())
+            for frame in (there, here)
+        ]
+        named = [dict(zip(("n", "whole", "wei"), row, strict=True)) for row in values]
+        assert kept == [[row["n"] for row in named if holds(tree, row) is True]] * 2, where
 
 
 def test_many_islands_of_hot_blocks_are_read_and_cut_out(spark: SparkSession, dsn: str, data: Connection) -> None:

@@ -103,7 +103,8 @@ async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID)
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
     # Without the declarations in force: an older version may lack columns that were added since, and go back to it one
     # can. What it really contradicts is found in the transaction.
-    known = replace(await catalog(control.pool, org_id, control.runtimes, control.invokers), declared={})
+    found = await catalog(control.pool, org_id, control.runtimes, control.invokers)
+    known = replace(found, declared={}, deployed=True)
     try:
         dag = await asyncio.to_thread(parse_dag, row["yaml"], known)
     except InvalidDag as wrong:

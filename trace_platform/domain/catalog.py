@@ -104,6 +104,8 @@ class OperatorSpec:
     """Whether its config fits the names of its inputs and outputs."""
     reads: InputsRead | None = None
     """Of which inputs it reads the rows, from files or through the sink's tables: none of these may be a hot table."""
+    narrows: InputsRead | None = None
+    """Of which inputs it reads only the rows that their `where` keeps: on any other a `where` is refused."""
     column_lineage: ColumnLineage | None = None
     """Which input columns the columns of its first output are made from, where its config says that."""
 
@@ -136,6 +138,8 @@ class Catalog:
     """By DAG and name: the declarations of buffered datasets in force, which a new one must follow."""
     alerts: frozenset[str] = frozenset()
     """The alerts that are defined in the organisation."""
+    deployed: bool = False
+    """Whether the file was accepted before: what is refused only since then, and did no harm, is let through."""
 
 
 def checked_by(model: type[BaseModel]) -> ConfigCheck:

@@ -52,6 +52,7 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     for each, wired in zip(draft.jobs, jobs, strict=True):
         if _check_wiring(each, wired, buffered, catalog, problems):
             _check_reads(each, wired, known, catalog, problems)
+            _check_filters(each, wired, catalog, problems)
     return jobs, tuple(publish), tuple(buffered)
 
 
@@ -90,6 +91,23 @@ def _check_reads(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, pr
             reason = f"{one.name!r} is a hot table, and {job.operator} reads datasets of files"
             hint = "read what parquet_compact makes of it; for its updates alone, put a noop in between"
             problems.add((*each.path, "from"), "hot_input", reason, hint)
+
+
+def _check_filters(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:
+    """A filter that nobody applies would be taken for one that somebody does."""
+    narrows = catalog.operators[job.operator].narrows
+    names = [one.name for one in job.inputs]
+    narrowed = narrows(job.config, names) if narrows else ()
+    for each, one in zip(draft.inputs or (), job.inputs, strict=True):
+        if one.where is None or one.name in narrowed or catalog.deployed:
+            continue
+        if narrows is None:
+            reason = f"{job.operator} does not read the rows that a filter leaves: it would change nothing"
+            hint = "remove it; filter in a job that reads the rows"
+        else:
+            reason = f"the config reads nothing of {one.name!r}: the filter would change nothing"
+            hint = "remove it, or read this input"
+        problems.add((*each.path, "where"), "not_for_this", reason, hint, on_key=True)
 
 
 def _storage_of(upstream: Upstream, known: Outputs, catalog: Catalog) -> Storage | None:

@@ -41,7 +41,9 @@ _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _PAST_UNICODE = re.compile(r"\\U(?!000|0010)")
-_LONGEST_INTEGER = len("-0o777777777777777777777")
+_MOST = 10**38
+"""Whole numbers are smaller: what a Spark decimal holds. A field that takes less says so itself."""
+_LONGEST_INTEGER = len(f"-{_MOST:#o}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -294,7 +296,7 @@ def _number_value(text: str) -> int | float | None:
         if len(text) > _LONGEST_INTEGER:  # before int(): it refuses very long texts, and is slow on long ones
             return None
         value = int(text, base)
-        return value if -(2**63) <= value < 2**63 else None
+        return value if -_MOST < value < _MOST else None
     if _FLOAT.fullmatch(text):
         number = float(text)
         return number if math.isfinite(number) else None

@@ -15,6 +15,7 @@ from trace_platform.domain.filter_eval import holds
 from trace_platform.domain.filter_json import from_json
 from trace_platform.domain.filter_sql import parse_sql
 from trace_platform.domain.filter_tree import (
+    MAX_DIGITS,
     AllOf,
     AnyOf,
     Column,
@@ -43,6 +44,7 @@ from trace_platform.domain.filter_tree import (
 )
 
 __all__ = [
+    "MAX_DIGITS",
     "AllOf",
     "AnyOf",
     "Column",

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 from pydantic import Field, StringConstraints
 
 from trace_platform.domain.alerts import missing_parts
-from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by
+from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import WorkFailed
@@ -56,6 +56,7 @@ SPEC = OperatorSpec(
     IN_SANDBOXES,
     storages=(Storage.BUFFERED,),
     runs_bundle=True,
+    narrows=every_input,
     check_wiring=check_wiring,
 )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trace_platform.contracts import AlertRef
 from trace_platform.crash_points import crash_point
 from trace_platform.domain.alerts import COLUMNS, missing_parts
-from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by
+from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.ids import OrgId, delivery_id
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators.context import TaskContext
@@ -53,7 +53,12 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
 
 
 SPEC = OperatorSpec(
-    checked_by(Config), frozenset({ON_WORKERS}), inputs=Count(1, 1), outputs=Count(0, 0), check_wiring=check_wiring
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    inputs=Count(1, 1),
+    outputs=Count(0, 0),
+    check_wiring=check_wiring,
+    narrows=every_input,
 )
 
 

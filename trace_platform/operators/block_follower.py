@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.domain.ranges import MAX_END
 from trace_platform.operators.chain_tables import ALL, Tables, check_tables
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.runtimes import ON_WORKERS
@@ -36,6 +37,8 @@ class Config(Tables):
     def _exists(cls, given: int | str) -> int | str:
         if isinstance(given, int) and given < 0:
             raise ValueError("blocks are numbered from 0; `latest` is the tip")
+        if isinstance(given, int) and given > MAX_END:
+            raise ValueError(f"blocks are numbered to {MAX_END}; `latest` is the tip")
         return given
 
 

@@ -88,6 +88,7 @@ SPEC = OperatorSpec(
     tuning=("files",),
     check_wiring=check_wiring,
     reads=every_input,
+    narrows=every_input,
 )
 
 

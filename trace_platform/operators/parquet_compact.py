@@ -50,7 +50,7 @@ class Config(Tables):
 
     delete_after_compact: bool = True
     """Whether rows leave the hot tables when their Parquet is committed."""
-    grace_seconds: int = Field(600, ge=0)
+    grace_seconds: int = Field(600, ge=0, le=10 * 365 * 86_400)
     """How long they stay even then, for readers that pinned an older commit."""
     chunk: int = Field(1000, ge=1, le=100_000)
     """Blocks read at once by one Spark task, and written to one file of each table."""

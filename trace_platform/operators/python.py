@@ -49,6 +49,7 @@ SPEC = OperatorSpec(
     outputs=Count(1, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     reads=every_input,
+    narrows=every_input,
     takes_secrets=True,
 )
 

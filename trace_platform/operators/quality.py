@@ -13,6 +13,7 @@ from pydantic import Field
 
 from trace_platform.domain.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
+from trace_platform.domain.filters import Op
 from trace_platform.domain.ranges import Range, format_partition_key, intersect, subtract
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import InvalidSql, WorkFailed
@@ -20,6 +21,7 @@ from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import NUMBER, WHOLE, Part
 from trace_platform.operators.outcome import Outcome, Settings
 from trace_platform.operators.quality_checks import (
+    MOST_ROWS,
     AnyCheck,
     Check,
     CompareRows,
@@ -72,6 +74,7 @@ SPEC = OperatorSpec(
     storages=(Storage.PARQUET,),
     check_wiring=check_wiring,
     reads=every_input,
+    narrows=every_input,
 )
 
 
@@ -222,7 +225,7 @@ class _Part:
                 failing, said = 0, ""  # NULL is one key, as in every grouping
             else:
                 failing, said = self._unique(check)
-        return Verdict(_called(check), check.level, failing == 0, failing, said if failing else "")
+        return Verdict(_called(check), check.level, failing == 0, min(failing, MOST_ROWS), said if failing else "")
 
     def _judged(
         self, check: Any, rows: int, mine: Mapping[str, Any], totals: Mapping[str, Mapping[str, Any]]
@@ -285,13 +288,15 @@ class _Part:
         from pyspark.sql import functions as f
 
         frame = self._frame(self._input(check))
-        number = f.col(check.column).cast("long")
-        wanted = f.col("n").between(first, last)
+        kind = "long" if first > -(2**63) and last < 2**63 - 1 else "decimal(38,0)"
+        number = f.col(check.column).cast(kind)
+        wanted = f.col("n").between(f.lit(str(first)).cast(kind), f.lit(str(last)).cast(kind))
         there = frame.select(number.alias("n")).where(wanted).distinct()
-        edges = there.unionAll(self._ctx.spark.createDataFrame([(first - 1,), (last + 1,)], "n long"))
+        outer = self._ctx.spark.createDataFrame([(str(first - 1),), (str(last + 1),)], "n string")
+        edges = there.unionAll(outer.select(f.col("n").cast(kind)))
         after = edges.withColumn("next", f.lead("n").over(_in_order("n")))
         found = after.where(f.col("next") > f.col("n") + 1).orderBy("n").limit(SAMPLES).collect()
-        spans = [(row["n"] + 1, row["next"] - 1) for row in found]
+        spans = [(int(row["n"]) + 1, int(row["next"]) - 1) for row in found]
         return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in spans)
 
     def _sql(self, check: Sql) -> tuple[int, str]:
@@ -340,12 +345,13 @@ def _bad(frame: DataFrame, check: Any) -> Column:
     """Rows that break a check; NULL is no number out of range: `not_null` says whether it may be there."""
     from pyspark.sql import functions as f
 
+    from trace_platform.spark.compare_number import compared_with
+
     if isinstance(check, NotNull):
         found = [frame[name].isNull() for name in check.columns]
     else:
-        column = frame[check.column]
-        found = [column < f.lit(check.min)] if check.min is not None else []
-        found += [column > f.lit(check.max)] if check.max is not None else []
+        limits = [(Op.LT, check.min), (Op.GT, check.max)]
+        found = [compared_with(frame, check.column, op, limit) for op, limit in limits if limit is not None]
     bad = found[0]
     for one in found[1:]:
         bad = bad | one

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from trace_platform.domain.filters import MAX_DIGITS
 from trace_platform.operators.outcome import Settings
 
+MOST_ROWS: Final = 2**63 - 1
+"""In the report they are numbers of 64 bits."""
+
+
+def _usable(number: float) -> float:
+    if isinstance(number, int) and abs(number) >= 10**MAX_DIGITS:
+        raise ValueError(f"a number has at most {MAX_DIGITS} digits, and this has {len(str(abs(number)))}")
+    if not math.isfinite(number):
+        raise ValueError("nothing can be compared with a number that is not finite: leave this end out")
+    return number
+
+
 Names = Annotated[list[str], Field(min_length=1)]
-Number = int | float
+Number = Annotated[int | float, AfterValidator(_usable)]
 
 
 class Check(Settings):
@@ -48,8 +62,8 @@ class Continuous(Check):
 
 class RowCount(Check):
     kind: Literal["row_count"]
-    min: int | None = Field(default=None, ge=0)
-    max: int | None = Field(default=None, ge=0)
+    min: int | None = Field(default=None, ge=0, le=MOST_ROWS)
+    max: int | None = Field(default=None, ge=0, le=MOST_ROWS)
 
     @model_validator(mode="after")
     def _has_ends(self) -> RowCount:
@@ -60,7 +74,7 @@ class RowCount(Check):
 class CompareRows(Check):
     kind: Literal["compare_rows"]
     other: str
-    tolerance: int = Field(default=0, ge=0)
+    tolerance: int = Field(default=0, ge=0, le=MOST_ROWS)
 
 
 class Sql(Check):

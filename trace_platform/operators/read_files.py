@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from trace_platform.domain.catalog import OperatorSpec, checked_by
 from trace_platform.domain.dag_model import SourceKind, Storage
 from trace_platform.domain.event import LabelScope
-from trace_platform.domain.ranges import Range, is_partition_key
+from trace_platform.domain.ranges import MAX_END, Range, is_partition_key
 from trace_platform.errors import InvalidRequest, WorkFailed
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import WHOLE
@@ -46,7 +46,7 @@ class Config(Settings):
     partition: Literal["file", "whole"] = "file"
     header: bool = True
     delimiter: str = Field(default=",", min_length=1, max_length=1)
-    bad_lines: int = Field(default=0, ge=0)
+    bad_lines: int = Field(default=0, ge=0, le=MAX_END)
 
     @field_validator("path")
     @classmethod

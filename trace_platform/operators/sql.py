@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
@@ -50,12 +50,17 @@ def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSo
     return sql_lineage.column_lineage(checked(config["query"], wired.inputs))
 
 
+def tables_read(config: Mapping[str, Any], inputs: Sequence[str]) -> Collection[str]:
+    return checked(config["query"], inputs).tables
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     check_wiring=check_wiring,
-    reads=lambda config, inputs: checked(config["query"], inputs).tables,
+    reads=tables_read,
+    narrows=tables_read,
     column_lineage=column_lineage,
 )
 

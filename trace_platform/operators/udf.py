@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from pydantic import BaseModel, ConfigDict
 
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
+from trace_platform.domain.catalog import Count, OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.errors import WorkFailed
 from trace_platform.operators.context import TaskContext
@@ -29,6 +29,7 @@ SPEC = OperatorSpec(
     outputs=Count(0, None),
     storages=(Storage.PARQUET, Storage.BUFFERED),
     runs_bundle=True,
+    narrows=every_input,
 )
 
 

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, assert_never
 
-from trace_platform.domain.filters import AllOf, AnyOf, Column, Comparison, Filter, In, IsNull, Literal, Not, Op
+from trace_platform.domain.filters import (
+    AllOf,
+    AnyOf,
+    Column,
+    Comparison,
+    Exact,
+    Filter,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Op,
+    Text,
+    Truth,
+    Whole,
+)
+from trace_platform.spark.compare_number import compared, compared_with, equals_one_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -15,10 +32,9 @@ if TYPE_CHECKING:
 def as_column(tree: Filter, frame: DataFrame) -> SparkColumn:
     match tree:
         case Comparison(column, op, right):
-            left, other = frame[column], frame[right.name] if isinstance(right, Column) else _literal(right)
-            return _compared(left, op, other)
+            return _compared(frame, column, op, right)
         case In(column, values):
-            return frame[column].isin([_literal(value) for value in values])
+            return _one_of(frame, column, values)
         case IsNull(column):
             return frame[column].isNull()
         case Not(part):
@@ -31,25 +47,25 @@ def as_column(tree: Filter, frame: DataFrame) -> SparkColumn:
             assert_never(tree)
 
 
-def _compared(left: SparkColumn, op: Op, right: SparkColumn) -> SparkColumn:
-    match op:
-        case Op.EQ:
-            return left == right
-        case Op.NE:
-            return left != right
-        case Op.LT:
-            return left < right
-        case Op.LE:
-            return left <= right
-        case Op.GT:
-            return left > right
-        case Op.GE:
-            return left >= right
+def _compared(frame: DataFrame, column: str, op: Op, right: Literal | Column) -> SparkColumn:
+    match right:
+        case Whole(number) | Exact(number):
+            return compared_with(frame, column, op, number)
+        case Column(other):
+            return compared(frame[column], op, frame[other])
         case _:
-            assert_never(op)
+            return compared(frame[column], op, _literal(right))
 
 
-def _literal(value: Literal) -> SparkColumn:
+def _one_of(frame: DataFrame, column: str, values: Sequence[Literal]) -> SparkColumn:
+    numbers = [one.value for one in values if isinstance(one, Whole | Exact)]
+    others = [_literal(one) for one in values if not isinstance(one, Whole | Exact)]
+    found = [equals_one_of(frame, column, numbers)] if numbers else []
+    found += [frame[column].isin(others)] if others else []
+    return reduce(lambda one, other: one | other, found)
+
+
+def _literal(value: Text | Truth) -> SparkColumn:
     from pyspark.sql import functions
 
     plain: Any = value.value

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ KINDS: Final[Mapping[type[st.DataType], tuple[str, pa.DataType]]] = {
     st.TimestampType: ("timestamptz", pa.timestamp("us", "UTC")),
     st.TimestampNTZType: ("timestamp", pa.timestamp("us")),
 }
+BITS: Final = {"smallint": 16, "integer": 32, "bigint": 64}
 VALUES: Final[Mapping[str, tuple[type, ...]]] = {
     "boolean": (bool,),
     "smallint": (int,),
@@ -88,7 +90,7 @@ def literal(value: Any, postgres: str) -> str | None:
     if not isinstance(value, VALUES[postgres.partition("(")[0]]) or (isinstance(value, bool) and postgres != "boolean"):
         return None
     text = _text(value)
-    if text is None or "\0" in text:
+    if text is None or "\0" in text or not _fits(value, postgres):
         return None
     return "'" + text.replace("'", "''") + f"'::{postgres}"
 
@@ -134,6 +136,19 @@ def _column(field: st.StructField) -> Column:
             hint="ask for jsonb, arrays and wide numerics as string",
         )
     return Column(field.name, *found)
+
+
+def _fits(value: Any, postgres: str) -> bool:
+    """Whether the cast to this type leaves a number as it is: Postgres would round it, or refuse the statement."""
+    kind, _, inside = postgres.partition("(")
+    if kind in BITS:
+        half = 2 ** (BITS[kind] - 1)
+        return int(value) in range(-half, half)
+    if kind != "numeric":
+        return True
+    precision, scale = map(int, inside.rstrip(")").split(","))
+    steps: Fraction = Fraction(value) * 10**scale
+    return steps.denominator == 1 and abs(steps.numerator) < int(10**precision)
 
 
 def _text(value: Any) -> str | None:
