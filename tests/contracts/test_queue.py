@@ -441,7 +441,7 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
     """The server dies without a chance to write anything down, while some publish, some receive and some wait."""
     accepted: set[bytes] = set()
     received: set[bytes] = set()
-    stop = asyncio.Event()
+    stop, published = asyncio.Event(), asyncio.Event()
 
     async def publish_steadily(queue: Queue) -> None:
         number = 0
@@ -450,9 +450,10 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
             number += 5
             await queue.publish("q", outgoing(*batch))
             accepted.update(batch)
+        published.set()
 
     async def receive_steadily(queue: Queue) -> None:
-        while not (stop.is_set() and accepted <= received):
+        while not (published.is_set() and accepted <= received):
             visibility, wait = timedelta(seconds=1), timedelta(milliseconds=200)
             deliveries = await queue.receive("q", max_messages=7, visibility=visibility, wait=wait)
             received.update(delivery.body for delivery in deliveries)

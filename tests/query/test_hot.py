@@ -85,6 +85,28 @@ async def test_a_hot_table_is_read_by_the_role_that_only_reads_and_for_its_own_o
     assert held == (0,), "no snapshot is held when the answer is there"
 
 
+HIGH, LOW = "SELECT content AS n FROM live WHERE content > 7", "SELECT content FROM live WHERE content < 6"
+IN_PLACES = {
+    "SELECT content AS n FROM live WHERE content > 6": [7, 8],
+    f"{HIGH} UNION ALL {LOW}": [5, 8],
+    f"{HIGH} UNION ALL SELECT content FROM live": [5, 6, 7, 8, 8],  # noqa: S608 - a test's own words
+    f"WITH x AS (SELECT content FROM live) {HIGH} UNION ALL {LOW}".replace("live WHERE", "x WHERE"): [5, 8],  # noqa: S608
+    "SELECT a.content AS n FROM live a JOIN live b USING (block_number) WHERE a.content = 8 AND b.content > 7": [8],
+    "SELECT content AS n FROM live WHERE content < (SELECT max(content) FROM live WHERE content < 8)": [5, 6],
+}
+
+
+async def test_a_question_that_reads_a_table_in_several_places_filters_each_by_itself(
+    data_db: str, reader: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = filled(data_db, [5, 6, 7, 8])
+    engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    for asked, found in IN_PLACES.items():
+        told = replace(question(table, table.org_id), checked=check_sql(asked, {"live"}))
+        answer: Any = (await engine.ask(told)).table
+        assert sorted(answer.column("n").to_pylist()) == found, asked
+
+
 async def test_a_buffered_dataset_is_read_by_that_role_with_its_own_columns_and_for_its_own_organisation_alone(
     data_db: str, reader: str, spark: SparkSession, tmp_path: Path
 ) -> None:

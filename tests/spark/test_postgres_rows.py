@@ -147,7 +147,7 @@ def test_a_number_of_any_size_keeps_the_same_rows_whether_postgres_filters_or_sp
     wheres += [f"wei IN ({wei}, {most}, 0.5)", f"NOT whole IN (1, {wei})", f"wei > {wei} OR whole IS NULL"]
     for where in wheres:
         tree = parse_where(where)
-        there = read_postgres(spark, dsn, "hot.wei", schema)
+        there = read_postgres(spark, dsn, "hot.wei", schema, one_scan=True)
         kept = [
             sorted(row["n"] for row in frame.where(as_column(tree, frame)).select("n").collect())
             for frame in (there, here)
@@ -215,9 +215,11 @@ def test_every_type_goes_through_spark_and_back_with_nulls(spark: SparkSession, 
     expected = given.orderBy("place").collect()  # as Spark shows its own
     assert back.collect() == expected
     for predicate in PREDICATES:
-        assert places(back.filter(predicate)) == places(given.filter(predicate)), predicate
-        assert not left_to_spark(back.filter(predicate)), predicate
-    assert left_to_spark(back.filter("place % 2 = 1"))
+        filtered = read_postgres(spark, dsn, "hot.all_types", SCHEMA, one_scan=True).filter(predicate)
+        assert places(filtered) == places(given.filter(predicate)), predicate
+        assert not left_to_spark(filtered), predicate
+        assert left_to_spark(back.filter(predicate)), "a frame that may be read twice is not filtered by Postgres"
+    assert left_to_spark(read_postgres(spark, dsn, "hot.all_types", SCHEMA, one_scan=True).filter("place % 2 = 1"))
 
 
 PREDICATES = [
@@ -235,6 +237,25 @@ PREDICATES = [
     "words IS NULL AND place <> 5",
     "place IN (2, 3) AND u256 <=> NULL",
 ]
+
+
+def test_scans_of_one_frame_do_not_filter_each_other(spark: SparkSession, dsn: str, data: Connection) -> None:
+    data.execute("CREATE TABLE hot.shared AS SELECT n, n % 2 AS odd FROM generate_series(0::bigint, 6) AS n")
+    schema = schema_of(n=st.LongType(), odd=st.LongType())
+    rows = read_postgres(spark, dsn, "hot.shared", schema)
+    assert numbered(rows.where("n > 4").unionAll(rows.where("n < 2"))) == [0, 1, 5, 6]
+    assert numbered(rows.where("n > 4").unionAll(rows)) == [0, 1, 2, 3, 4, 5, 5, 6, 6]
+    assert numbered(rows) == list(range(7))
+    odd = read_postgres(spark, dsn, "hot.shared", schema, only={"odd": 1})
+    assert numbered(odd.where("n > 4").unionAll(odd)) == [1, 3, 5, 5]
+    assert numbered(read_postgres(spark, dsn, "hot.shared", schema, only={"odd": 1}, one_scan=True).where("n > 2")) == [
+        3,
+        5,
+    ]
+
+
+def numbered(rows: DataFrame) -> list[int]:
+    return sorted(row.n for row in rows.collect())
 
 
 def test_parts_cover_all_rows_whatever_the_bounds_say(spark: SparkSession, dsn: str, data: Connection) -> None:

@@ -11,6 +11,7 @@ so the list in `sql_words.py` names what Spark will run.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -87,6 +88,8 @@ class CheckedSql:
     tables: frozenset[str]
     lasting: bool = False
     """It asks neither a clock nor chance, so of the same rows it always makes the same."""
+    read_once: frozenset[str] = frozenset()
+    """Those of the tables that one place of it reads; none where WITH parts may be read in several."""
 
     def render(self, relations: Mapping[str, str]) -> str:
         """As text for Spark, each granted name standing for one of its relations."""
@@ -129,7 +132,9 @@ def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool
             raise InvalidSql(f"the query has more than {MAX_NODES} parts", hint="split it over several jobs")
         rules.check(node)
     _refuse_other_meaning(tree)
-    return CheckedSql(tree, frozenset(name for _, name in granted_tables(tree, tables)), is_lasting(tree))
+    read = Counter(name for _, name in granted_tables(tree, tables))
+    once = () if tree.find(exp.CTE) else (name for name, count in read.items() if count == 1)
+    return CheckedSql(tree, frozenset(read), is_lasting(tree), frozenset(once))
 
 
 def granted_tables(tree: exp.Query, tables: Collection[str]) -> Iterator[tuple[exp.Table, str]]:

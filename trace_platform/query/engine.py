@@ -186,7 +186,9 @@ class Engine:
         with (
             tagged(spark, running.tag),
             in_our_words(names, self._max_bytes),
-            views_of(prepared, question.relations, self._store, question.asker.org_id) as views,
+            views_of(
+                prepared, question.relations, self._store, question.asker.org_id, question.checked.read_once
+            ) as views,
         ):
             names.update(views)
             running.go_on()

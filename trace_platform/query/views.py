@@ -6,7 +6,7 @@ question, in a snapshot that is held while it runs, and dropped after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -39,13 +39,26 @@ class Store:
 
 @contextmanager
 def views_of(
-    prepared: Prepared, relations: Mapping[str, Relation], store: Store, org: UUID
+    prepared: Prepared,
+    relations: Mapping[str, Relation],
+    store: Store,
+    org: UUID,
+    read_once: Collection[str] = (),
 ) -> Iterator[dict[str, str]]:
-    """Names of views, by the names of the tables. Rows must be read inside the block."""
+    """Names of views, by the names of the tables. Rows must be read inside the block.
+
+    What the question reads in one place alone (`read_once`) Postgres may filter.
+    """
+    from trace_platform.spark.hot_view import held
+
     with ExitStack() as stack:
         kept = {name: _cold(prepared, one, store) for name, one in relations.items() if not one.hot}
         frames = {name: frame for name, (_, frame) in kept.items() if relations[name].filters}
-        frames |= _hot_frames(prepared, {name: one for name, one in relations.items() if one.hot}, store, org, stack)
+        hot = {name: one for name, one in relations.items() if one.hot}
+        if hot:
+            moment = stack.enter_context(held(store.dsn))  # for all of them, until the rows are read
+            for name, one in hot.items():
+                frames[name] = _HotTable(prepared, one, store, org, moment, name in read_once).frame()
         made = {name: f"v_{uuid4().hex}" for name in frames}
         for name, frame in frames.items():
             _filtered(frame, relations[name].filters).createTempView(made[name])
@@ -64,18 +77,6 @@ def _cold(prepared: Prepared, relation: Relation, store: Store) -> tuple[str, Da
     if files is None or files.columns is None:
         raise _nothing_yet(relation)
     return _kept(prepared, files, store)
-
-
-def _hot_frames(
-    prepared: Prepared, relations: Mapping[str, Relation], store: Store, org: UUID, stack: ExitStack
-) -> dict[str, DataFrame]:
-    """All at one moment, which is held until the rows are read."""
-    from trace_platform.spark.hot_view import held
-
-    if not relations:
-        return {}
-    moment = stack.enter_context(held(store.dsn))
-    return {name: _hot_frame(prepared, one, store, org, moment) for name, one in relations.items()}
 
 
 def _kept(prepared: Prepared, files: ColdFiles, store: Store, number: str = "") -> tuple[str, DataFrame]:
@@ -100,33 +101,52 @@ def _read(prepared: Prepared, files: ColdFiles, store: Store, number: str) -> Da
     return frame.coalesce(1) if files.in_one_go else frame
 
 
-def _hot_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, moment: HeldSnapshot) -> DataFrame:
-    from trace_platform.spark.hot_reader import read_hot, read_seam, spark_schema
-    from trace_platform.spark.hot_register import registered
-    from trace_platform.spark.hot_view import view_of
-    from trace_platform.spark.postgres_source import read_postgres
+@dataclass(frozen=True)
+class _HotTable:
+    prepared: Prepared
+    relation: Relation
+    store: Store
+    org: UUID
+    moment: HeldSnapshot
+    one_scan: bool
+    """The question reads it in one place, so Postgres may be told what is asked for there."""
 
-    table = registered(moment.connection, org, relation.dataset_version)
-    if table is None:
-        return _buffered_frame(prepared, relation, store, org, moment)
-    if table.number_column is None:
-        schema = spark_schema(table.schema)
-        return read_postgres(prepared.spark, store.dsn, f"hot.{table.name}", schema, snapshot=moment.name)
-    cold = relation.cold
-    view = view_of(moment, table, start=0, stop=END, commit=cold.pin[1] if cold else 0)
-    if cold is None or not (cold.files or cold.cut):
-        return read_hot(prepared.spark, store.dsn, view)
-    _, files = _kept(prepared, cold, store, table.number_column)
-    return read_seam(prepared.spark, store.dsn, view, files)
+    def frame(self) -> DataFrame:
+        from trace_platform.spark.hot_reader import read_hot, read_seam, spark_schema
+        from trace_platform.spark.hot_register import registered
+        from trace_platform.spark.hot_view import view_of
+        from trace_platform.spark.postgres_source import read_postgres
 
+        spark, dsn, once = self.prepared.spark, self.store.dsn, self.one_scan
+        table = registered(self.moment.connection, self.org, self.relation.dataset_version)
+        if table is None:
+            return self._buffered()
+        if table.number_column is None:
+            schema, name = spark_schema(table.schema), f"hot.{table.name}"
+            return read_postgres(spark, dsn, name, schema, snapshot=self.moment.name, one_scan=once)
+        cold = self.relation.cold
+        view = view_of(self.moment, table, start=0, stop=END, commit=cold.pin[1] if cold else 0)
+        if cold is None or not (cold.files or cold.cut):
+            return read_hot(spark, dsn, view, one_scan=once)
+        _, files = _kept(self.prepared, cold, self.store, table.number_column)
+        return read_seam(spark, dsn, view, files, one_scan=once)
 
-def _buffered_frame(prepared: Prepared, relation: Relation, store: Store, org: UUID, moment: HeldSnapshot) -> DataFrame:
-    from trace_platform.spark.buffered_reader import declared_columns, read_buffered
+    def _buffered(self) -> DataFrame:
+        from trace_platform.spark.buffered_reader import declared_columns, read_buffered
 
-    columns = declared_columns(moment.connection, org, relation.dataset_version)
-    if columns is None:
-        raise _nothing_yet(relation)
-    return read_buffered(prepared.spark, store.dsn, relation.dataset_version, columns, org_id=org, snapshot=moment.name)
+        generation, moment = self.relation.dataset_version, self.moment
+        columns = declared_columns(moment.connection, self.org, generation)
+        if columns is None:
+            raise _nothing_yet(self.relation)
+        return read_buffered(
+            self.prepared.spark,
+            self.store.dsn,
+            generation,
+            columns,
+            org_id=self.org,
+            snapshot=moment.name,
+            one_scan=self.one_scan,
+        )
 
 
 def _nothing_yet(relation: Relation) -> Unavailable:

@@ -38,16 +38,17 @@ def read_buffered(
     org_id: UUID,
     publish_seq: int | None = None,
     snapshot: str | None = None,
+    one_scan: bool = False,
 ) -> DataFrame:
     """As the table is now: a row that was written again since is as it was written last, under that publish."""
-    from pyspark.sql import functions as f
     from pyspark.sql import types as st
 
     told = ", ".join(f"`{column.name}` {column.type}" for column in columns)
     schema = st.StructType.fromDDL(f"{told}, org_id string, publish_seq bigint")
     assert isinstance(schema, st.StructType)  # noqa: S101 - several columns are one
-    rows = read_postgres(spark, dsn, buffered_table(generation), schema, snapshot=snapshot)
-    rows = rows.where(f.col("org_id") == str(org_id))
+    only: dict[str, str | int] = {"org_id": str(org_id)}
     if publish_seq is not None:
-        rows = rows.where(f.col("publish_seq") == publish_seq)
+        only["publish_seq"] = publish_seq
+    table = buffered_table(generation)
+    rows = read_postgres(spark, dsn, table, schema, snapshot=snapshot, only=only, one_scan=one_scan)
     return rows.select(*[column.name for column in columns])

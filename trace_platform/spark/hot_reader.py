@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 
 from trace_platform.errors import BadInput
 from trace_platform.spark.hot_view import HotView, Run
-from trace_platform.spark.postgres_source import load
+from trace_platform.spark.postgres_source import load, one_scan_option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,14 +39,18 @@ def read_hot(
     columns: Sequence[str] | None = None,
     predicate: Column | None = None,
     partitions: int | None = None,
+    one_scan: bool = False,
 ) -> DataFrame:
-    """The hot side of the view. `predicate` may name only what is in `columns`; Postgres does what it can of it."""
+    """The hot side of the view. `predicate` may name only what is in `columns`; with `one_scan` (`postgres_source.py`)
+    Postgres does what it can of it.
+    """
     schema = spark_schema(view.table.schema, columns)
     if not view.runs:
         rows = spark.createDataFrame([], schema)
     else:
         pieces = pieces_of(view.runs, partitions or _partitions(spark, view))
-        rows = load(spark, dsn, f"hot.{view.table.name}", schema, source_options(view, pieces))
+        options = {**source_options(view, pieces), "one_scan": one_scan_option(one_scan)}
+        rows = load(spark, dsn, f"hot.{view.table.name}", schema, options)
     return rows if predicate is None else rows.filter(predicate)
 
 
@@ -59,10 +63,11 @@ def read_seam(
     columns: Sequence[str] | None = None,
     predicate: Column | None = None,
     partitions: int | None = None,
+    one_scan: bool = False,
 ) -> DataFrame:
     """Hot and cold as one. `cold` is read from the Parquet files in force at the view's commit."""
     names = list(columns or view.table.schema.names)
-    hot = read_hot(spark, dsn, view, columns=names, predicate=predicate, partitions=partitions)
+    hot = read_hot(spark, dsn, view, columns=names, predicate=predicate, partitions=partitions, one_scan=one_scan)
     only_cold = cold_side(spark, view, cold)
     if predicate is not None:
         only_cold = only_cold.filter(predicate)

@@ -1,8 +1,11 @@
 """Rows of a Postgres table as a DataFrame: read by ADBC in Python workers, in parts, filtered by Postgres.
 
-Spark 4.3 does not tell a Python source which columns a query needs: ask for a narrow schema. Filters on them are
-pushed down as far as Postgres means the same. The DSN is no option (options are in plans, in the UI and in logs): the
-source is registered as a class that carries it, under a name that nobody can guess.
+Spark 4.3 does not tell a Python source which columns a query needs: ask for a narrow schema. Filters on them are pushed
+down as far as Postgres means the same, and only if whoever asks promises that one scan reads the frame: Spark 4.3 keeps
+what it pushed with the loaded relation, so a second scan of it would be filtered by the first one's filters.
+
+The DSN is no option (options are in plans, in the UI and in logs): the source is registered as a class that carries it,
+under a name that nobody can guess.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from trace_platform.errors import BadInput, SnapshotMoved
@@ -41,17 +44,30 @@ def read_postgres(
     upper: int = 0,
     partitions: int = 1,
     snapshot: str | None = None,
+    only: Mapping[str, str | int] | None = None,
+    one_scan: bool = False,
 ) -> DataFrame:
     """Columns `schema` of `table` (`schema.table`), cut into parts by a whole-number column between two bounds.
 
     Bounds only say where to cut: rows outside them, and those with NULL, are read too. With `snapshot` (see
-    `hot_view.held`) all parts see one moment; without, each its own.
+    `hot_view.held`) all parts see one moment; without, each its own. `only` rows with these values are read. With
+    `one_scan` filters are pushed down, and the frame must stand once in every plan, with the same filters each time.
     """
     pieces: list[list[list[int | None]]] = [[[None, None]]]
     if partition_column is not None and partitions > 1:
         pieces = [[piece] for piece in cut(lower, upper, partitions)]
-    options = {"pieces": json.dumps(pieces), "column": partition_column or "", "snapshot": snapshot or ""}
+    options = {
+        "pieces": json.dumps(pieces),
+        "column": partition_column or "",
+        "snapshot": snapshot or "",
+        "only": json.dumps(only or {}),
+        "one_scan": one_scan_option(one_scan),
+    }
     return load(spark, dsn, table, schema, options)
+
+
+def one_scan_option(one_scan: bool) -> str:
+    return "yes" if one_scan else ""
 
 
 def load(spark: SparkSession, dsn: str, table: str, schema: StructType, options: Mapping[str, str]) -> DataFrame:
@@ -86,8 +102,9 @@ class PostgresSource(DataSource):
 
 
 class PostgresReader(DataSourceReader):
-    """Options: `table`; `pieces` (JSON: a list of ranges for each partition) over `column`; `snapshot`, a name that
-    Postgres gave; `guard` (JSON), what the hot table's marks must still be if the snapshot is not there.
+    """Options: `table`; `pieces` (JSON: a list of ranges for each partition) over `column`; `only` (JSON: values by
+    column); `one_scan`; `snapshot`, a name that Postgres gave; `guard` (JSON), what the hot table's marks must still be
+    if the snapshot is not there.
     """
 
     def __init__(self, dsn: SecretDsn, options: Mapping[str, str], schema: StructType) -> None:
@@ -98,11 +115,18 @@ class PostgresReader(DataSourceReader):
         self.column = options["column"]
         self.snapshot = options.get("snapshot", "")
         self.guard = json.loads(options.get("guard") or "null")
-        self.conditions: list[str] = []
+        self.pushes = bool(options.get("one_scan"))
+        self.conditions = [self._equal(name, value) for name, value in json.loads(options.get("only") or "{}").items()]
+
+    def _equal(self, name: str, value: str | int) -> str:
+        said = condition(EqualTo((name,), value), self.columns)
+        if said is None:
+            raise BadInput(f"rows cannot be asked for by {name}", where="only")
+        return said
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         for one in filters:
-            said = condition(one, self.columns)
+            said = condition(one, self.columns) if self.pushes else None
             if said is None:
                 yield one
             else:
