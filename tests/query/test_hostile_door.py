@@ -19,6 +19,7 @@ class Unchecked:
     """What the gate would have passed on, had it looked at nothing."""
 
     tables = frozenset({"orders"})
+    read_once = frozenset({"orders"})
 
     def __init__(self, text: str) -> None:
         self.text = text
