@@ -129,8 +129,8 @@ class DispatcherClient:
         return msgspec.json.decode(answer.content, type=DrainAnswer).told
 
     async def stops(self, mark: str) -> StopsAnswer:
-        """Waits until tasks were ended or held since that mark; after some seconds answers without news."""
-        answer = await self._get("/internal/task-stops", patience=STOPS_SECONDS + 10, after=mark)
+        """Waits until tasks were ended or held since that mark; after some seconds, or without one, is told no news."""
+        answer = await self._get("/internal/task-stops", patience=STOPS_SECONDS + 10 if mark else 5, after=mark)
         return msgspec.json.decode(answer.content, type=StopsAnswer)
 
     async def claim_batch(

@@ -91,7 +91,7 @@ def test_nonsense_is_refused_in_words_of_ours_and_at_a_place_that_is_there(
         ("range_splitter", {"chunk": "500"}, (("chunk",), "this is the text '500', not a whole number", "500")),
         ("range_splitter", {"chunk": 0}, (("chunk",), "this is the number 0, not 1 or more", None)),
         ("range_splitter", {"chunk": 5.0}, (("chunk",), "this is the number 5.0, not a whole number", "write 5")),
-        ("range_splitter", {"chunk": None}, (("chunk",), "nothing is given here; a whole number is wanted", "give a value")),
+        ("range_splitter", {"chunk": None}, (("chunk",), "nothing is given here; a whole number is wanted", "give")),
         ("range_splitter", {}, (("chunk",), "`chunk` is required", None)),
         ("range_splitter", {"chunk": 5, "chunks": 5}, (("chunks",), "there is no field 'chunks' here", "mean chunk?")),
         ("noop", {"a": 1}, (("a",), "there is no field 'a' here", "there are none")),

@@ -6,6 +6,7 @@ The heartbeats of these tests are half an hour apart, so none of them can be wha
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,6 +28,7 @@ from trace_platform.dispatcher.stops import GATHER_SECONDS, Stops
 from trace_platform.errors import Unavailable
 from trace_platform.store.identity import User
 from trace_platform.worker import lease_keeper
+from trace_platform.worker.hear_stops import hear_stops
 
 pytestmark = pytest.mark.anyio
 
@@ -172,6 +174,22 @@ async def test_who_waits_when_a_dispatcher_ends_is_answered_and_does_not_hold_it
             asked = asyncio.create_task(until_no_news(DispatcherClient(await outlives.enter_async_context(http))))
             await waiting(walk, 1)
         await asked
+
+
+async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(walk: Walk) -> None:
+    """At any moment of the call: what nobody closes, Python complains about when it is collected."""
+    context = ssl.create_default_context(cafile=walk.ca)
+    headers = {"X-Trace-Worker-Token": TOKEN}
+    for turns in range(40):
+        async with httpx.AsyncClient(
+            base_url=walk.doors["dispatcher_internal"], headers=headers, verify=context
+        ) as http:
+            hearing = asyncio.create_task(hear_stops(DispatcherClient(http), ()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            hearing.cancel()
+            await asyncio.wait({hearing})
+    gc.collect()
 
 
 async def test_a_worker_that_hangs_up_is_waited_for_no_longer(walk: Walk) -> None:

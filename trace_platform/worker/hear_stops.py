@@ -6,8 +6,8 @@ Only a shortcut: without it, a heartbeat brings the same news when it is due.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import NoReturn
+from collections.abc import Collection, Coroutine
+from typing import Any, NoReturn, TypeVar
 
 import structlog
 
@@ -16,6 +16,7 @@ from trace_platform.errors import TraceError
 from trace_platform.worker.lease_keeper import LeaseKeeper
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 PAUSE_SECONDS = 0.2
 """Between two questions, whatever the answer: what is ended meanwhile is told with the next one."""
@@ -24,20 +25,32 @@ AFTER_OUTAGE_SECONDS = 1.0
 
 async def hear_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeeper]) -> NoReturn:
     """Until canceled, for those that are among `keepers` in that moment."""
-    mark = ""
+    mark, missed = "", False
     while True:
         try:
-            answer = await dispatcher.stops(mark)
+            answer = await (dispatcher.stops(mark) if mark else _to_its_end(dispatcher.stops("")))
         except Exception as away:  # noqa: BLE001 - whatever it is, heartbeats go on
             _say(away)
-            mark = ""  # what was ended meanwhile is nobody's news any more: asked so, the next answer comes at once
+            mark, missed = "", True  # what was ended meanwhile is nobody's news any more
             await asyncio.sleep(AFTER_OUTAGE_SECONDS)
             continue
-        if answer.news or not mark:
+        if answer.news or missed:
             for keeper in tuple(keepers):
                 keeper.beat_now()
-        mark = answer.mark
+        mark, missed = answer.mark, False
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _to_its_end(asked: Coroutine[Any, Any, T]) -> T:
+    """Without a mark the answer comes at once, and a connection is made for it: cut off, that would never be closed."""
+    task = asyncio.ensure_future(asked)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody asks any more
+        raise
 
 
 def _say(away: Exception) -> None:
