@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -130,7 +131,20 @@ class DispatcherClient:
 
     async def stops(self, mark: str) -> StopsAnswer:
         """Waits until tasks were ended or held since that mark; after some seconds, or without one, is told no news."""
-        answer = await self._get("/internal/task-stops", patience=STOPS_SECONDS + 10 if mark else 5, after=mark)
+        waits = asyncio.Event()
+
+        async def trace(event: str, _: object) -> None:
+            if event.endswith("receive_response_headers.started"):
+                waits.set()
+
+        asked = asyncio.create_task(
+            self._get("/internal/task-stops", patience=STOPS_SECONDS + 10 if mark else 5, trace=trace, after=mark)
+        )
+        try:
+            answer = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            await _give_up(asked, waits)
+            raise
         return msgspec.json.decode(answer.content, type=StopsAnswer)
 
     async def claim_batch(
@@ -181,10 +195,13 @@ class DispatcherClient:
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
 
-    async def _get(self, path: str, *, patience: float | None = None, **parameters: str) -> httpx.Response:
-        timeout = self._http.timeout if patience is None else httpx.Timeout(patience)
+    async def _get(
+        self, path: str, *, patience: float | None = None, trace: object = None, **parameters: str
+    ) -> httpx.Response:
+        timeout = self._http.timeout if patience is None else httpx.Timeout(patience, connect=5)
+        extensions = {"trace": trace} if trace else {}
         try:
-            answer = await self._http.get(path, params=parameters, timeout=timeout)
+            answer = await self._http.get(path, params=parameters, timeout=timeout, extensions=extensions)
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -268,6 +285,15 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
         base_url=url, headers=headers, verify=client_context(settings.tls.ca), timeout=10
     ) as http:
         yield DispatcherClient(http)
+
+
+async def _give_up(asked: asyncio.Task[httpx.Response], waits: asyncio.Event) -> None:
+    """Cut off while its connection is being made, a call would leave that open for ever: so not before it waits."""
+    waiting = asyncio.create_task(waits.wait())
+    await asyncio.wait({asked, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    for one in (asked, waiting):
+        one.cancel()
+    await asyncio.gather(asked, waiting, return_exceptions=True)
 
 
 async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:

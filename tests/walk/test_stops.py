@@ -180,13 +180,16 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
     """At any moment of the call: what nobody closes, Python complains about when it is collected."""
     context = ssl.create_default_context(cafile=walk.ca)
     headers = {"X-Trace-Worker-Token": TOKEN}
-    for turns in range(40):
+    for turns in range(60):
         async with httpx.AsyncClient(
             base_url=walk.doors["dispatcher_internal"], headers=headers, verify=context
         ) as http:
-            hearing = asyncio.create_task(hear_stops(DispatcherClient(http), ()))
+            dispatcher = DispatcherClient(http)
+            hearing = asyncio.create_task(hear_stops(dispatcher, ()))
+            if turns % 2:
+                await dispatcher.ready()  # on a connection that both may want
             for _ in range(turns):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0 if turns < 40 else 0.001)
             hearing.cancel()
             await asyncio.wait({hearing})
     gc.collect()

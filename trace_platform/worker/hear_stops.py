@@ -6,8 +6,8 @@ Only a shortcut: without it, a heartbeat brings the same news when it is due.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Collection
+from typing import NoReturn
 
 import structlog
 
@@ -16,7 +16,6 @@ from trace_platform.errors import TraceError
 from trace_platform.worker.lease_keeper import LeaseKeeper
 
 log = structlog.get_logger()
-T = TypeVar("T")
 
 PAUSE_SECONDS = 0.2
 """Between two questions, whatever the answer: what is ended meanwhile is told with the next one."""
@@ -28,7 +27,7 @@ async def hear_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeep
     mark, missed = "", False
     while True:
         try:
-            answer = await (dispatcher.stops(mark) if mark else _to_its_end(dispatcher.stops("")))
+            answer = await dispatcher.stops(mark)
         except Exception as away:  # noqa: BLE001 - whatever it is, heartbeats go on
             _say(away)
             mark, missed = "", True  # what was ended meanwhile is nobody's news any more
@@ -39,18 +38,6 @@ async def hear_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeep
                 keeper.beat_now()
         mark, missed = answer.mark, False
         await asyncio.sleep(PAUSE_SECONDS)
-
-
-async def _to_its_end(asked: Coroutine[Any, Any, T]) -> T:
-    """Without a mark the answer comes at once, and a connection is made for it: cut off, that would never be closed."""
-    task = asyncio.ensure_future(asked)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # nobody asks any more
-        raise
 
 
 def _say(away: Exception) -> None:
