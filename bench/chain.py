@@ -1,7 +1,8 @@
 """Two jobs in a chain: from A's completion to B's claim, one run at a time, nothing else running.
 
 The clock starts when A's completion is accepted, which is when Postgres commits it, and stops when B's worker has its
-claim in hand. `sent_p50_ms` starts earlier, when A's worker sends its completion.
+claim in hand. `sent` starts earlier, when A's worker sends its completion. Both with a worker that only claims and
+completes, and with the product's own (`product_worker`), where B's claim is in hand when its operator begins.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import argparse
 import asyncio
 import statistics
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import uvloop
 
 from bench.noop_worker import dataset_of, deploy, hand_to_workers, trigger, working
+from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
-from trace_platform.contracts import Claimed
+from trace_platform.contracts import Claimed, EventBody, TaskPayload
+from trace_platform.operators.outcome import Outcome
 
+WARM = 5
 DAG = """
 name: bench
 defaults: {runtime: dispatcher}
@@ -40,33 +45,64 @@ async def main() -> None:
         sent: dict[int, float] = {}
         claimed: dict[int, float] = {}
 
-        def events(task: Claimed) -> list[Any]:
-            cursor = task.task.scope.cursor
+        def note(task: TaskPayload) -> int | None:
+            """The cursor of the event that its completion carries, if it is A's."""
+            cursor = task.scope.cursor
             assert cursor is not None
-            if task.task.job.name == "b":
+            if task.job.name == "b":
                 claimed[cursor] = time.time()
-                return []
+                return None
             sent[cursor] = time.time()
+            return cursor
+
+        def events(task: Claimed) -> list[Any]:
+            cursor = note(task.task)
+            if cursor is None:
+                return []
             return [{"dataset_uuid": dataset, "dataset_version": version, "cursor": cursor}]
 
+        def operator(task: TaskPayload) -> Outcome:
+            cursor = note(task)
+            if cursor is None:
+                return Outcome()
+            return Outcome(events=(EventBody(dataset_uuid=dataset, dataset_version=version, cursor=cursor),))
+
         async with working(system, events, 4) as worker:
-            for run in range(size + 5):
-                await trigger(system, "ask", cursor=run)
-                await worker.wait_for(2 * (run + 1))
-                await asyncio.sleep(0.01)
+            await one_by_one(system, worker, range(size + WARM))
+        async with product_working(system, 4, operator) as product:
+            await one_by_one(system, product, range(10**6, 10**6 + size + WARM))
         accepted = await commit_times(system)
-    runs = range(5, size + 5)  # after warming up
-    times = sorted((claimed[run] - accepted[run]) * 1000 for run in runs)
-    since_sent = statistics.median((claimed[run] - sent[run]) * 1000 for run in runs)
-    p95 = times[int(len(times) * 0.95)]
+    bare, own = (
+        {
+            "accepted": percentiles(claimed[run] - accepted[run] for run in runs),
+            "sent": percentiles(claimed[run] - sent[run] for run in runs),
+        }
+        for runs in (range(WARM, size + WARM), range(10**6 + WARM, 10**6 + size + WARM))
+    )
     report(
         "chain",
-        statistics.median(times),
+        bare["accepted"]["p50_ms"],
         "ms p50",
-        p95_ms=round(p95, 2),
-        sent_p50_ms=round(since_sent, 2),
+        **bare,
+        product_worker=own,
         settings={"runs": size},
     )
+
+
+class Counts(Protocol):
+    async def wait_for(self, done: int) -> None: ...
+
+
+async def one_by_one(system: Rig, worker: Counts, runs: range) -> None:
+    for number, run in enumerate(runs, 1):
+        await trigger(system, "ask", cursor=run)
+        await worker.wait_for(2 * number)
+        await asyncio.sleep(0.01)
+
+
+def percentiles(seconds: Iterable[float]) -> dict[str, float]:
+    times = sorted(1000 * one for one in seconds)
+    return {"p50_ms": round(statistics.median(times), 2), "p95_ms": round(times[int(len(times) * 0.95)], 2)}
 
 
 async def commit_times(system: Rig) -> dict[int, float]:

@@ -85,39 +85,44 @@ def ours(devchain: Devchain, size: int, verify_roots: float) -> float:
     return size / (time.perf_counter() - start)
 
 
-async def asked(devchain: Devchain, first: int, last: int, take: Any) -> None:
+def session_of() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=LANES), read_bufsize=1 << 20)
+
+
+async def asked(devchain: Devchain, first: int, last: int, take: Any, session: aiohttp.ClientSession) -> None:
     """Every block and its receipts, in batches; `take` gets each answer's bytes."""
     pieces = iter(range(first, last + 1, BATCH // 2))
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=LANES), read_bufsize=1 << 20) as session:
 
-        async def lane() -> None:
-            for start in pieces:
-                numbers = range(start, min(start + BATCH // 2, last + 1))
-                calls = [("eth_getBlockByNumber", [hex(n), True]) for n in numbers]
-                calls += [("eth_getBlockReceipts", [hex(n)]) for n in numbers]
-                body = [
-                    {"jsonrpc": "2.0", "id": place, "method": method, "params": params}
-                    for place, (method, params) in enumerate(calls)
-                ]
-                async with session.post(devchain.url, data=json.dumps(body)) as response:
-                    take(await response.read(), len(numbers))
+    async def lane() -> None:
+        for start in pieces:
+            numbers = range(start, min(start + BATCH // 2, last + 1))
+            calls = [("eth_getBlockByNumber", [hex(n), True]) for n in numbers]
+            calls += [("eth_getBlockReceipts", [hex(n)]) for n in numbers]
+            body = [
+                {"jsonrpc": "2.0", "id": place, "method": method, "params": params}
+                for place, (method, params) in enumerate(calls)
+            ]
+            async with session.post(devchain.url, data=json.dumps(body)) as response:
+                take(await response.read(), len(numbers))
 
-        await asyncio.gather(*(lane() for _ in range(LANES)))
+    await asyncio.gather(*(lane() for _ in range(LANES)))
 
 
 async def served(devchain: Devchain, size: int) -> float:
     began = time.perf_counter()
-    await asked(devchain, 1, size, lambda *_: None)
+    async with session_of() as session:
+        await asked(devchain, 1, size, lambda *_: None, session)
     return size / (time.perf_counter() - began)
 
 
 async def bare(devchain: Devchain, size: int) -> float:
     began = time.perf_counter()
-    await bare_tables(devchain, 1, size)
+    async with session_of() as session:
+        await bare_tables(devchain, 1, size, session)
     return size / (time.perf_counter() - began)
 
 
-async def bare_tables(devchain: Devchain, first: int, last: int) -> dict[str, pa.Table]:
+async def bare_tables(devchain: Devchain, first: int, last: int, session: aiohttp.ClientSession) -> dict[str, pa.Table]:
     """What one writes in an afternoon: decode, a dict a row, `from_pylist`."""
     rows: dict[str, list[dict[str, Any]]] = {"blocks": [], "transactions": [], "logs": []}
     decode = msgspec.json.Decoder().decode
@@ -127,7 +132,7 @@ async def bare_tables(devchain: Devchain, first: int, last: int) -> dict[str, pa
         for block, receipts in zip(answers[:count], answers[count:], strict=True):
             plain_rows(block, receipts, rows)
 
-    await asked(devchain, first, last, take)
+    await asked(devchain, first, last, take, session)
     schemas = {"blocks": BLOCKS, "transactions": TRANSACTIONS, "logs": LOGS}
     return {name: pa.Table.from_pylist(rows[name], schema) for name, schema in schemas.items()}
 

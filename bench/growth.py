@@ -2,7 +2,8 @@
 
 History is written as the system leaves it, set-based: tasks, attempts, inputs, events and kept promises; then vacuumed
 and analyzed, as autovacuum would in the time that so many tasks take. Each size has a system of its own, and they are
-measured in turns, so that what else the machine does hits all. The full size is `--size 5000000`.
+measured in turns, so that what else the machine does hits all. One more system has the full history and all of it due
+for removal, so that what retention deletes meanwhile is in the figure. The full size is `--size 5000000`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from bench.report import report
 from bench.rig import Rig, rig
 
 SMALL = 10_000
+DUE = "retention due"
+REMOVABLE = "SELECT count(*) FROM outbox WHERE status = 'Done' AND processed_at < now() - interval '300 days'"
 CHUNK = 100_000
 TABLES = ("tasks", "task_attempts", "task_inputs", "events", "outbox")
 
@@ -29,7 +32,7 @@ HISTORY = """
 WITH numbers AS (
     SELECT 10000000000 + n AS cursor, uuidv7(age) AS event_id, uuidv7(age) AS task_id, gen_random_uuid() AS lease,
            now() + age AS at
-      FROM generate_series($1::int, $2::int) n, LATERAL (SELECT n * interval '1 ms' - interval '1 day' AS age)
+      FROM generate_series($1::int, $2::int) n, LATERAL (SELECT n * interval '1 ms' - $3::interval AS age)
 ), source AS (
     SELECT j.id AS job_id, j.org_id, i.dataset_uuid, s.dataset_version
       FROM jobs j
@@ -66,7 +69,7 @@ SELECT task_id, 1, org_id, dataset_uuid, dataset_version FROM numbers, source
 """
 ENDED = """
 UPDATE task_attempts SET ended_at = started_at, outcome = 'Completed'
- WHERE ended_at IS NULL AND started_at > now() - interval '1 day' + $1::interval - interval '1 minute'
+ WHERE ended_at IS NULL AND started_at > now() - $2::interval + $1::interval - interval '1 minute'
 """
 """An attempt is a row that grows when it ends, within its page. Written whole, it would leave a gap in every page, and
 the next ones would be put there, all over the table: that never happens."""
@@ -79,29 +82,34 @@ async def main() -> None:
     parser.add_argument("--turns", type=int, default=3, help="measurements of each size")
     options = parser.parse_args()
     async with AsyncExitStack() as stack:
-        systems = {finished: await filled(stack, finished) for finished in steps(options.size)}
-        turns: dict[int, list[tuple[float, dict[str, float]]]] = {finished: [] for finished in systems}
+        systems = {str(finished): await filled(stack, finished) for finished in steps(options.size)}
+        systems[DUE] = await filled(stack, options.size, age=timedelta(days=400))
+        kept = await systems[DUE].pool.fetchval(REMOVABLE)
+        turns: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in systems}
         for turn in range(1, options.turns + 1):
-            for finished, system in systems.items():
-                turns[finished].append(await tasks_per_second(system, options.tasks, 48, 16, first=turn * 10**8))
-        measured = {finished: figures(system, turns[finished]) for finished, system in systems.items()}
-    small, large = measured[min(measured)], measured[max(measured)]
+            for name, system in systems.items():
+                turns[name].append(await tasks_per_second(system, options.tasks, 48, 16, first=turn * 10**8))
+        measured = {name: figures(system, turns[name]) for name, system in systems.items()}
+        removed = kept - await systems[DUE].pool.fetchval(REMOVABLE)
+    small, large, due = measured[str(SMALL)], measured[str(options.size)], measured[DUE]
     report(
         "growth",
         large["tasks_per_s"] / small["tasks_per_s"],
         "ratio of tasks/s, largest to smallest",
+        ratio_with_retention_due=round(due["tasks_per_s"] / small["tasks_per_s"], 3),
+        outbox_rows_removed_meanwhile=removed,
         ratio_of_cpu_per_task={name: round(small[name] / large[name], 3) for name in small if name.endswith("_ms")},
         measured=measured,
         settings={"finished": options.size, "tasks": options.tasks, "turns": options.turns},
     )
 
 
-async def filled(stack: AsyncExitStack, finished: int) -> Rig:
+async def filled(stack: AsyncExitStack, finished: int, age: timedelta = timedelta(days=1)) -> Rig:
     system = await stack.enter_async_context(rig())
     await deploy(system, "bench", DAG)
     await hand_to_workers(system, "work")
-    await fill(system, finished)
-    print(f"{finished} finished tasks written")
+    await fill(system, finished, age)
+    print(f"{finished} finished tasks written, {age.days} days old")
     return system
 
 
@@ -115,7 +123,7 @@ def steps(size: int) -> list[int]:
     return [finished for finished in (SMALL, 1_000_000) if finished < size] + [size]
 
 
-async def fill(system: Rig, want: int) -> None:
+async def fill(system: Rig, want: int, age: timedelta) -> None:
     connection = await asyncpg.connect(system.state)
     try:
         # What is written refers to nothing that is not there; to prove it row by row would take the longest of all.
@@ -127,8 +135,8 @@ async def fill(system: Rig, want: int) -> None:
             " ON CONFLICT (only_one) DO UPDATE SET swept_until = EXCLUDED.swept_until"
         )
         for first in range(1, want + 1, CHUNK):
-            await connection.execute(HISTORY, first, min(first + CHUNK - 1, want), timeout=600)
-            await connection.execute(ENDED, timedelta(milliseconds=first), timeout=600)
+            await connection.execute(HISTORY, first, min(first + CHUNK - 1, want), age, timeout=600)
+            await connection.execute(ENDED, timedelta(milliseconds=first), age, timeout=600)
         for table in TABLES:
             await connection.execute(f"VACUUM (ANALYZE) {table}", timeout=600)
     finally:

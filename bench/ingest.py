@@ -2,13 +2,15 @@
 
 Blocks a second of what `cryo_ingest` does (fetch, prove, write, inside Spark's Python workers) against a dev chain that
 has made its blocks already; beside it, in turns, a bare asyncio client with pyarrow that asks the same server for the
-same and writes the same tables, without checking anything. `share` is the one median rate by the other; where others
+same and writes the same tables, without checking anything. It keeps its session, and fetches a chunk while a thread
+writes the one before. `share` is the one median rate by the other; where others
 use the machine too it says little, because ours needs both cores and the bare client one: then compare `cpu_seconds`.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import statistics
 import tempfile
@@ -17,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.cpu import below
-from bench.fetch import bare_tables, loop
+from bench.fetch import bare_tables, loop, session_of
 from bench.report import report
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.chain.devchain.handle import Devchain, running
@@ -121,12 +124,24 @@ def ours(spark: Any, devchain: Devchain, size: int, folder: Path, verify_roots: 
 def bare(devchain: Devchain, size: int, folder: Path) -> tuple[float, int]:
     """Blocks a second, and rows in all."""
     began = time.perf_counter()
-    rows = 0
-    for part in split(inclusive(1, size), CHUNK):
-        for name, table in loop(bare_tables(devchain, *part.edges)).items():
-            pq.write_table(table, folder / f"{name}_{part.start}.parquet", compression=COMPRESSION)
-            rows += table.num_rows
+    rows = loop(_overlapped(devchain, size, folder))
     return size / (time.perf_counter() - began), rows
+
+
+async def _overlapped(devchain: Devchain, size: int, folder: Path) -> int:
+    rows, writing = 0, asyncio.create_task(asyncio.sleep(0, 0))
+    async with session_of() as session:
+        for part in split(inclusive(1, size), CHUNK):
+            tables = await bare_tables(devchain, *part.edges, session)
+            rows += await writing
+            writing = asyncio.create_task(asyncio.to_thread(_write, tables, folder, part.start))
+        return rows + await writing
+
+
+def _write(tables: dict[str, pa.Table], folder: Path, start: int) -> int:
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}_{start}.parquet", compression=COMPRESSION)
+    return sum(table.num_rows for table in tables.values())
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """No-op tasks from event to completion: routed, woken, claimed and completed over HTTP with TLS and tokens.
 
 One Dispatcher, one process of workers, one Postgres, all on this machine. The share is of what pgbench gets in the same
-run for a bare claim and completion of the same rows: no events, no HTTP, no tokens.
+run for a bare claim and completion of the same rows: no events, no HTTP, no tokens. The headline is with a worker that
+does nothing but claim and complete; `product_worker` is the same with the product's own wrapper and clients, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import statistics
 import subprocess
 import tempfile
 import time
@@ -16,10 +18,12 @@ import uvloop
 
 from bench.cpu import cpu_seconds, per_task_ms
 from bench.noop_worker import deploy, emit, hand_to_workers, trigger, working
+from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
 from trace_platform.lite.postgres import binaries
 
+TURNS = 3
 DAG = """
 name: bench
 defaults: {runtime: dispatcher}
@@ -46,7 +50,14 @@ async def main() -> None:
         await deploy(system, "bench", DAG)
         await hand_to_workers(system, "work")
         alone, _ = await tasks_per_second(system, options.size, options.concurrency, 1, first=10**6)
-        rate, cpu = await tasks_per_second(system, options.size, options.concurrency, options.claims, first=10**7)
+        turns: list[tuple[float, dict[str, float], float]] = []
+        for turn in range(1, TURNS + 1):
+            first = turn * 10**7
+            rate, cpu = await tasks_per_second(system, options.size, options.concurrency, options.claims, first=first)
+            own = await product_tasks_per_second(system, options.size, options.concurrency, first=first + 5 * 10**6)
+            turns.append((rate, cpu, own))
+        rate, cpu, _ = sorted(turns, key=lambda one: one[0])[TURNS // 2]
+        own = statistics.median(own for *_, own in turns)
         bare = await asyncio.to_thread(pairs_per_second, system)
     settings = {"tasks": options.size, "concurrency": options.concurrency, "claims_per_call": options.claims}
     report(
@@ -56,6 +67,8 @@ async def main() -> None:
         share=round(rate / bare, 3),
         bare_pairs_per_s=round(bare),
         one_claim_per_call=round(alone),
+        product_worker={"tasks_per_s": round(own), "ratio": round(own / rate, 2)},
+        by_turn=[{"tasks_per_s": round(one), "product_worker": round(other)} for one, _, other in turns],
         cpu_ms_per_task=cpu,
         settings=settings,
     )
@@ -78,6 +91,18 @@ async def tasks_per_second(
             await worker.wait_for(101 + size)
             rate = size / (time.perf_counter() - began)
         return rate, per_task_ms(taken, size)
+
+
+async def product_tasks_per_second(system: Rig, size: int, concurrency: int, *, first: int) -> float:
+    async with product_working(system, concurrency) as worker:
+        await emit(system, "ask", 100, first=first)
+        await trigger(system, "ask", cursor=first + 100)
+        await worker.wait_for(101)
+        await emit(system, "ask", size - 1, first=first + 1000)
+        began = time.perf_counter()
+        await trigger(system, "ask", cursor=first + 101)
+        await worker.wait_for(101 + size)
+        return size / (time.perf_counter() - began)
 
 
 def pairs_per_second(system: Rig) -> float:

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import structlog
 import uvloop
 
@@ -32,6 +31,7 @@ from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.client import DispatcherClient, TaskClient
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import inclusive
+from trace_platform.http_client import AsyncClient
 from trace_platform.operators.chain_tables import ALL
 from trace_platform.operators.context import Resources
 from trace_platform.operators.cryo_ingest import fetch
@@ -129,8 +129,8 @@ def bare(spark: Any, devchain: Devchain, folder: Path, number: int) -> float:
 async def working(system: Rig, spark: Any, devchain: Devchain) -> AsyncIterator[None]:
     headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
     async with (
-        httpx.AsyncClient(base_url=system.internal_door, headers=headers, verify=system.tls) as internal,
-        httpx.AsyncClient(base_url=system.task_door, verify=system.tls) as task,
+        AsyncClient(base_url=system.internal_door, headers=headers, verify=system.tls) as internal,
+        AsyncClient(base_url=system.task_door, verify=system.tls) as task,
     ):
         runner = Runner(DiskObjects(system.objects), Resources(rpc_pools={"dev": devchain.pool()}), spark)
         clients = DispatcherClient(internal), TaskClient(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.one_connection import one_connection_each
 from tests.spark_session import end_shared
 from trace_platform.lite.launch import spawn
 from trace_platform.lite.ports import choose_store_ports, free_port
@@ -24,7 +26,8 @@ from trace_platform.settings import ObjectSettings
 from trace_platform.store.migrate import Database, migrate
 
 # A test's database need not survive a power cut, only a kill: that needs no fsync.
-QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}
+QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "max_wal_size": "256MB"}
+IN_MEMORY_BYTES = 4 * 1024**3
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -40,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seconds", type=float, default=4.0, help="how long the random fault run disturbs")
     parser.addoption("--prefix-examples", type=int, default=200, help="how many prefixes the fuzzer makes up")
     parser.addoption("--sql-examples", type=int, default=40, help="how many queries the SQL fuzzer makes up")
+    parser.addoption("--bomb-examples", type=int, default=25, help="how many queries of huge values are made up")
+    parser.addoption("--bomb-seed", type=int, default=1, help="which ones")
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
     parser.addoption("--storm-seed", type=int, default=None, help="which ones; without it, others each time")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
@@ -49,9 +54,16 @@ def pytest_sessionfinish() -> None:
     end_shared()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_second_connection() -> Iterator[None]:
+    """No verb waits for a connection while it holds one: whichever test meets such a path fails."""
+    with one_connection_each():
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[RunningServer]:
-    folder = Path(tempfile.mkdtemp(prefix="trace-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="trace-test-", dir=in_memory()))
     folder.chmod(0o711)
     cluster = Cluster("test", folder / "data", folder / "s", free_port(), settings=QUICK)
     try:
@@ -59,6 +71,18 @@ def postgres() -> Iterator[RunningServer]:
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_memory() -> Path | None:
+    """A file system in memory with room for the databases of a run, if there is one: hundreds of clones are made."""
+    shared = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+    try:
+        found = os.statvfs(shared)
+        available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+    except (OSError, StopIteration):
+        return None
+    room = min(found.f_bavail * found.f_frsize, int(available.split()[1]) * 1024 // 2)
+    return shared if room > IN_MEMORY_BYTES else None
 
 
 @pytest.fixture(scope="session")
@@ -139,14 +163,14 @@ def queue_db(clone: Callable[[Database], str]) -> str:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real blocks and files that nobody here made; they lie beside the checkout, where there are any."""
-    for checkout in _checkouts():
+    for checkout in checkouts():
         place = checkout.parent / "shared" / "data"
         if (place / "execution-apis").is_dir():
             return place
     pytest.skip("there is no shared/data beside the checkout")
 
 
-def _checkouts() -> Iterator[Path]:
+def checkouts() -> Iterator[Path]:
     """The one we stand in, and the one that it is a worktree of."""
     here = Path(__file__).parents[1]
     yield here

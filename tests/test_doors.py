@@ -18,7 +18,7 @@ from trace_platform.doors import STATUS_OF, Door, _bind, _server, door_app, open
 from trace_platform.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.ports import free_ports
-from trace_platform.settings import TlsSettings
+from trace_platform.settings import HttpSettings, TlsSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +115,7 @@ async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> No
 
 async def test_a_door_keeps_a_connection_longer_than_its_callers_do() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    kept = _server(door_app([], ready), context).config.timeout_keep_alive
+    kept = _server(door_app([], ready), context, HttpSettings()).config.timeout_keep_alive
     expires = httpx.Limits().keepalive_expiry
     assert expires is not None
     assert kept > 2 * expires

@@ -56,6 +56,11 @@ def cli_page() -> str:
     lines = ["# The command line", "", MADE, ""]
     lines += ["Every verb explains itself with `--help`. A refusal says what, where and what to try, and exits with 1;"]
     lines += ["`--json` gives the same to programs.", ""]
+    lines += [
+        "Text of others, such as errors of user code, values and names, is shown and never obeyed by the terminal:"
+    ]
+    lines += ["control characters, bidirectional controls and invisible characters are written as escapes (`\\x1b`)."]
+    lines += ["CSV and YAML are made visible on a terminal only: into a pipe or a file they go as they are.", ""]
     trace: Any = typer.main.get_command(app)
     for title, names in GROUPS.items():
         lines += [f"## {title}", ""]

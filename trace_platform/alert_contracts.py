@@ -140,6 +140,31 @@ class DeliveryRetried(Message, frozen=True):
     status: DeliveryStatus
 
 
+class FailuresRequest(Message, frozen=True):
+    task_ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_TARGETS)]
+
+
+class FailureAlert(Message, frozen=True):
+    """A task that has failed for good, and a channel that is to be told of it."""
+
+    task_id: UUID
+    org_id: UUID
+    alert_definition_id: UUID
+    alert_name: str
+    severity: str
+    channel: str
+    failed_at: datetime
+    dag: str
+    job: str
+    attempt: int
+    fault: str
+    error: str
+
+
+class FailuresAnswer(Message, frozen=True):
+    alerts: list[FailureAlert]
+
+
 class TargetAsked(Message, frozen=True):
     org_id: UUID
     alert_definition_id: UUID

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +11,15 @@ from uuid import UUID
 import httpx
 import msgspec
 
-from trace_platform.alert_contracts import Target, TargetAsked, TargetsAnswer, TargetsRequest
+from trace_platform.alert_contracts import (
+    FailureAlert,
+    FailuresAnswer,
+    FailuresRequest,
+    Target,
+    TargetAsked,
+    TargetsAnswer,
+    TargetsRequest,
+)
 from trace_platform.completions import LARGE_BYTES, Completions
 from trace_platform.contracts import (
     STOPS_SECONDS,
@@ -47,6 +54,7 @@ from trace_platform.contracts import (
     UserAnswer,
 )
 from trace_platform.errors import (
+    Busy,
     Conflict,
     DoorUnavailable,
     Forbidden,
@@ -60,6 +68,7 @@ from trace_platform.errors import (
     TraceError,
     Unauthenticated,
 )
+from trace_platform.http_client import AsyncClient
 from trace_platform.observe.doorway import REQUEST_ID
 from trace_platform.observe.logs import spoken_of
 from trace_platform.observe.tracing import carried
@@ -84,9 +93,16 @@ REFUSALS: dict[str, type[TraceError]] = {
         Incompatible,
         LeaseLost,
         SnapshotTooOld,
+        Busy,
     )
 }
 """What a caller branches on; any other refusal is a Refused."""
+
+
+CONNECTIONS = 100
+"""Of one process to a Dispatcher: fewer than the requests that it serves at once, so that others are served too."""
+TRY_AGAIN = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
+"""A listener had no time or no room for the request: nothing is wrong with it."""
 
 
 class DispatcherClient:
@@ -131,20 +147,7 @@ class DispatcherClient:
 
     async def stops(self, mark: str) -> StopsAnswer:
         """Waits until tasks were ended or held since that mark; after some seconds, or without one, is told no news."""
-        waits = asyncio.Event()
-
-        async def trace(event: str, _: object) -> None:
-            if event.endswith("receive_response_headers.started"):
-                waits.set()
-
-        asked = asyncio.create_task(
-            self._get("/internal/task-stops", patience=STOPS_SECONDS + 10 if mark else 5, trace=trace, after=mark)
-        )
-        try:
-            answer = await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            await _give_up(asked, waits)
-            raise
+        answer = await self._get("/internal/task-stops", patience=STOPS_SECONDS + 10 if mark else 5, after=mark)
         return msgspec.json.decode(answer.content, type=StopsAnswer)
 
     async def claim_batch(
@@ -175,6 +178,12 @@ class DispatcherClient:
         answer = await _post(self._http, "/internal/alerts/targets", body, {})
         return msgspec.json.decode(answer.content, type=TargetsAnswer).targets
 
+    async def failure_alerts(self, task_ids: Sequence[UUID]) -> list[FailureAlert]:
+        """What is to be sent of tasks that have failed for good: for the sink."""
+        body = msgspec.json.encode(FailuresRequest(task_ids=list(task_ids)))
+        answer = await _post(self._http, "/internal/alerts/failures", body, {})
+        return msgspec.json.decode(answer.content, type=FailuresAnswer).alerts
+
     async def ask(
         self,
         method: str,
@@ -184,6 +193,7 @@ class DispatcherClient:
         query: str = "",
         body: bytes | AsyncIterator[bytes] = b"",
         content_type: str | None = None,
+        seconds: float = 30.0,
     ) -> httpx.Response:
         """A call of the user API, for a user whose token was verified. A refusal is handed back as it was said."""
         # Percent-encoded, because a subject may be any text and a header may not.
@@ -191,17 +201,20 @@ class DispatcherClient:
         if (request_id := spoken_of().get("request")) is not None:
             headers[REQUEST_ID] = str(request_id)  # one name for it at every door
         try:
-            return await self._http.request(method, f"{path}?{query}" if query else path, content=body, headers=headers)
+            return await self._http.request(
+                method,
+                f"{path}?{query}" if query else path,
+                content=body,
+                headers=headers,
+                timeout=httpx.Timeout(seconds, connect=10, pool=10),
+            )
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
 
-    async def _get(
-        self, path: str, *, patience: float | None = None, trace: object = None, **parameters: str
-    ) -> httpx.Response:
+    async def _get(self, path: str, *, patience: float | None = None, **parameters: str) -> httpx.Response:
         timeout = self._http.timeout if patience is None else httpx.Timeout(patience, connect=5)
-        extensions = {"trace": trace} if trace else {}
         try:
-            answer = await self._http.get(path, params=parameters, timeout=timeout, extensions=extensions)
+            answer = await self._http.get(path, params=parameters, timeout=timeout)
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -270,7 +283,7 @@ async def task_client(settings: Settings) -> AsyncIterator[TaskClient]:
     if url is None:
         missing = "endpoints.dispatcher_task"
         raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
-    async with httpx.AsyncClient(base_url=url, verify=client_context(settings.tls.ca), timeout=30) as http:
+    async with AsyncClient(base_url=url, verify=client_context(settings.tls.ca), timeout=30) as http:
         yield TaskClient(http)
 
 
@@ -281,19 +294,11 @@ async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClien
         missing = "endpoints.dispatcher_internal" if url is None else "identity.worker_token"
         raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
     headers = {WORKER_TOKEN: token.get_secret_value()}
-    async with httpx.AsyncClient(
-        base_url=url, headers=headers, verify=client_context(settings.tls.ca), timeout=10
-    ) as http:
+    # Kept open, as many as there may be: a TLS handshake costs more than most calls.
+    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    verify = client_context(settings.tls.ca)
+    async with AsyncClient(base_url=url, headers=headers, verify=verify, timeout=10, limits=limits) as http:
         yield DispatcherClient(http)
-
-
-async def _give_up(asked: asyncio.Task[httpx.Response], waits: asyncio.Event) -> None:
-    """Cut off while its connection is being made, a call would leave that open for ever: so not before it waits."""
-    waiting = asyncio.create_task(waits.wait())
-    await asyncio.wait({asked, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    for one in (asked, waiting):
-        one.cancel()
-    await asyncio.gather(asked, waiting, return_exceptions=True)
 
 
 async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
@@ -312,7 +317,8 @@ def _refusal(answer: httpx.Response) -> TraceError:
         said: dict[str, Any] = answer.json()["error"]
     except (ValueError, KeyError, TypeError):
         said = {}
-    otherwise = Refused if answer.is_client_error else DoorUnavailable
+    is_final = answer.is_client_error and answer.status_code not in TRY_AGAIN
+    otherwise = Refused if is_final else DoorUnavailable
     return _said({"message": f"the Dispatcher answered {answer.status_code}", **said}, otherwise)
 
 

@@ -6,6 +6,7 @@ and how often it must be heard; a heartbeat's answer carries what a worker must 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,6 +15,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from trace_platform.domain.redaction import redact_tokens
 from trace_platform.errors import InvalidRequest
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -27,6 +29,7 @@ MAX_BATCHES = 1_000
 Attempt = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)]
+ErrorCode = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 LongText = Annotated[str, msgspec.Meta(max_length=20_000)]
 
 
@@ -172,7 +175,7 @@ class Invocation(TaskPayload, frozen=True, kw_only=True):
 
 
 class FetchAnswer(TaskPayload, frozen=True, kw_only=True):
-    """A task as it stands, unclaimed: without what only its attempt may know."""
+    """A task as it stands: what a claim is answered with, without lease and capability."""
 
     status: Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
 
@@ -218,6 +221,9 @@ class LogLine(Message, frozen=True):
     at: datetime
     text: Annotated[str, msgspec.Meta(max_length=8_000)]
     level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "text", redact_tokens(self.text))
 
 
 class LogsRequest(Fenced, frozen=True):
@@ -366,8 +372,15 @@ class CompleteRequest(Fenced, frozen=True):
     """Durable operator state, saved with the completion."""
     error_message: LongText | None = None
     retryable: bool = True
+    error_code: ErrorCode | msgspec.UnsetType = msgspec.UNSET
+    """Of a failure: the code of the error that ended it. Where that is the platform's (`busy`, `unavailable`, ...), the
+    attempt does not count against the job's `max_attempts`."""
     progress: Progress | None = None
     """The last word about it; None: what was said last still holds."""
+
+    def __post_init__(self) -> None:
+        if self.error_message:
+            msgspec.structs.force_setattr(self, "error_message", redact_tokens(self.error_message))
 
 
 class CompleteAnswer(Message, frozen=True):
@@ -517,6 +530,10 @@ STOPS_SECONDS: Final = 20.0
 """How long a worker waits for news in one call: shorter than what stands between keeps a silent connection."""
 
 
+STOPS_MARK: Final = "^[0-9a-f]{8}-[0-9]{1,18}$"
+"""The process that gave it, and what it had counted until then."""
+
+
 class StopsAnswer(Message, frozen=True):
     """To a worker that waits for its tasks to be ended or held."""
 
@@ -540,13 +557,26 @@ def decode(body: bytes, kind: type[B], most: int = MAX_BODY_BYTES) -> B:
     if b"\\u0000" in body:
         raise InvalidRequest("the body holds a NUL character, which cannot be stored", where="")
     try:
-        return msgspec.json.decode(body, type=kind)
+        decoded = msgspec.json.decode(body, type=kind)
+        _EACH_KEY_ONCE.decode(body.decode())
     except msgspec.ValidationError as wrong:
         said, _, path = str(wrong).partition(" - at `")
         unknown = re.search(r"unknown field `(.*)`", said)
         raise InvalidRequest(said, where=pointer(path.rstrip("`")) + (f"/{unknown[1]}" if unknown else "")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise InvalidRequest(f"the body is not JSON: {wrong}", where="") from None
+    return decoded
+
+
+def _refuse_repeated_key(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise InvalidRequest(f"the key {twice[:80]!r} is there twice in one object", where="", hint="send it once")
+
+
+_EACH_KEY_ONCE: Final = json.JSONDecoder(object_pairs_hook=_refuse_repeated_key)
+"""Two readers may keep different ones of two equal keys; msgspec keeps the last."""
 
 
 def pointer(path: str) -> str:

@@ -63,7 +63,6 @@ POINTS: Final = (
     "drain_outbox.after_mark",
     "drain_outbox.put_off",
     "call_functions.claimed",
-    "call_functions.marked",
     "call_functions.returned",
     "run_in_process.before_commit",
     "run_in_process.after_commit",

@@ -33,6 +33,7 @@ from trace_platform.errors import (
     LimitReached,
     NotFound,
     QueryFailed,
+    QueryTimeout,
     SettingsError,
     SetupError,
     SnapshotTooOld,
@@ -40,9 +41,10 @@ from trace_platform.errors import (
     Unauthenticated,
     Unavailable,
 )
+from trace_platform.http_limits import Admission, LimitedProtocol
 from trace_platform.observe.doorway import Doorway
 from trace_platform.observe.metrics import Metrics
-from trace_platform.settings import IdentitySettings, TlsSettings
+from trace_platform.settings import HttpSettings, IdentitySettings, TlsSettings
 from trace_platform.tls import TlsFiles, reload_if_changed, server_context
 
 log = structlog.get_logger()
@@ -59,13 +61,13 @@ STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
     (LimitReached, 422),
     (QueryFailed, 422),
     (Busy, 429),
+    (QueryTimeout, 504),
     (Unavailable, 503),
 )
 
 RENEWAL_LOOK_SECONDS = 60.0
-KEPT_SECONDS = 75
-"""How long a door keeps a connection for the next question: longer than any caller of ours (httpx 5 s, aiohttp 15 s).
-The caller must be the first to close, or a question may be on its way when the door hangs up, and is never answered."""
+TLS_GOODBYE_SECONDS = 5.0
+"""How long a caller may take to say goodbye before its connection is cut."""
 HANG_UP_SECONDS = 0.1
 """How long a door that closes waits for those who only keep a connection."""
 HTTP_FAULT = 500
@@ -86,13 +88,14 @@ async def open_doors(
     look_every: float = RENEWAL_LOOK_SECONDS,
     *,
     metrics: Metrics | None = None,
+    limits: HttpSettings = HttpSettings(),  # noqa: B008 - frozen
 ) -> AsyncIterator[dict[str, str]]:
     """Listen on every door until the block ends; gives the address of each. All are bound before any is served."""
     metrics = metrics or Metrics()
     files = _files(tls)
     context = _context(files)
     sockets = _bind_all(doors)
-    servers = [_server(Doorway(door.app, door.name, metrics), context) for door in doors]
+    servers = [_server(Doorway(Admission(door.app, limits), door.name, metrics), context, limits) for door in doors]
     serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
     renewal = asyncio.create_task(_follow_renewals(context, files, look_every))
     try:
@@ -111,13 +114,26 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 def refusal_response(refusal: TraceError) -> Response:
     status = next((status for kind, status in STATUS_OF if isinstance(refusal, kind)), 500)
-    return json_response({"error": refusal.as_dict()}, status)
+    answer = json_response({"error": refusal.as_dict()}, status)
+    if isinstance(refusal, Unavailable):
+        answer.headers["retry-after"] = str(refusal.retry_after)
+    return answer
 
 
 def door_app(
-    routes: Sequence[Route], ready: Callable[[], Awaitable[None]], outages: Sequence[type[Exception]] = ()
+    routes: Sequence[Route],
+    ready: Callable[[], Awaitable[None]],
+    outages: Sequence[type[Exception]] = (),
+    named: Callable[[Exception], TraceError] = lambda away: DatabaseUnavailable(type(away).__name__),
 ) -> Starlette:
-    """A door with its health and its way of refusing. `outages`: what is raised when something behind it is away."""
+    """A door with its health and its way of refusing.
+
+    `outages`: what is raised when something behind it is away; `named` makes the error that callers are told.
+    """
+
+    async def on_outage(request: Request, away: Exception) -> Response:
+        return await on_refusal(request, named(away))
+
     handlers = HANDLERS | dict.fromkeys(outages, on_outage)
     return DoorApp(routes=[*health_routes(ready), *routes], exception_handlers=handlers)
 
@@ -219,11 +235,6 @@ async def on_no_route(request: Request, wrong: Exception) -> Response:
     return json_response({"error": refusal.as_dict()}, status)
 
 
-async def on_outage(request: Request, away: Exception) -> Response:
-    """It may work later: the caller is told so, and not what broke."""
-    return await on_refusal(request, DatabaseUnavailable(f"Postgres does not answer: {type(away).__name__}"))
-
-
 HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
 """The exception handlers of every door."""
 
@@ -291,6 +302,30 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    def __init__(self, config: uvicorn.Config, limits: HttpSettings) -> None:
+        super().__init__(config)
+        self._limits = limits
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """As uvicorn does it for sockets that are given, with limits on the TLS handshake, which it leaves at 60 s."""
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=one,
+                ssl=self.config.ssl,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=self._limits.header_seconds,
+                ssl_shutdown_timeout=TLS_GOODBYE_SECONDS,
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
+
+    def _connection(self) -> LimitedProtocol:
+        return LimitedProtocol(
+            limits=self._limits, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         hanging_up = asyncio.create_task(self._hang_up())
         try:
@@ -307,7 +342,7 @@ class _Server(uvicorn.Server):
                     connection.transport.abort()
 
 
-def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
+def _server(app: ASGIApp, context: ssl.SSLContext, limits: HttpSettings) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -319,11 +354,11 @@ def _server(app: ASGIApp, context: ssl.SSLContext) -> _Server:
         http="httptools",
         ws="none",
         timeout_graceful_shutdown=5,
-        timeout_keep_alive=KEPT_SECONDS,
+        timeout_keep_alive=limits.idle_seconds,
     )
     config.load()
     config.ssl = context
-    return _Server(config)
+    return _Server(config, limits)
 
 
 def _is_between_questions(connection: Any) -> bool:

@@ -19,16 +19,20 @@
     |   +-- DestinationRefused  nothing may be sent to this address
     |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
     |   +-- LimitReached        a question asked for more than it may have
-    |   |   +-- QueryTimeout    it took longer than it may, and was ended
     |   |   +-- ResultTooLarge  its rows are more than an answer holds
     |   +-- QueryFailed         it ran, and its rows could not be made
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
+    |   |   +-- NoConnection    every connection of a pool is in use, and none came free in time
     |   +-- DoorUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
+    |   +-- DiskFull            a disk has no room: nothing was stored, and the call may be repeated
+    |   +-- TooManyConnections  a listener has as many connections open as it may
     |   +-- Busy                as many are served as can be, and enough wait
+    |   +-- QueryTimeout        a query took longer than it may, and was ended: less load may be all it takes
+    |   +-- SparkLost           the Spark under a query ended, and is started again
     +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
     +-- ProviderError           a chain's node is at fault; `where` names it, never its address
     |   +-- ProviderUnavailable no answer, or none that can be read; retryable
@@ -47,12 +51,14 @@
         +-- SchemaMismatch      a database and this code's migrations disagree
 
 An error says what is wrong (`message`), where (`where`: a YAML position, a JSON pointer, a setting, a path), what to do
-(`hint`) and whether trying again may help (`retryable`). `code` is stable: callers may branch on it.
+(`hint`) and whether trying again may help (`retryable`). `code` is stable: callers may branch on it. A class also says
+whether a retryable failure is the platform's own (`platform`): such an end of an attempt does not count against
+`max_attempts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -62,6 +68,8 @@ class TraceError(Exception):
 
     code: ClassVar[str] = "trace_error"
     retryable: bool = False
+    platform: ClassVar[bool] = False
+    """Whether it is the platform's fault, where it is retryable."""
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -107,14 +115,18 @@ class Problem:
 class InvalidDag(BadInput):
     code = "invalid_dag"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
         first, count = problems[0], len(problems)
         summary = str(first) if count == 1 else f"{count} problems, the first at {first}"
         super().__init__(summary, where=f"line {first.line}, column {first.column}", hint=first.suggestion)
         self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
 
     def as_dict(self) -> dict[str, Any]:
-        return super().as_dict() | {"problems": [asdict(problem) for problem in self.problems]}
+        return super().as_dict() | {
+            "problems": [asdict(problem) for problem in self.problems],
+            "warnings": [asdict(warning) for warning in self.warnings],
+        }
 
 
 class InvalidRequest(BadInput):
@@ -209,10 +221,6 @@ class LimitReached(Refused):
     code = "limit_reached"
 
 
-class QueryTimeout(LimitReached):
-    code = "query_timeout"
-
-
 class ResultTooLarge(LimitReached):
     code = "result_too_large"
 
@@ -222,16 +230,46 @@ class QueryFailed(Refused):
 
 
 class Unavailable(TraceError):
+    """`retry_after`: after how many seconds a caller may try again; sent as the header of that name."""
+
     code = "unavailable"
     retryable = True
+    platform = True
+    retry_after: int = 1
 
 
 class Busy(Unavailable):
     code = "busy"
 
 
+class QueryTimeout(Unavailable):
+    code = "query_timeout"
+
+
+class SparkLost(Unavailable):
+    code = "spark_lost"
+
+
+class DiskFull(Unavailable):
+    code = "disk_full"
+    retry_after = 10
+
+    @classmethod
+    def of(cls, disk: str, where: str | None) -> DiskFull:
+        hint = "free space there; then the call can be repeated"
+        return cls(f"the disk of {disk} is full: nothing was stored", where=where, hint=hint)
+
+
+class TooManyConnections(Unavailable):
+    code = "too_many_connections"
+
+
 class DatabaseUnavailable(Unavailable):
     code = "database_unavailable"
+
+
+class NoConnection(DatabaseUnavailable):
+    code = "no_connection"
 
 
 class DoorUnavailable(Unavailable):
@@ -267,6 +305,7 @@ class ProviderError(TraceError):
 class ProviderUnavailable(ProviderError):
     code = "provider_unavailable"
     retryable = True
+    platform = True
 
 
 class ProviderThrottled(ProviderError):
@@ -274,6 +313,7 @@ class ProviderThrottled(ProviderError):
 
     code = "provider_throttled"
     retryable = True
+    platform = True
 
     def __init__(self, message: str, *, where: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, where=where, hint="lower the pool's requests_per_second, or add an endpoint")
@@ -283,16 +323,19 @@ class ProviderThrottled(ProviderError):
 class ProviderLagged(ProviderError):
     code = "provider_lagged"
     retryable = True
+    platform = True
 
 
 class ProviderLied(ProviderError):
     code = "provider_lied"
     retryable = True
+    platform = True
 
 
 class ChainMoved(ProviderError):
     code = "chain_moved"
     retryable = True
+    platform = True
 
 
 class ProviderRefused(ProviderError):
@@ -335,3 +378,17 @@ class PostgresFailed(SetupError):
 
 class SchemaMismatch(SetupError):
     code = "schema_mismatch"
+
+
+def is_platform_fault(code: str | None, *, retryable: bool) -> bool:
+    """Whether a failure with this code, as a task reports it, is the platform's."""
+    return retryable and code in PLATFORM_CODES
+
+
+def _tree(kind: type[TraceError]) -> Iterator[type[TraceError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _tree(below)
+
+
+PLATFORM_CODES = frozenset(kind.code for kind in _tree(TraceError) if kind.platform)

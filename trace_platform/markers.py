@@ -18,6 +18,8 @@ from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import InvalidRequest
 
 MARKER: Final = "_SUCCESS"
+NUMBER: Final = "block_number"
+"""The column by which rows of a range are told apart, where there is one."""
 
 
 class FileEntry(Message, frozen=True):
@@ -26,6 +28,8 @@ class FileEntry(Message, frozen=True):
     rows: Number
     bytes: Number
     sha256: Text
+    numbers: tuple[int, int] | None = None
+    """The least and the greatest block number in it, if its writer knows: a query for others does not open it."""
 
 
 class ColumnEntry(Message, frozen=True):

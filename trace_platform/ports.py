@@ -309,7 +309,19 @@ class Invoked:
     error: str | None = None
     """Why the function, or what runs it, gave up; None: it returned."""
     started: bool = True
-    """False: nothing has run (no room, nobody there), so another try costs nothing."""
+    """False: nothing has run (no room, nobody there): it was no attempt."""
+    busy: bool = False
+    """Of what has not started: somebody is there, and has no room."""
+    lost: bool = False
+    """Of what may have run: what runs functions was lost or failed itself, which is not the function's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many functions can run at once: in all, and of one organisation."""
+
+    total: int
+    per_org: int
 
 
 class Invoker(Protocol):
@@ -327,4 +339,8 @@ class Invoker(Protocol):
 
     async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
         """Run it."""
+        ...
+
+    async def places(self) -> Places | None:
+        """How many it can run at once now; None: it does not say. Unavailable: nobody is there."""
         ...

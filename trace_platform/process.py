@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 import uvloop
@@ -31,6 +32,8 @@ log = structlog.get_logger()
 
 PROCESSES: Final = ("dispatcher", "query", "worker", "sink", "gateway", "scheduler", "delivery", "runner")
 """In the order in which `trace up` starts them; its `--without` takes these names."""
+GAVE_UP: Final = 70
+"""The exit code of a process that found itself stuck (`EX_SOFTWARE` of sysexits)."""
 COLLECT_AFTER = (20_000, 20, 20)
 """Python looks for garbage after so many new objects. Its own 700 are fewer than a batch of tasks makes."""
 
@@ -59,6 +62,12 @@ class Process:
     def status(self, status: str) -> None:
         self._tell(f"STATUS={status}")
 
+    def give_up(self, reason: str) -> NoReturn:
+        """End at once, without the shutdown that may wait for what is stuck; the supervisor starts another."""
+        log.error("ended", because=reason)
+        self._tell(f"STATUS={reason}")
+        os._exit(GAVE_UP)
+
     async def watchdog(self) -> None:
         """Speak from the event loop itself: if the loop hangs, so does this, and the supervisor notices."""
         if self._watchdog_seconds is None:
@@ -77,6 +86,7 @@ class Process:
 def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitable[None]]) -> int:
     """Run `main` until it returns or a signal asks it to stop; the result is the exit code."""
     configure_logging(name, settings.log, hider(settings))
+    _allow_open_files()
     arm(settings.faults.point, settings.faults.nth, settings.faults.how)
     microseconds = os.environ.pop("WATCHDOG_USEC", None)
     process_socket = os.environ.pop("NOTIFY_SOCKET", None)  # taken, so that our own children do not speak for us
@@ -108,6 +118,13 @@ def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitab
         stop_tracing()
     log.info("stopped")
     return 0
+
+
+def _allow_open_files() -> None:
+    """As many as the system lets us have: a connection is one, and the usual 1024 are fewer than callers may come."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # where there is no limit at all, the kernel's own may be lower
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _say_refused(refusal: Exception) -> None:

@@ -13,6 +13,8 @@ from trace_platform.contracts import Fenced, Message, Number, PartitionFiles
 
 MAX_SQL = 100_000
 MAX_TABLES = 100
+MAX_READABLE = 1_000
+"""Names among which a suggestion is looked for."""
 MAX_AUDIT = 1_000
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -145,6 +147,8 @@ class RelationsAnswer(Message, frozen=True):
     user_id: UUID | None
     relations: list[Relation]
     """Those that are there for the asker; the others do not exist."""
+    readable: Annotated[list[str], Meta(max_length=MAX_READABLE)] = field(default_factory=list)
+    """What else the user may read, to suggest a name; only where one of those asked for was not found."""
 
 
 Verdict = Literal["answered", "refused", "failed", "canceled"]

@@ -31,5 +31,7 @@ class Call:
     """The content type of a body that is no message but bytes: it is passed on as it comes, never held whole."""
     most_bytes: int = MAX_BODY_BYTES
     """How large a body may be."""
+    seconds: float = 30.0
+    """How long the answer may take before whoever waits for it gives up."""
     door: Literal["dispatcher", "delivery"] = "dispatcher"
     """Who answers it."""

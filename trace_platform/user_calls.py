@@ -32,6 +32,7 @@ from trace_platform.user_contracts import (
     DeployAnswer,
     DeployRequest,
     Explanation,
+    FailedTasks,
     InvalidateAnswer,
     InvalidateRequest,
     LogsQuery,
@@ -61,6 +62,9 @@ USER = "x-trace-user"
 MAX_BATCH_BODY = 24 * 1024 * 1024
 """A repaired batch of 16 MiB, in base64."""
 
+LARGE_DAG_SECONDS = 300.0
+"""Hundreds of jobs are checked and stored job by job."""
+
 CALLS: Mapping[str, Call] = {
     call.name: call
     for call in (
@@ -76,6 +80,7 @@ CALLS: Mapping[str, Call] = {
             DeployAnswer,
             body=DeployRequest,
             takes_yaml=True,
+            seconds=LARGE_DAG_SECONDS,
         ),
         Call(
             "activate",
@@ -85,6 +90,7 @@ CALLS: Mapping[str, Call] = {
             "Make a deployed version the active one",
             ActivateAnswer,
             body=ActivateRequest,
+            seconds=LARGE_DAG_SECONDS,
         ),
         Call(
             "trigger",
@@ -113,6 +119,14 @@ CALLS: Mapping[str, Call] = {
             PauseAnswer,
         ),
         Call("list_tasks", "GET", "/tasks", "reader", "Tasks, the newest first", TaskList, query=TasksQuery),
+        Call(
+            "failed_tasks",
+            "GET",
+            "/failed-tasks",
+            "reader",
+            "Tasks that have failed for good within a day: how many, and the newest",
+            FailedTasks,
+        ),
         Call(
             "show_task",
             "GET",

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from trace_platform.contracts import Message, Progress
 from trace_platform.domain.event import MAX_CURSOR
+from trace_platform.domain.ids import ID_PREFIX
 from trace_platform.domain.ranges import MAX_END
 
 MAX_PAGE = 500
@@ -18,6 +19,7 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 # Postgres' text holds no NUL.
 Text = Annotated[str, Meta(min_length=1, max_length=1000, pattern="^[^\\x00]*$")]
 Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,127}$")]
+IdPrefix = Annotated[str, Meta(pattern=ID_PREFIX)]
 Edge = Annotated[int, Meta(ge=0, le=MAX_END)]
 RowId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -25,6 +27,7 @@ MAX_BUNDLE_BODY = 256 * 1024 * 1024
 """More than any system may be set to take."""
 BundleKind = Literal["python", "node", "bootstrap"]
 TaskStatus = Literal["Queued", "Running", "Completed", "Failed", "Canceled"]
+Fault = Literal["job", "platform"]
 OutboxStatus = Literal["Pending", "Processing", "Failed"]
 
 
@@ -88,6 +91,18 @@ class DeployRequest(Message, frozen=True):
     yaml: str
 
 
+class DagWarning(Message, frozen=True):
+    """A field of a DAG that was accepted and has no effect. Line and column count from 1."""
+
+    line: int
+    column: int
+    field: str
+    """A path such as `jobs[2].priority`."""
+    reason: str
+    suggestion: str | None
+    code: str
+
+
 class DeployAnswer(Message, frozen=True):
     dag_version_id: UUID
     dag_name: str
@@ -96,6 +111,7 @@ class DeployAnswer(Message, frozen=True):
     """False: this very version was deployed before."""
     jobs: list[str]
     datasets: list[UUID]
+    warnings: list[DagWarning]
 
 
 class ActivateRequest(Message, frozen=True):
@@ -177,6 +193,8 @@ class TasksQuery(Message, frozen=True):
     job: Name | None = None
     before: UUID | None = None
     """The `next` of the page before."""
+    prefix: IdPrefix | None = None
+    """Only tasks whose id begins like this."""
     limit: Limit = 50
 
 
@@ -187,6 +205,8 @@ class TaskRow(Message, frozen=True):
     status: TaskStatus
     attempt: int
     max_attempts: int
+    platform_failures: int
+    """Attempts that the platform ended: they count against a limit of their own, not against `max_attempts`."""
     partitions: list[str] | None
     created_at: datetime
     started_at: datetime | None
@@ -195,6 +215,10 @@ class TaskRow(Message, frozen=True):
     worker: str | None
     reason: str | None
     """Why it failed or was canceled."""
+    fault: Fault | None
+    """Of a failed task: whose fault the last failure was."""
+    dead_batches: int
+    """Of what it published: batches that the sink refused."""
 
 
 class TaskList(Message, frozen=True):
@@ -203,12 +227,22 @@ class TaskList(Message, frozen=True):
     """Give it as `before` to go on; none: that was all."""
 
 
+class FailedTasks(Message, frozen=True):
+    """What has failed for good within a day."""
+
+    failed: int
+    newest: list[TaskRow]
+    """The last of them; `GET /v1/tasks` has them all."""
+
+
 class AttemptRow(Message, frozen=True):
     attempt: int
     worker: str
     started_at: datetime
     ended_at: datetime | None
     outcome: str | None
+    fault: Fault | None
+    """Of a failure: whose it was. One of the platform's does not count against `max_attempts`."""
     late: bool
     error: str | None
 
@@ -256,6 +290,34 @@ class InvalidationRow(Message, frozen=True):
     created_at: datetime
 
 
+class DeadBatchRow(Message, frozen=True):
+    """A batch that the sink refused."""
+
+    publish_id: UUID
+    dataset_uuid: UUID
+    dataset: str | None
+    dag: str
+    task_id: UUID
+    attempt: int
+    batch_uri: str
+    content_type: str
+    line: int | None
+    """Of the batch, from 1; a row's number where it is not made of lines. None: it is about the batch as a whole."""
+    reason: str
+    replays: int
+    published_at: datetime
+    died_at: datetime
+
+
+class BatchCounts(Message, frozen=True):
+    """What has become of the batches that a task published."""
+
+    accepted: int
+    """On their way to the sink."""
+    committed: int
+    dead: int
+
+
 class TaskDetail(Message, frozen=True):
     id: UUID
     dag: str
@@ -267,6 +329,9 @@ class TaskDetail(Message, frozen=True):
     priority: str
     attempt: int
     max_attempts: int
+    platform_failures: int
+    max_platform_failures: int
+    fault: Fault | None
     timeout_seconds: int | None
     dedupe_key: str | None
     partitions: list[str] | None
@@ -282,12 +347,17 @@ class TaskDetail(Message, frozen=True):
     progress: Progress | None
     error: str | None
     cancel_reason: str | None
+    superseded_by: UUID | None
+    """The later task that did its work too: of a job that makes its whole output anew, the newest update is enough."""
     memoized_from: UUID | None
     event: EventRow | None
     invalidation: InvalidationRow | None
     attempts: list[AttemptRow]
     inputs: list[InputRow]
     commits: list[CommitRow]
+    batches: BatchCounts
+    dead_batches: list[DeadBatchRow]
+    """The newest ones; `batches.dead` says how many there are."""
     outputs: Any
 
 
@@ -327,6 +397,8 @@ class DatasetRow(Message, frozen=True):
     storage: str
     last_commit: int | None
     committed_at: datetime | None
+    dead_batches: int
+    """Batches for it that the sink refused."""
 
 
 class DatasetList(Message, frozen=True):
@@ -367,6 +439,20 @@ class LineageRow(Message, frozen=True):
     """`*`: any of them."""
 
 
+class PublishedRange(Message, frozen=True):
+    """A range that a task registered by `datasets_published`: where its files lie, by which configuration."""
+
+    dataset_version: UUID
+    """The range's own."""
+    generation: UUID
+    start: int
+    end: int
+    storage_location: str
+    storage_glob: str
+    config_hash: str
+    published_at: datetime
+
+
 class DatasetDetail(DatasetRow, frozen=True):
     read_roles: list[str]
     generations: list[GenerationRow]
@@ -374,6 +460,10 @@ class DatasetDetail(DatasetRow, frozen=True):
     """What its columns are made from, as the active version of its DAG says; empty where the job is not SQL."""
     commits: list[DatasetCommit]
     """The last ones, newest first."""
+    newest_dead_batches: list[DeadBatchRow]
+    """`dead_batches` says how many there are."""
+    published_ranges: int
+    newest_published_ranges: list[PublishedRange]
 
 
 class FilePartition(Message, frozen=True):
@@ -432,28 +522,11 @@ class DeadBatchQuery(Message, frozen=True):
     limit: Limit = 50
 
 
-class DeadBatchRow(Message, frozen=True):
-    """A batch that the sink refused."""
-
-    publish_id: UUID
-    dataset_uuid: UUID
-    dataset: str | None
-    dag: str
-    task_id: UUID
-    attempt: int
-    batch_uri: str
-    content_type: str
-    line: int | None
-    """Of the batch, from 1; a row's number where it is not made of lines. None: it is about the batch as a whole."""
-    reason: str
-    replays: int
-    published_at: datetime
-    died_at: datetime
-
-
 class DeadBatchList(Message, frozen=True):
     batches: list[DeadBatchRow]
     next: UUID | None
+    total: int
+    """Of all pages."""
 
 
 class ReplayRequest(Message, frozen=True):
@@ -518,7 +591,7 @@ class BundleList(Message, frozen=True):
 
 
 class WhyQuery(Message, frozen=True):
-    """`task`, or `dataset` with `partition`."""
+    """`task`, or `dataset`; with `partition`, that one of the dataset."""
 
     task: UUID | None = None
     dataset: Text | None = None
@@ -528,7 +601,7 @@ class WhyQuery(Message, frozen=True):
 class Step(Message, frozen=True):
     """One link of the chain, from cause to effect."""
 
-    kind: Literal["event", "invalidation", "rule", "task", "attempt", "commit", "promise"]
+    kind: Literal["event", "invalidation", "rule", "task", "attempt", "commit", "batch", "promise"]
     at: datetime | None
     sentence: str
     id: str | None = None

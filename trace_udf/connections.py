@@ -18,6 +18,7 @@ LONGEST_WAIT_SECONDS = 5.0
 TIMEOUT_SECONDS = 120.0
 BUSY = 429
 FAULT = 500
+TOO_SLOW = 504
 
 _kept = threading.local()
 """By thread: a connection serves one call at a time."""
@@ -45,7 +46,7 @@ def call(base: str, asked: Asked) -> Tuple[int, bytes]:
     for last in [False] * (TRIES - 1) + [True]:
         try:
             status, answer = _once(base, asked)
-            if last or (status != BUSY and status < FAULT):
+            if last or status == TOO_SLOW or (status != BUSY and status < FAULT):
                 return status, answer
         except socket.timeout as slow:
             raise _away(base, asked, f"no answer within {asked.seconds:g} s") from slow

@@ -156,10 +156,14 @@ class Task:
         tx_hash: Any = None,
         severity: Optional[str] = None,
         payload: Any = None,
-        dataset: str = ALERT_EVENTS,
+        dataset: Output = None,
     ) -> None:
-        """Raise an alert: once for each definition and `dedupe_key`, however often it is found. Sent in batches."""
+        """Raise an alert: once for each definition and `dedupe_key`, however often it is found. Sent in batches.
+
+        It goes to the job's own buffered dataset; where a job has several, to `alert_events` or what `dataset` names.
+        """
         about = self._definition(definition)
+        output = self._alert_output(dataset)
         row = {
             "alert_definition_id": about.id,
             "dedupe_key": dedupe_key,
@@ -171,7 +175,7 @@ class Task:
             "severity": severity or about.severity,
             "payload": payload,
         }
-        waiting = self._waiting.setdefault(dataset, [])
+        waiting = self._waiting.setdefault(output["dataset_uuid"], [])
         waiting.append({name: value for name, value in row.items() if value is not None})
         if len(waiting) >= ALERTS_AT_ONCE:
             self.flush()
@@ -191,10 +195,13 @@ class Task:
             self._token = answer["capability_token"]
         return answer
 
-    def outcome(self, status: str, error: Optional[str] = None, *, retryable: bool = True) -> Json:
-        """How it ended, as the completion says it."""
+    def outcome(
+        self, status: str, error: Optional[str] = None, *, retryable: bool = True, code: Optional[str] = None
+    ) -> Json:
+        """How it ended, as the completion says it. `code`: of the refusal that ended it, if one did."""
         if status != "Completed":
-            return {"status": status, "error_message": error, "retryable": retryable}
+            ended: Json = {"status": status, "error_message": error, "retryable": retryable}
+            return {**ended, "error_code": code} if code else ended
         told: Json = {"status": status}
         if self._events:
             told["events"] = self._events
@@ -257,6 +264,13 @@ class Task:
         what = "buffered dataset" if buffered else "output that is told of"
         named = "has not exactly one" if wanted is None else f"has no {wanted!r} as"
         raise ValueError(f"this job {named} {what}; it has: {known}")
+
+    def _alert_output(self, wanted: Output) -> Mapping[str, Any]:
+        """One buffered dataset is the one, whatever its name; of several, the name of old, unless another is wanted."""
+        buffered = [one for one in self.outputs if str(one["storage_location"]).startswith(BUFFERED)]
+        if wanted is None and len(buffered) > 1 and any(one.get("name") == ALERT_EVENTS for one in buffered):
+            wanted = ALERT_EVENTS
+        return self._output(wanted, buffered=True)
 
     def _definition(self, wanted: Union[Alert, str]) -> Alert:
         if isinstance(wanted, Alert):

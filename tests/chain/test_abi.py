@@ -21,9 +21,9 @@ from trace_platform.chain.abi import (
     ERC20_TRANSFER,
     ERC721_TRANSFER,
     Event,
+    abi_in,
     event_of,
     read_abi,
-    read_abi_file,
     table_names,
 )
 from trace_platform.chain.abi_types import AbiType, read_type
@@ -289,7 +289,7 @@ def test_an_abi_file_is_read_bare_or_wrapped(tmp_path: Path) -> None:
     for document in (abi, {"abi": abi, "bytecode": "0x"}):
         path = tmp_path / "abi.json"
         path.write_text(json.dumps(document))
-        events = read_abi_file(path)
+        events = read_abi(abi_in(path))
         assert [event.signature for event in events] == ["Swap(uint256)", "Swap((address,uint24)[])"]
     assert list(table_names(events)) == ["swap", "swap_2"]
     assert set(BUILT_IN) == {"erc20", "erc721"}
@@ -325,6 +325,6 @@ def test_what_is_no_abi_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "abi.json"
         path.write_text(text)
         with pytest.raises(InvalidAbi):
-            read_abi_file(path)
+            read_abi(abi_in(path))
     with pytest.raises(InvalidAbi):
-        read_abi_file(tmp_path / "absent.json")
+        abi_in(tmp_path / "absent.json")

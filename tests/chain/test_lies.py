@@ -69,12 +69,13 @@ def test_headers_alone_are_held_against_each_other(devchain: Devchain, kind: str
     length=some.integers(1, 40),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_nodes_do_a_range_is_true_or_refused(
+def test_whatever_the_nodes_do_a_range_is_true_or_refused_and_one_honest_node_is_enough(
     devchain: Devchain, faults: list[tuple[str, str, int]], start: int, length: int
 ) -> None:
     devchain.clear()
     for kind, node, times in faults:
         devchain.fault(kind, node=node, times=times, value=0.01 if kind == "throttle" else 3)
-    with contextlib.suppress(ProviderError):
-        pool = devchain.pool("a", "b", batch_size=10, **QUICK)
+    honest = {"a", "b"}.difference(*({"a", "b"} if node == "*" else {node} for _, node, _ in faults))
+    pool = devchain.pool("a", "b", batch_size=10, **QUICK)
+    with contextlib.nullcontext() if honest else contextlib.suppress(ProviderError):
         assert_true(devchain, fetch_range_sync(pool, start, min(240, start + length)))

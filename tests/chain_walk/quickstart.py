@@ -14,8 +14,8 @@ from trace_platform.operators.chain_tables import ALL
 PAST, PIECE = 20, 10
 DAG = "evm_quickstart"
 SMALLER = {
+    "chunk: 2000": f"chunk: {PIECE}",
     "2000": str(PAST),
-    "chunk: 500": f"chunk: {PIECE}",
     "size: 50": "size: 20",
     "grace_seconds: 5": "grace_seconds: 0",
 }

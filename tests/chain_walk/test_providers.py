@@ -38,12 +38,13 @@ RESTED = {"timeout": 5.0, "rest": 0.05, "longest_rest": 0.2}
 """A process remembers how often a node failed: after fourteen faults in a row it would rest for long."""
 SHORT = RESTED | {"attempts": 2}
 SIZE = 4
+ONE_ATTEMPT = "runtime: ecs_platform\n    max_attempts: 1\n    max_platform_failures: 1"
 PROGRESS = "SELECT t.progress ->> 'message' FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'follow'"
 
 
 async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_an_honest_one(bare_rig: Rig) -> None:
     rig = bare_rig
-    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", "runtime: ecs_platform\n    max_attempts: 1"))
+    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
     async with working(rig.worker("one", "crook", **SHORT)):
         for place, kind in enumerate([*FAULTS, "lag"]):
             rig.devchain.fault(kind, node="crook", value=60 if kind == "lag" else 0)
@@ -95,7 +96,7 @@ async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_hone
 async def test_a_throttle_said_in_json_is_waited_out(bare_rig: Rig) -> None:
     """By ingest within one attempt, and by the follower, however often it is told; no attempt is spent on it."""
     rig = bare_rig
-    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", "runtime: ecs_platform\n    max_attempts: 1"))
+    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
     await rig.deploy(Follows().dag)
     version = await rig.version("live", "follow")
     rig.devchain.fault("throttle_call", node="busy", method="eth_getBlockReceipts", times=3)

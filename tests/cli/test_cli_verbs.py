@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,17 +19,20 @@ import structlog
 from pydantic import SecretStr
 
 from tests.dispatcher.chain import claimed, completion, drained
-from tests.dispatcher.support import control_for
+from tests.dispatcher.support import PULL, control_for
 from tests.gateway.system import DAG, SERVICE, people, workers
+from tests.loop_thread import LoopThread
 from trace_platform.cli import main
 from trace_platform.client import dispatcher_client
+from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.doors import Door, open_doors
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.home import Home, ensure_issuer_key, public_pem
+from trace_platform.lite.home import Home, ensure_issuer_key, held, public_pem
+from trace_platform.lite.supervisor import Seen
 from trace_platform.lite.user_token import mint_user_token
 from trace_platform.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
 from trace_platform.store.first_start import FIRST_ADMIN
@@ -82,23 +83,22 @@ class Running:
 
     def __init__(self, home: Home, state: str, queue: str) -> None:
         self._home, self._state, self._queue = home, state, queue
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
         self._stack = AsyncExitStack()
         self.control: Control
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread = LoopThread()
         self.do(self._open())
 
     def stop(self) -> None:
         self.do(self._stack.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.close()
+
+    def stop_gateway(self) -> None:
+        self._home.ready.unlink()
 
     def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return self._thread.do(work)
 
     async def _open(self) -> None:
         home, enter = self._home, self._stack.enter_async_context
@@ -159,8 +159,22 @@ def a_task(running: Running, trace: Trace, file: Path) -> UUID:
 
 async def fail(control: Control, task_id: UUID) -> None:
     task, claims = await claimed(control, task_id)
-    said = completion(task, status="Failed", error_message="the disk [1] is full", retryable=False)
+    error = "the disk [1] is full\x1b]0;owned\x07\u202e\nsecond line"
+    said = completion(task, status="Failed", error_message=error, retryable=False)
     await Completer(control)(said, claims)
+
+
+def test_status_names_tasks_that_have_failed_for_good(running: Running, trace: Trace, file: Path, home: Home) -> None:
+    ready = [vars(Seen(name, "ready")) for name in ("gateway", "dispatcher")]
+    home.status.write_text(json.dumps({"processes": ready}))
+    with held(home):
+        task = a_task(running, trace, file)
+        assert trace("status", "--json").json["failed_tasks"] == 0
+        assert "failed for good" not in trace("status").out
+        running.do(fail(running.control, task))
+        said = f"1 task has failed for good within a day, the last of shop.clean: `trace why {task}`"
+        assert said in trace("status").out
+        assert trace("status", "--json").json["failed_tasks"] == 1
 
 
 def test_a_valid_dag_is_said_to_be_valid_without_a_running_system(trace: Trace, file: Path) -> None:
@@ -233,6 +247,40 @@ def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace:
 
 
 @pytest.mark.usefixtures("running")
+def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Trace, file: Path) -> None:
+    file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    priority: bulk\n"))
+    line = f"{file}:11:5: warning: jobs[1].priority: `priority` has no effect yet"
+    for verb in ("validate", "deploy", "deploy"):
+        said = trace("dag", verb, str(file), at_home=verb != "validate")
+        assert (said.code, said.err.startswith(line)) == (0, True), said.err
+    (warning,) = trace("dag", "validate", str(file), "--json", at_home=False).json["warnings"]
+    assert (warning["field"], warning["code"]) == ("jobs[1].priority", "no_effect")
+    assert trace("dag", "deploy", str(file), "--json").json["deployed"]["warnings"] == [warning]
+    file.write_text(file.read_text().replace("job: fetch}}", "job: fetchr}}"))
+    for verb in ("validate", "deploy"):
+        said = trace("dag", verb, str(file), at_home=verb != "validate")
+        assert (said.code, line in said.err, "fetchr" in said.err) == (1, True, True), said.err
+
+
+@pytest.mark.parametrize("verb", ["validate", "deploy"])
+def test_a_missing_folder_hides_nothing_else_that_is_wrong(trace: Trace, file: Path, verb: str) -> None:
+    """Without a running system too: nothing is pushed of a DAG that cannot be deployed."""
+    wrong = DAG.replace("runtime: dispatcher", "runtime: dispatchr").replace("job: clean}", "job: cleaner}")
+    inputs = "inputs: [{from: {job: %s}}]"
+    own = f"  - {{name: own, operator: udf, runtime: lambda, udf: {{folder: nowhere}}, {inputs % 'clean'}}}\n"
+    config = "config: {abi_file: no.json, events: [swap]}"
+    seen = f"  - {{name: seen, operator: evm_decode, {config}, {inputs % 'x'}}}\n"
+    file.write_text(wrong.replace("publish:\n", own + seen + "publish:\n"))
+    said = trace("dag", verb, str(file), at_home=verb == "deploy")
+    lines = said.err.splitlines()
+    assert (said.code, len(lines)) == (1, 5), said.err
+    found = {2: "dispatchr", 11: "no such folder", 12: "no.json", 15: "cleaner"}
+    for number, words in (*found.items(), (12, "no job 'x'")):
+        assert any(line.startswith(f"{file}:{number}:") and words in line for line in lines), (number, words, lines)
+    assert trace("dag", verb, str(file), "--json", at_home=verb == "deploy").json["error"]["problems"]
+
+
+@pytest.mark.usefixtures("running")
 def test_an_abi_file_is_deployed_with_its_dag_and_a_bad_one_is_refused_at_its_line(trace: Trace, file: Path) -> None:
     config = "    config: {events: [swap], abi_file: swaps.json}\n"
     file.write_text(DAG.replace("    operator: work\n", "    operator: evm_decode\n" + config))
@@ -269,13 +317,88 @@ def test_a_task_is_followed_from_trigger_to_its_end(running: Running, trace: Tra
 
     running.do(fail(running.control, task))
     shown = trace("task", "show", str(task))
-    assert "the disk [1] is full" in shown.out
+    assert "the disk [1] is full\\x1b]0;owned\\x07\\u202e" in shown.out
+    for words in (("task", "list"), ("task", "show", str(task)), ("why", str(task))):
+        assert not set("\x1b\x07\u202e") & set(trace(*words).out)
     assert "partition:0-9" in shown.out
     assert "attempt 2" in trace("task", "retry", str(task)).out
     assert trace("task", "retry", str(task)).code == 1
     assert trace("task", "cancel", str(task), "--reason", "enough").out == "canceled\n"
     assert "before" in trace("task", "cancel", str(task)).out
     assert trace("task", "show", str(task), "--json").json["cancel_reason"] == "enough"
+
+
+def test_a_list_shows_first_lines_and_the_beginning_of_an_id_is_enough(
+    running: Running, trace: Trace, file: Path
+) -> None:
+    task = str(a_task(running, trace, file))
+    running.do(fail(running.control, UUID(task)))
+    listed = trace("task", "list").out
+    assert "the disk [1] is full\\x1b]0;owned\\x07\\u202e ..." in listed
+    assert "second line" not in listed
+    assert "second line" in trace("task", "show", task[:13]).out
+    for words in (("task", "logs"), ("why",)):
+        assert trace(*words, task[:30]).code == 0, words
+    missing = trace("task", "show", "ffffffff-")
+    assert (missing.code, "no task has an id that begins with ffffffff-" in missing.err) == (1, True)
+    wrong = trace("task", "cancel", "shop")
+    assert (wrong.code, "'shop' is not the id of a task" in wrong.err) == (1, True)
+    assert trace("trigger", "shop", "fetch", "--range", "10-19").code == 0
+    running.do(drained(running.control))
+    several = trace("task", "retry", task[:2])
+    assert (several.code, task in several.err, "give more of it" in several.err) == (1, True, True)
+    assert trace("task", "retry", task).code == 0
+
+
+def test_why_of_a_dataset_sums_up_how_it_stands(running: Running, trace: Trace, file: Path) -> None:
+    assert trace("dag", "deploy", str(file)).code == 0
+    version = trace("dag", "show", "shop", "--json").json["versions"][0]["dag_version_id"]
+    uuid = trace("datasets", "list", "--json").json["datasets"][0]["dataset_uuid"]
+    assert trace("why", uuid, "--json").json["stopped"]["rule"] == "not_active"
+    assert trace("dag", "activate", "shop", version).code == 0
+    empty = trace("why", "shop_clean", "--json").json
+    assert (empty["stopped"]["rule"], "`trace why shop_orders`" in empty["stopped"]["hint"]) == ("no_event", True)
+    assert trace("why", "shop_orders", "--json").json["stopped"]["rule"] == "source_has_not_made_it"
+    task = a_task(running, trace, file)
+    told = trace("why", "shop_orders", "--json").json
+    assert (told["stopped"], "its last event, of partition:0-9, came" in told["verdict"]) == (None, True)
+    waiting = trace("why", "shop_clean")
+    assert (waiting.code, "It has no rows yet. 1 task of shop.clean is queued." in waiting.out) == (0, True)
+    running.do(fail(running.control, task))
+    failed = trace("why", "shop_clean")
+    assert "1 task of shop.clean failed for good." in failed.out
+    assert f"stopped by failed_for_good; try `trace why {task}`" in failed.out
+    assert trace("why", uuid, "--json").json == trace("why", "shop_clean", "--json").json
+    assert trace("why", "nothing_here").code == 1
+
+
+@pytest.mark.usefixtures("running")
+def test_a_source_is_paused_and_resumed_and_both_read_as_done(trace: Trace, file: Path) -> None:
+    job = "{name: follow, operator: pull, runtime: ecs_platform, source: {kind: always_on}}"
+    file.write_text(f"name: feed\njobs:\n  - {job}\n")
+    with registered(pull=PULL):
+        assert trace("dag", "deploy", str(file), "--activate").code == 0
+    for verb, first, second in (
+        ("pause", "is paused; `trace source resume` lets it go on", "was paused before; nothing changed"),
+        ("resume", "goes on", "goes on as before; nothing changed"),
+    ):
+        assert trace("source", verb, "feed", "follow").out == f"feed.follow {first}\n"
+        assert trace("source", verb, "feed", "follow").out == f"feed.follow {second}\n"
+
+
+@pytest.mark.usefixtures("running")
+def test_a_role_that_is_not_there_is_refused_where_it_is_named(trace: Trace, file: Path, state_db: str) -> None:
+    file.write_text(DAG.replace("{job: clean}", "{job: clean, read_roles: [finanec]}"))
+    said = trace("dag", "validate", str(file), at_home=False)
+    assert (said.code, "not checked, line 13: there is no role 'finanec'" in said.out) == (0, True)
+    with psycopg.connect(state_db) as connection:
+        connection.execute("INSERT INTO org_roles (org_id, slug, name) SELECT id, 'finance', 'f' FROM orgs")
+    refused = trace("dag", "deploy", str(file))
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith(f"{file}:13:")
+    assert "there is no role 'finanec' (did you mean finance?)" in refused.err
+    file.write_text(file.read_text().replace("finanec", "finance"))
+    assert trace("dag", "deploy", str(file)).code == 0
 
 
 def test_a_range_is_invalidated_and_a_bad_one_refused(running: Running, trace: Trace, file: Path) -> None:
@@ -323,6 +446,26 @@ def test_a_token_is_for_its_user_and_the_settings_can_name_another_gateway(
     monkeypatch.delenv("TRACE_CLIENT__CA")
     stranger = trace("dag", "list", at_home=False)
     assert (stranger.code, "certificate" in stranger.err) == (1, True)
+
+
+def test_a_token_for_a_stranger_is_refused_and_a_bad_token_is_said_to_be_one(
+    running: Running, trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = trace("token", "--subject", "nobody")
+    assert (stranger.code, stranger.out) == (1, "")
+    assert "a token for 'nobody' would open nothing here" in stranger.err
+    assert "its subject is no user of this system" in stranger.err
+    assert trace("token", "--subject", "acme|reader", "--json").json["checked"] is True
+    for token, reason in (("abc", "this is not a token"), ("a.b.c", "this is not a token")):
+        monkeypatch.setenv("TRACE_CLIENT__TOKEN", token)
+        said = trace("dag", "list")
+        assert (said.code, reason in said.err, "trace token" in said.err) == (1, True, True), said.err
+        assert "segments" not in said.err
+    monkeypatch.delenv("TRACE_CLIENT__TOKEN")
+    running.stop_gateway()
+    unchecked = trace("token", "--subject", "nobody")
+    assert (unchecked.code, unchecked.out.count(".")) == (0, 2)
+    assert "not checked" in unchecked.err
 
 
 @pytest.mark.usefixtures("running")

@@ -9,7 +9,7 @@ import pytest
 
 from trace_platform.cli.udf_folders import with_udf_folders
 from trace_platform.domain.dag_yaml import plain, read_yaml
-from trace_platform.errors import InvalidDag
+from trace_platform.errors import Problem
 from trace_platform.pack import pack
 
 DAG = """name: d
@@ -31,7 +31,7 @@ def beside(tmp_path: Path) -> Path:
 
 
 def test_a_folder_becomes_its_bundle_and_every_other_character_stays(beside: Path) -> None:
-    text, bundles = with_udf_folders(DAG, beside)
+    text, bundles = with_udf_folders(DAG, beside, [])
     hashes = [hashlib.sha256(pack(beside / name).archive).hexdigest() for name in ("Large-Ones", "deep/other")]
     assert [one.name for one in bundles] == ["large_ones", "other"]
     assert [hashlib.sha256(one.packed.archive).hexdigest() for one in bundles] == hashes
@@ -44,7 +44,7 @@ def test_a_folder_becomes_its_bundle_and_every_other_character_stays(beside: Pat
 
 def test_a_dag_without_folders_or_that_is_no_yaml_stays_as_it_is(beside: Path) -> None:
     for text in ("name: [", "jobs: 3", "jobs: [{udf: {bundle: a, sha256: b}}]", ""):
-        assert with_udf_folders(text, beside) == (text, [])
+        assert with_udf_folders(text, beside, []) == (text, [])
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_a_dag_without_folders_or_that_is_no_yaml_stays_as_it_is(beside: Path) -
     ],
 )
 def test_a_folder_that_cannot_be_a_bundle_is_refused_where_it_is_named(beside: Path, udf: str, said: str) -> None:
-    with pytest.raises(InvalidDag) as refused:
-        with_udf_folders(f"jobs:\n  - name: a\n    udf: {udf}\n", beside)
-    (problem,) = refused.value.problems
+    problems: list[Problem] = []
+    with_udf_folders(f"jobs:\n  - name: a\n    udf: {udf}\n", beside, problems)
+    (problem,) = problems
     assert problem.field == "jobs[0].udf.folder"
     assert problem.line == 3 + udf.count("\n")
     assert said in problem.reason

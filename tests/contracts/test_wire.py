@@ -9,6 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from tests.conftest import checkouts
+from tests.contracts.specification import BLOCK, ID, TEXTS, has_shape, variants
 from trace_platform.contracts import (
     BufferPublishRequest,
     Claimed,
@@ -17,103 +19,103 @@ from trace_platform.contracts import (
     EventBody,
     EventsRequest,
     HeartbeatRequest,
+    Invocation,
     Message,
     NotClaimed,
     Wakeup,
     decode,
 )
+from trace_platform.domain.grants import StorageGrant
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.session_policy import allows, session_policy
 from trace_platform.errors import InvalidRequest
+from trace_platform.sink.drain import Message as BufferMessage
 
-ID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 FENCE = {"task_id": ID, "attempt": 1, "lease_token": ID}
 CURSOR = {"dataset_uuid": ID, "dataset_version": ID, "cursor": 12345}
-PARTITION = {
-    "dataset_uuid": ID,
-    "dataset_version": ID,
-    "partition_key": "1000000-1010000",
-    "start": 1000000,
-    "end": 1010000,
-}
-OUTPUTS = [
-    {
-        "output_index": index,
-        "dataset_uuid": ID,
-        "dataset_version": ID,
-        "location": f"postgres_table:dataset_{ID}",
-        "cursor": 12345,
-        "row_count": rows,
-    }
-    for index, rows in ((0, 1000), (1, 20000))
-]
-PUBLISHED = {
-    "dataset_uuid": ID,
-    "dataset_version": ID,
-    "storage_ref": {"scheme": "s3", "bucket": "bucket", "prefix": f"cold/datasets/{ID}/{ID}/", "glob": "*.parquet"},
-    "config_hash": "string",
-    "range_start": 100,
-    "range_end": 200,
-}
-COMPLETE = {**FENCE, "status": "Completed", "events": [CURSOR], "outputs": OUTPUTS, "error_message": None}
 
-EXAMPLES: dict[str, tuple[type[Message], dict[str, Any]]] = {
-    "001 queue wake-up": (Wakeup, {"task_id": ID}),
-    "001 task claim": (ClaimRequest, {"task_id": ID, "worker_id": "ecs:cluster/service/task"}),
-    "001 claimed": (
-        Claimed,
-        {
-            "status": "Claimed",
-            "attempt": 1,
-            "lease_token": ID,
-            "lease_expires_at": "2025-12-31T12:00:00Z",
-            "capability_token": "jwt",
-            "task": {
-                "task_id": ID,
-                "attempt": 1,
-                "job": {"dag_name": "monad", "name": "block_follower"},
-                "operator": "block_follower",
-                "config": {"...": "..."},
-                "inputs": [],
-            },
-        },
-    ),
-    "001 not claimed": (NotClaimed, {"status": "NotClaimed", "reason": "AlreadyRunning"}),
-    "001 buffer publish": (
-        BufferPublishRequest,
-        {
-            **FENCE,
-            "dataset_uuid": ID,
-            "dataset_version": ID,
-            "batch_uri": f"s3://trace-scratch/buffers/{ID}/{ID}/1/batch.jsonl",
-            "record_count": 1000,
-        },
-    ),
-    "003 buffer publish": (
-        BufferPublishRequest,
-        {
-            **FENCE,
-            "batch_uri": f"s3://trace-scratch/buffers/{ID}/1/batch.jsonl",
-            "content_type": "application/jsonl",
-            "batch_size_bytes": 123456,
-            "dedupe_scope": "alert_events",
-        },
-    ),
-    "001 003 heartbeat": (HeartbeatRequest, FENCE),
-    "001 completion": (CompleteRequest, COMPLETE),
-    "003 completion": (CompleteRequest, {**COMPLETE, "datasets_published": [PUBLISHED]}),
-    "001 003 one event": (EventsRequest, {**FENCE, "events": [CURSOR]}),
-    "001 003 partitioned event": (EventsRequest, {**FENCE, "events": [PARTITION]}),
-    "001 003 batch of events": (EventsRequest, {**FENCE, "events": [CURSOR, CURSOR]}),
-    "000 cursor event": (EventBody, CURSOR),
-    "000 partition event": (EventBody, PARTITION),
+MESSAGES: dict[str, type[Message]] = {
+    **dict.fromkeys(("000/1", "000/2"), EventBody),
+    **dict.fromkeys(("001/1", "002/1"), Wakeup),
+    "001/2": Invocation,
+    "001/3": ClaimRequest,
+    "001/4": Claimed,
+    "001/5": NotClaimed,
+    **dict.fromkeys(("001/6", "003/1"), BufferPublishRequest),
+    **dict.fromkeys(("001/7", "003/2"), HeartbeatRequest),
+    **dict.fromkeys(("001/8", "003/3"), CompleteRequest),
+    **dict.fromkeys(("001/9", "001/10", "001/11", "003/4", "003/5", "003/6"), EventsRequest),
 }
+SUPERSEDED: dict[str, type[msgspec.Struct]] = {
+    "002/2": Invocation,  # only a task_id: the full payload is sent
+    "002/3": CompleteRequest,  # without a fence
+    "002/4": EventBody,  # without a version
+    "002/5": EventBody,
+    "002/6": EventsRequest,  # without a fence
+    "002/7": BufferMessage,  # records in the message: a pointer is sent
+}
+"""Of the first revision: a later document decides otherwise, so they are refused."""
+NO_MESSAGES = {"000/3": "a session policy", "001/12": "a message of the Buffer Queue"}
+EXAMPLES = {
+    f"{example} {number}": (kind, body)
+    for example, kind in MESSAGES.items()
+    for number, body in enumerate(variants(example))
+}
+
+
+def test_every_example_of_the_specification_is_a_vector() -> None:
+    assert sorted([*MESSAGES, *SUPERSEDED, *NO_MESSAGES]) == sorted(TEXTS)
+
+
+def test_the_vectors_are_the_examples_word_for_word() -> None:
+    for checkout in checkouts():
+        documents = sorted((checkout.parent / "shared" / "spec").glob("00*.txt"))
+        if documents:
+            break
+    else:
+        pytest.skip("there is no shared/spec beside the checkout")
+    found = {
+        f"{path.name[:3]}/{number}": text
+        for path in documents
+        for number, text in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")), start=1)
+    }
+    assert found == TEXTS
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_example_of_the_specification_is_read_as_it_stands(example: str) -> None:
+def test_every_example_of_the_specification_is_read_and_written_as_it_stands(example: str) -> None:
     kind, body = EXAMPLES[example]
     message = decode(json.dumps(body).encode(), kind)
     written = json.loads(msgspec.json.encode(message))
     assert {name: written[name] for name in body} == expected(body, written)
+    assert has_shape(body, written)
+
+
+@pytest.mark.parametrize("example", SUPERSEDED)
+def test_what_a_later_document_replaces_is_refused(example: str) -> None:
+    (body,) = variants(example)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(json.dumps(body), type=SUPERSEDED[example])
+
+
+def test_a_message_of_the_buffer_queue_is_read_by_the_sink() -> None:
+    (body,) = variants("001/12")
+    read = msgspec.json.decode(json.dumps(body), type=BufferMessage)
+    assert (read.kind, str(read.dataset_uuid)) == ("buffer_batch", ID)
+
+
+def test_a_session_policy_allows_what_the_example_allows() -> None:
+    text = TEXTS["000/3"].replace("<bucket>", "trace").replace("<read_prefix>", "in/").replace("<write_prefix>", "out/")
+    read, write = Folder("trace", ("in",)), Folder("trace", ("out",))
+    ours = session_policy(StorageGrant(frozenset({read, write}), frozenset({write})))
+    for action, key in (("s3:GetObject", "in/x"), ("s3:PutObject", "out/x")):
+        assert allows(text, action, "trace", key)
+        assert allows(ours, action, "trace", key)
+        assert not allows(ours, action, "trace", "elsewhere/x")
+    for prefix in ("in/", "out/"):
+        assert allows(text, "s3:ListBucket", "trace", prefix=prefix)
+        assert allows(ours, "s3:ListBucket", "trace", prefix=prefix)
+    assert json.loads(ours)["Version"] == json.loads(text)["Version"]
 
 
 def expected(body: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import threading
+from datetime import timedelta
 from uuid import uuid4
 
 import httpx
@@ -16,6 +17,7 @@ from tests.delivery.rig import READER, RIVAL, SECRET, TOLD, WRITER, House, Recei
 from trace_platform.client import DispatcherClient
 from trace_platform.delivery.courier import Courier
 from trace_platform.delivery.items import settle, take
+from trace_platform.delivery.prune_items import prune_items, pruning
 from trace_platform.delivery.send import Sender
 from trace_platform.delivery.targets import Targets
 from trace_platform.observe.metrics import Metrics
@@ -247,3 +249,21 @@ async def test_deliveries_are_shown_by_page_to_their_own_organisation_alone(hous
         assert (await house.ask(user, "POST", path)).status_code == status
     assert (await house.ask(READER, "GET", "/v1/alerts/deliveries?status=Lost")).status_code == 400
     assert (await house.gateway.get("/v1/alerts/deliveries")).status_code == 401
+
+
+async def test_deliveries_that_ended_long_ago_are_deleted_and_no_others(house: House) -> None:
+    await house.channel()
+    alert = await house.alert()
+    await house.items(alert, ["old", "older", "young"])
+    async with house.delivering():
+        await house.settled()
+    await house.items(alert, ["waits"])
+    age = "UPDATE alerts.deliveries SET settled_at = now() - interval '11 days' WHERE dedupe_key LIKE 'old%'"
+    await house.pool.execute(age)
+
+    async def only_the_others() -> bool:
+        return (await house.states()).keys() == {"young", "waits"}
+
+    async with pruning(house.pool, timedelta(days=10)):
+        await until(only_the_others)
+    assert await prune_items(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked

@@ -19,6 +19,7 @@ from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
+from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.dag import JobOutput
@@ -50,7 +51,9 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 async def org(control: Control) -> Org:
-    return await an_org(control.pool)
+    made = await an_org(control.pool)
+    await control.pool.execute("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'bakers', 'Bakers')", made.id)
+    return made
 
 
 async def names(control: Control) -> dict[str, str]:
@@ -257,3 +260,41 @@ async def test_an_activation_that_fails_half_way_changes_nothing(control: Contro
     assert await live(control) == [first.dag_version_id]
     assert set(await names(control)) == {"flour", "grain"}
     assert await states(control, first.dag_version_id) == [("grind", "Queued"), ("store", "Queued")]
+
+
+WITH_TABLE = DAG.replace("store, operator: pull,", "store, operator: pull, outputs: [{dataset: sacks}],").replace(
+    "source: {kind: manual}}", "source: {kind: manual}, config: {n: 1}}"
+)
+WITH_TABLE += """  sacks:
+    storage: postgres
+    write_mode: buffered
+    columns: {sack: text}
+    unique_key: [sack]
+"""
+OTHER_GRAIN = WITH_TABLE.replace("{kind: manual}, config: {n: 1}", "{kind: manual}, config: {n: 2}")
+
+
+@pytest.mark.parametrize("routed", [False, True])
+async def test_an_invalidation_of_a_generation_that_left_makes_no_task(
+    control: Control, org: Org, routed: bool
+) -> None:
+    """Accepted before the swap, and routed after it or before: `store` goes on, since its table is the same one."""
+    first = await deployed_and_active(control, org, WITH_TABLE)
+    second = await deploy_dag(control, org.id, org.user, OTHER_GRAIN)
+    told = await invalidate(control, org.id, org.user, "grain", start=0, end=9, reason="it was wet", request_id=uuid4())
+    if routed:
+        while await Drain(control).once():
+            pass
+        assert await states(control, first.dag_version_id) == [("grind", "Queued"), ("store", "Queued")]
+    await activate_dag(control, org.id, "mill", second.dag_version_id)
+    while await Drain(control).once():
+        pass
+    assert await states(control, first.dag_version_id) == ([("grind", "Canceled"), ("store", "Canceled")] * routed)
+    assert await states(control, second.dag_version_id) == []
+    row = await control.pool.fetchrow(
+        "SELECT disposition::text, audit_reason, routed_at IS NOT NULL AS routed FROM data_invalidations WHERE id = $1",
+        told.invalidation_id,
+    )
+    left = "the generation left before the invalidation was routed"
+    assert tuple(row or ()) == (("Route", None, True) if routed else ("AuditOnly", left, False))
+    assert not await control.pool.fetchval("SELECT count(*) FROM outbox WHERE status <> 'Done'")

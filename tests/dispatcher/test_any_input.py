@@ -5,15 +5,13 @@ No answer is a fault of ours, and every answer is one that the description names
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -27,33 +25,16 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import WORKER, Doors, opened
+from tests.loop_thread import LoopThread
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.dispatcher.http.openapi import document
 from trace_platform.dispatcher.http.task_routes import task_door
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import TlsSettings, load_settings
 
-T = TypeVar("T")
 CHECKS = [status_code_conformance, response_schema_conformance]
 WHO = ("good", "good", "good", "bad", "none")
 TASK_EXAMPLES, INTERNAL_EXAMPLES = 120, 120
-
-
-class Loop:
-    """A loop of its own thread: the generated calls come from this one."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @dataclass(frozen=True)
@@ -69,7 +50,7 @@ class At:
 
 @pytest.fixture
 def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[At]:
-    loop, stack = Loop(), AsyncExitStack()
+    loop, stack = LoopThread(), AsyncExitStack()
 
     async def start() -> At:
         files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
@@ -87,12 +68,24 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[At]:
         loop.close()
 
 
-def fuzzed(at: At, door: str, examples: int, prepare: Callable[[Any, st.DataObject], dict[str, str]]) -> None:
+def operations_of(door: str) -> dict[str, Any]:
     schema: Any = schemathesis.openapi.from_dict(document(door))  # type: ignore[arg-type]
-    operations = {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
-    url = str(getattr(at.doors, door).base_url).rstrip("/")
+    return {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
 
-    seen = set[int]()
+
+def answered(at: At, door: str, case: Any, headers: dict[str, str]) -> int:
+    """The status, which is one that the description names."""
+    answer = case.call(base_url=str(getattr(at.doors, door).base_url).rstrip("/"), headers=headers, verify=at.ca)
+    assert answer.status_code < 500, (case, answer.text)
+    if answer.status_code not in {405, 406, 415}:  # said by the frame of every door, before any route
+        case.validate_response(answer, checks=CHECKS)
+    status: int = answer.status_code
+    return status
+
+
+def fuzzed(at: At, door: str, examples: int, prepare: Callable[[Any, str, bool], dict[str, str]]) -> None:
+    """`prepare(case, who, aimed)` gives the headers of that caller, and aims the case at what is there."""
+    operations = operations_of(door)
 
     @given(data=st.data())
     @settings(
@@ -108,29 +101,27 @@ def fuzzed(at: At, door: str, examples: int, prepare: Callable[[Any, st.DataObje
             case = data.draw(operation.as_strategy(generation_mode=data.draw(st.sampled_from(GenerationMode))))
         except Unsatisfiable:
             reject()
-        headers = prepare(case, data)
-        answer = case.call(base_url=url, headers=headers, verify=at.ca)
-        seen.add(answer.status_code)
-        assert answer.status_code < 500, (case, answer.text)
-        if answer.status_code not in {405, 406, 415}:  # said by the frame of every door, before any route
-            case.validate_response(answer, checks=CHECKS)
+        headers = prepare(case, data.draw(st.sampled_from(WHO)), data.draw(st.booleans()))
+        answered(at, door, case, headers)
 
     never_fails()
-    assert seen >= {200, 400, 401}  # some came through
 
 
 def test_no_input_makes_the_task_door_fail(at: At) -> None:
-    def prepare(case: Any, data: st.DataObject) -> dict[str, str]:
+    def prepare(case: Any, who: str, aimed: bool) -> dict[str, str]:
         claimed = at.claim()
-        if isinstance(case.body, dict) and data.draw(st.booleans()):
+        if isinstance(case.body, dict) and aimed:
             fence = {name: claimed[name] for name in ("attempt", "lease_token")}
             case.body = {**case.body, "task_id": claimed["task"]["task_id"], **fence}
             aim(case.body, claimed["task"]["outputs"][0])
         tokens = {"good": claimed["capability_token"], "bad": WORKER["X-Trace-Worker-Token"]}
-        who = tokens.get(data.draw(st.sampled_from(WHO)))
         case.headers = None  # a made-up token is one more that is refused: the others come further
-        return {"X-Trace-Task-Capability": who} if who else {}
+        return {"X-Trace-Task-Capability": tokens[who]} if who in tokens else {}
 
+    beat = operations_of("task")["POST /v1/task/heartbeat"]
+    for who, body, status in (("good", {}, 200), ("good", {"progress": 1}, 400), ("bad", {}, 401), ("none", {}, 401)):
+        case = beat.Case(body=body, media_type="application/json")
+        assert answered(at, "task", case, prepare(case, who, True)) == status  # noqa: FBT003 - as it is drawn
     fuzzed(at, "task", TASK_EXAMPLES, prepare)
 
 
@@ -145,20 +136,31 @@ def aim(body: dict[str, Any], output: dict[str, Any]) -> None:
 def test_no_input_makes_the_internal_door_fail(at: At) -> None:
     user = at.do(at.doors.control.pool.fetchval("SELECT external_id FROM users LIMIT 1"))
 
-    def prepare(case: Any, data: st.DataObject) -> dict[str, str]:
-        if data.draw(st.booleans()):
+    def prepare(case: Any, who: str, aimed: bool) -> dict[str, str]:
+        if aimed:
             known = {"dag": "chain", "job": "first", "dataset": str(at.doors.chain.datasets["first"])}
             known["task"] = at.claim()["task"]["task_id"]
             known["publish"] = known["bundle"] = str(uuid4())
             known |= {"alert": "whales", "channel": "ops"}
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
         tokens = {"good": WORKER["X-Trace-Worker-Token"], "bad": "nobody's"}
-        who = tokens.get(data.draw(st.sampled_from(WHO)))
         case.headers = None
-        named = {"X-Trace-User": quote(user, safe="")} if data.draw(st.booleans()) else {}
-        return named | ({"X-Trace-Worker-Token": who} if who else {})
+        named = {"X-Trace-User": quote(user, safe="")} if aimed else {}
+        return named | ({"X-Trace-Worker-Token": tokens[who]} if who in tokens else {})
 
+    at.doors.control.stops.close()  # a mark that a Dispatcher might have given is made up too: nothing is waited for
+    listed = operations_of("internal")["GET /internal/v1/tasks"]
+    for who, parameters, status in (("good", {}, 200), ("good", {"limit": "x"}, 400), ("bad", {}, 401)):
+        case = listed.Case(query=parameters)
+        assert answered(at, "internal", case, prepare(case, who, True)) == status  # noqa: FBT003 - as it is drawn
     fuzzed(at, "internal", INTERNAL_EXAMPLES, prepare)
+
+
+def test_a_wait_for_stops_after_what_is_no_mark_is_refused_at_once(at: At) -> None:
+    for mark in ("\x95", "nonsense", "-", "0123abcd-", "0123abcd--1", "0123abcd-1\n", "0123abcd-\u0663"):
+        answer = at.do(at.doors.internal.get("/internal/task-stops", params={"after": mark}, headers=WORKER))
+        assert answer.status_code == 400, mark
+        assert answer.json()["error"]["where"] == "query after"
 
 
 def test_the_description_is_served_to_who_may_have_it_and_names_every_route(at: At) -> None:

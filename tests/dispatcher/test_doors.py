@@ -27,7 +27,9 @@ from trace_platform.completions import LARGE_BYTES
 from trace_platform.contracts import MAX_BODY_BYTES, MAX_CLAIMS, MAX_COMPLETION_BYTES, Claimed
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.process import dispatching
+from trace_platform.domain.objects import ObjectName
 from trace_platform.errors import Forbidden
+from trace_platform.http_client import AsyncClient
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import Settings, TlsSettings, load_settings
 from trace_platform.store.identity import hash_token
@@ -79,8 +81,8 @@ async def opened(control: Control, settings: Settings, context: ssl.SSLContext) 
     await control.pool.execute(token, hash_token(WORKER["X-Trace-Worker-Token"]))
     async with (
         dispatching(control, verifier, settings) as addresses,
-        httpx.AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=60) as task,
-        httpx.AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=60) as internal,
+        AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=60) as task,
+        AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=60) as internal,
     ):
         yield Doors(control, chain, task, internal)
 
@@ -200,14 +202,22 @@ def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict
 
 
 async def test_a_buffer_publish_is_recorded_once_and_owed_once(doors: Doors) -> None:
+    dataset = doors.chain.datasets["first"]
+    await doors.control.pool.execute("""UPDATE datasets SET storage = '{"kind": "buffered"}' WHERE id = $1""", dataset)
+    place = "UPDATE dataset_versions SET storage_location = 'postgres_table:buffered.b_x' WHERE dataset_uuid = $1"
+    await doors.control.pool.execute(place, dataset)
     claimed = await doors.claim()
-    prefix = f"{claimed['task']['outputs'][0]['storage_location']}attempts/{claimed['task']['task_id']}/1/"
     body: dict[str, Any] = {
-        "dataset_uuid": str(doors.chain.datasets["first"]),
-        "batch_uri": f"{prefix}batch.jsonl",
+        "dataset_uuid": str(dataset),
+        "batch_uri": f"s3://trace-scratch/buffers/{dataset}/{claimed['task']['task_id']}/1/batch.jsonl",
         "record_count": 10,
     }
+    missing = await doors.say("buffer-publish", claimed, **body)
+    assert (missing.status_code, missing.json()["error"]["where"]) == (404, "/batch_uri"), "it is not there yet"
+    batch = ObjectName.parse(body["batch_uri"])
+    doors.control.objects.put(batch, b"{}")
     first = await doors.say("buffer-publish", claimed, **body)
+    doors.control.objects.delete([batch])  # merged, and removed: said again, it is the same publish
     again = await doors.say("buffer-publish", claimed, **body)
     assert first.status_code == 200, first.text
     assert again.json() == first.json()

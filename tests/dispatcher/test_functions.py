@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained
+from tests.contracts.specification import has_shape, variants
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import control_for
-from trace_platform.adapters.invoker_http import PATH, HttpInvoker
+from trace_platform.adapters.invoker_http import PATH, PLACES, HttpInvoker
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import CompleteRequest, Invocation
@@ -33,7 +35,8 @@ from trace_platform.dispatcher.loops import call_functions
 from trace_platform.dispatcher.loops.call_functions import SILENT, CallFunctions
 from trace_platform.dispatcher.loops.drain_outbox import Drain
 from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.ports import Invoked
+from trace_platform.errors import DoorUnavailable
+from trace_platform.ports import Invoked, Places
 from trace_platform.store.queries import queries
 
 pytestmark = pytest.mark.anyio
@@ -61,18 +64,24 @@ class Host:
     control: Control
     act: Act | None
     """None: it completes its task."""
+    room: Places | None = None
+    """What it says of its places."""
     asked: list[Invocation] = field(default_factory=list)
     ended: list[UUID] = field(default_factory=list)
 
     async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
         assert timeout_seconds == 3600
         told = msgspec.json.decode(payload, type=Invocation)
+        assert has_shape(variants("001/2")[0], msgspec.json.decode(payload)), "as the specification shows it"
         self.asked.append(told)
         try:
             return await (self.act or self.complete)(told)
         except asyncio.CancelledError:
             self.ended.append(told.task_id)
             raise
+
+    async def places(self) -> Places | None:
+        return self.room
 
     async def complete(self, told: Invocation) -> Invoked:
         """As a function does that says so itself."""
@@ -83,9 +92,9 @@ class Host:
         return Invoked()
 
 
-async def fan_out(control: Control, tasks: int) -> Chain:
+async def fan_out(control: Control, tasks: int, slug: str = "acme") -> Chain:
     """`second` runs on functions, and so many events wait for it."""
-    chain = await deploy_chain(control)
+    chain = await deploy_chain(control, slug=slug)
     await control.pool.execute("UPDATE jobs SET runtime = 'lambda' WHERE id = $1", chain.jobs["second"])
     source, claims = await claimed(control, await a_task(control, chain))
     events = [chain.event("first", cursor=cursor) for cursor in range(tasks)]
@@ -109,8 +118,10 @@ async def until(functions: CallFunctions, drain: Drain, done: Callable[[], Await
 
 
 @asynccontextmanager
-async def calling(control: Control, act: Act | None = None, most: int = 16) -> AsyncIterator[tuple[Host, Any]]:
-    host = Host(control, act)
+async def calling(
+    control: Control, act: Act | None = None, most: int = 16, room: Places | None = None
+) -> AsyncIterator[tuple[Host, Any]]:
+    host = Host(control, act, room)
     functions = CallFunctions(control, host, most)
     drain = Drain(control, functions)
 
@@ -209,16 +220,10 @@ async def test_while_nobody_runs_functions_no_attempt_is_used_up_and_one_at_a_ti
     async with calling(control, act) as (host, run):
 
         async def tried_often() -> bool:
-            await Reaper(control).once()
             return len(host.asked) >= 12
 
         await run(tried_often)
-        row = await control.pool.fetchrow(
-            "SELECT max(attempt) AS attempt, min(max_attempts - attempt) AS left FROM tasks WHERE status <> 'Completed'"
-        )
-        assert row is not None
-        assert row["attempt"] >= 2
-        assert row["left"] >= 2
+        assert await attempts(control, chain) == [1] * 5
         there = True
 
         async def done() -> bool:
@@ -226,6 +231,139 @@ async def test_while_nobody_runs_functions_no_attempt_is_used_up_and_one_at_a_ti
             return await all_are(control, chain, "Completed", 5)
 
         await run(done)
+
+
+async def attempts(control: Control, chain: Chain) -> list[int]:
+    rows = await control.pool.fetch("SELECT attempt FROM tasks WHERE job_id = $1", chain.jobs["second"])
+    return [row["attempt"] for row in rows]
+
+
+async def test_a_call_that_finds_no_room_was_no_attempt_and_holds_up_no_other_organisation(control: Control) -> None:
+    full, other = await fan_out(control, 3), await fan_out(control, 2, "other")
+    refused = 0
+
+    async def act(told: Invocation) -> Invoked:
+        nonlocal refused
+        if decode(take_apart(told.capability_token).payload).org_id == full.org.id and refused < 20:
+            refused += 1
+            return Invoked("the runner has no room", started=False, busy=True)
+        return await host.complete(told)
+
+    async with calling(control, act) as (host, run):
+        await run(lambda: all_are(control, other, "Completed", 2))
+        await run(lambda: all_are(control, full, "Completed", 3))
+    assert refused == 20
+    assert await attempts(control, full) == [1, 1, 1]
+    history = "SELECT count(*) FROM task_attempts h JOIN tasks t ON t.id = h.task_id WHERE t.job_id = $1"
+    assert await control.pool.fetchval(history, full.jobs["second"]) == 3, "a claim that was undone left nothing"
+
+
+async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_organisations_take_turns(
+    control: Control,
+) -> None:
+    large, small = await fan_out(control, 9), await fan_out(control, 2, "small")
+    gate, inside, most, per_org = asyncio.Event(), Counter[UUID](), 0, 0
+
+    async def act(told: Invocation) -> Invoked:
+        nonlocal most, per_org
+        org = decode(take_apart(told.capability_token).payload).org_id
+        inside[org] += 1
+        most, per_org = max(most, inside.total()), max(per_org, *inside.values())
+        await gate.wait()
+        inside[org] -= 1
+        return await host.complete(told)
+
+    host = Host(control, act, Places(total=4, per_org=3))
+    replicas = [CallFunctions(replace(control, replica=name), host, 16) for name in ("one", "two")]
+    drain = Drain(control, replicas[0])
+
+    async def until_both(done: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(60):
+            while not await done():
+                while await drain.once() + await replicas[0].once() + await replicas[1].once():
+                    pass
+                await asyncio.sleep(0.01)
+
+    async def full() -> bool:
+        return inside.total() == 4
+
+    async def over() -> bool:
+        return await all_are(control, large, "Completed", 9) and await all_are(control, small, "Completed", 2)
+
+    try:
+        await until_both(full)
+        assert dict(inside) == {large.org.id: 2, small.org.id: 2}, "who came first with many does not take all"
+        gate.set()
+        await until_both(over)
+    finally:
+        for replica in replicas:
+            await replica.stop()
+    assert most == 4
+    assert per_org <= 3
+
+
+async def test_an_organisation_has_no_more_calls_than_places_of_its_own(control: Control) -> None:
+    chain, gate = await fan_out(control, 5), asyncio.Event()
+
+    async def act(told: Invocation) -> Invoked:
+        await gate.wait()
+        return await host.complete(told)
+
+    async with calling(control, act, room=Places(total=4, per_org=3)) as (host, run):
+
+        async def three_run() -> bool:
+            return len(host.asked) == 3
+
+        await run(three_run)  # which has begun all that it would
+        assert sorted(await statuses(control, chain)) == ["Queued"] * 2 + ["Running"] * 3
+        gate.set()
+        await run(lambda: all_are(control, chain, "Completed", 5))
+
+
+async def test_a_task_that_waits_for_its_place_is_not_taken_again_and_again(control: Control) -> None:
+    """Its outbox entry is done when it has been seen: what waits is in the database, also for the next Dispatcher."""
+    chain, gate = await fan_out(control, 3), asyncio.Event()
+
+    async def act(told: Invocation) -> Invoked:
+        await gate.wait()
+        return await host.complete(told)
+
+    async with calling(control, act, room=Places(1, 1)) as (host, run):
+
+        async def one_runs() -> bool:
+            return len(host.asked) == 1
+
+        await run(one_runs)
+        entries = "SELECT DISTINCT status::text, attempts FROM outbox WHERE kind = 'enqueue_task'"
+        assert [tuple(row) for row in await control.pool.fetch(entries)] == [("Done", 1)]
+        assert (await statuses(control, chain)).count("Queued") == 2
+    gate.set()
+    async with calling(control, act, room=Places(1, 1)) as (host, run):
+
+        async def all_done() -> bool:
+            await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at > now()")
+            await Reaper(control).once()
+            return await all_are(control, chain, "Completed", 3)
+
+        await run(all_done)
+
+
+async def test_nobody_is_asked_for_places_while_nothing_waits(control: Control) -> None:
+    host = Host(control, None)
+    await deploy_chain(control)
+    host.places = pytest.fail  # type: ignore[method-assign]
+    assert await CallFunctions(control, host, 1).once() == 0
+
+
+async def test_what_was_lost_under_a_function_is_the_platforms_fault(control: Control) -> None:
+    chain = await fan_out(control, 1)
+
+    async def act(_told: Invocation) -> Invoked:
+        return Invoked("the runner was lost while the function ran", lost=True)
+
+    async with calling(control, act) as (_host, run):
+        await run(lambda: all_are(control, chain, "Failed", 1))
+    assert await control.pool.fetchval("SELECT fault::text FROM tasks WHERE status = 'Failed'") == "platform"
 
 
 async def test_a_long_function_that_runs_again_after_an_outage_holds_up_nobody(
@@ -323,7 +461,7 @@ async def test_a_dispatcher_that_stops_ends_its_functions_and_puts_their_tasks_b
     assert len(host.ended) == 2
     assert await all_are(control, chain, "Failed", 2)
     left = await control.pool.fetch(
-        "SELECT max_attempts - attempt AS left, next_retry_at FROM tasks WHERE status = 'Failed'"
+        "SELECT max_attempts - (attempt - platform_failures) AS left, next_retry_at FROM tasks WHERE status = 'Failed'"
     )
     assert all(row["left"] == 3 and row["next_retry_at"] for row in left)
 
@@ -338,38 +476,15 @@ async def test_functions_of_a_process_that_is_no_more_are_put_back_at_once(contr
     await control.pool.execute(away, elsewhere.task.task_id)
     functions = CallFunctions(replace(control, replica="here:1"), Host(control, None), 1)
     assert await functions.put_back_orphans() == 1
-    sql = "SELECT status::text, max_attempts, next_retry_at FROM tasks WHERE id = $1"
+    sql = "SELECT status::text, platform_failures, fault::text, next_retry_at FROM tasks WHERE id = $1"
     row = await control.pool.fetchrow(sql, gone.task.task_id)
     assert row is not None
-    assert (row["status"], row["max_attempts"]) == ("Failed", 4)
+    assert (row["status"], row["platform_failures"], row["fault"]) == ("Failed", 1, "platform")
     assert row["next_retry_at"] is not None
     for one in (alive, elsewhere):
         assert (
             await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", one.task.task_id) == "Running"
         )
-
-
-async def test_a_promise_that_is_taken_again_while_its_task_waits_makes_no_second_call(
-    control: Control,
-) -> None:
-    chain, gate = await fan_out(control, 2), asyncio.Event()
-
-    async def act(told: Invocation) -> Invoked:
-        await gate.wait()
-        return await host.complete(told)
-
-    async with calling(control, act, most=1) as (host, run):
-
-        async def one_runs() -> bool:
-            return len(host.asked) == 1
-
-        await run(one_runs)
-        await control.pool.execute("UPDATE outbox SET taken_until = now() WHERE status = 'Processing'")
-        await drained(control)  # another replica, which has no functions: it puts them off
-        await control.pool.execute("UPDATE outbox SET available_at = now() WHERE status = 'Pending'")
-        gate.set()
-        await run(lambda: all_are(control, chain, "Completed", 2))
-    assert len(host.asked) == 2
 
 
 FORGERIES = ({"attempt": 2}, {"lease_token": UUID(int=7)})
@@ -382,16 +497,19 @@ async def test_only_an_attempt_that_runs_can_be_put_back(control: Control, forge
     if forged is None:
         await Completer(control)(completion(task), claims)
     fence = {"attempt": task.attempt, "lease_token": task.lease_token, **(forged or {})}
-    args = task.task.task_id, fence["attempt"], fence["lease_token"], "nothing has run", timedelta(seconds=1)
-    assert await control.pool.fetchval(queries("lifecycle")["put_back"], *args) == 0
+    args = task.task.task_id, fence["attempt"], fence["lease_token"], "nothing has run", timedelta(seconds=1), ""
+    assert await control.pool.fetchrow(queries("lifecycle")["put_back"], *args) is None
+    assert await control.pool.fetchval(queries("functions")["release"], *args[:3]) == 0
     state = await control.pool.fetchval("SELECT status::text FROM tasks")
     assert state == ("Completed" if forged is None else "Running")
 
 
 @asynccontextmanager
-async def lambda_host(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+async def lambda_host(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], path: str = PATH
+) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_post(PATH, answer)
+    app.router.add_route("*", path, answer)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -413,7 +531,7 @@ async def lambda_host(answer: Callable[[web.Request], Awaitable[web.StreamRespon
             Invoked("KeyError: x"),
         ),
         (200, {"X-Amz-Function-Error": "Unhandled"}, "broken", Invoked("the function failed: broken")),
-        (429, {}, "full", Invoked("the runner answered 429: full", started=False)),
+        (429, {}, "full", Invoked("the runner has no room", started=False, busy=True)),
         (503, {}, "down", Invoked("the runner answered 503: down", started=False)),
         (401, {}, "who?", Invoked("the runner answered 401: who?", started=False)),
     ],
@@ -442,8 +560,35 @@ async def test_nobody_there_has_run_nothing_and_a_line_that_broke_may_have() -> 
         invoker = HttpInvoker(url, "secret", verify=True)
         lost = await invoker.invoke(b"{}", timeout_seconds=5)
         assert lost.started
+        assert lost.lost
         assert lost.error is not None
         assert "lost while the function ran" in lost.error
     gone = await invoker.invoke(b"{}", timeout_seconds=5)
     assert not gone.started
+    await invoker.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, '{"total": 8, "per_org": 4}', Places(8, 4)),
+        (404, "", None),
+        (503, "", "503"),
+        (200, "[]", "how many places"),
+    ],
+)
+async def test_places_are_learned_from_who_runs_functions(status: int, body: str, told: Places | str | None) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        assert (request.method, request.headers["Authorization"]) == ("GET", "Bearer secret")
+        return web.Response(status=status, text=body, content_type="application/json")
+
+    async with lambda_host(answer, PLACES) as url:
+        invoker = HttpInvoker(url, "secret", verify=True)
+        if isinstance(told, str):
+            with pytest.raises(DoorUnavailable, match=told):
+                await invoker.places()
+        else:
+            assert await invoker.places() == told
+    with pytest.raises(DoorUnavailable):
+        await invoker.places()
     await invoker.close()

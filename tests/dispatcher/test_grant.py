@@ -75,5 +75,6 @@ def test_an_attempt_writes_into_folders_that_carry_its_number() -> None:
     assert [str(folder) for folder in _folders(control, job, TASK, 2)] == [
         f"s3://trace/datasets/d/v/attempts/{TASK}/2/",
         f"s3://trace-scratch/buffers/{UUID(int=3)}/{TASK}/2/",
+        f"s3://trace-scratch/buffers/{TASK}/2/",
         f"s3://trace-scratch/scratch/{ORG}/{TASK}/2/",
     ]

@@ -32,6 +32,7 @@ from trace_platform.dispatcher.claim_task import claim_again, claim_tasks, claim
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.drain_outbox import Drain
+from trace_platform.dispatcher.loops.forget import BATCH as FORGET_BATCH
 from trace_platform.dispatcher.loops.forget import Forget
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.renew_lease import Beat, renewer
@@ -190,10 +191,13 @@ async def test_another_completion_of_an_ended_attempt_is_a_conflict(control: Con
     await complete(completion(task), claims)
     event = chain.event("first", cursor=1)
     more = {"outputs": staged(control.objects, task, (0, 9))} if outputs else {"events": [event]}
+    stored = "SELECT to_jsonb(t)::text, (SELECT count(*) FROM events) FROM tasks t WHERE id = $1"
+    before = await control.pool.fetchrow(stored, task.task.task_id)
     with pytest.raises(Conflict):
         await complete(completion(task, **more), claims)
     with pytest.raises(Conflict):
         await complete(completion(task, status="Failed", error_message="no"), claims)
+    assert await control.pool.fetchrow(stored, task.task.task_id) == before, "a refused completion changes nothing"
 
 
 async def test_a_stale_attempt_cannot_heartbeat_emit_or_commit(control: Control) -> None:
@@ -504,3 +508,29 @@ async def test_promises_kept_long_ago_are_forgotten_and_no_others(control: Contr
     assert [row["id"] for row in left] == [ids[1], ids[2], ids[4]]
     await control.pool.execute("UPDATE outbox SET processed_at = now() - interval '8 days' WHERE id = $1", ids[4])
     assert await forget.once() == 1
+
+
+OLD_PROMISES = """
+    INSERT INTO outbox (org_id, kind, status, payload, attempts, created_at, processed_at)
+    SELECT $1, 'enqueue_task', (CASE WHEN $3::int IS NULL THEN 'Pending' ELSE 'Done' END)::outbox_status, '{}', 1,
+           now() - interval '9 days', now() - $3::int * interval '1 day'
+      FROM generate_series(1, $2::int) RETURNING id"""
+
+
+async def test_a_promise_kept_later_than_one_after_it_is_forgotten_in_its_turn(control: Control) -> None:
+    late = await control.pool.fetchval(OLD_PROMISES, uuid4(), 1, 1)
+    await control.pool.execute(OLD_PROMISES, uuid4(), FORGET_BATCH, 8)
+    forget = Forget(control, timedelta(days=7))
+    assert [await forget.once() for _ in range(2)] == [FORGET_BATCH - 1, 1]
+    await control.pool.execute("UPDATE outbox SET processed_at = now() - interval '8 days' WHERE id = $1", late)
+    assert [await forget.once() for _ in range(2)] == [1, 0]
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox") == 0
+
+
+async def test_promises_that_wait_in_front_do_not_keep_old_ones_behind_them(control: Control) -> None:
+    await control.pool.execute(OLD_PROMISES, uuid4(), FORGET_BATCH, None)
+    kept = await control.pool.fetchval(OLD_PROMISES, uuid4(), 1, 8)
+    forget = Forget(control, timedelta(days=7))
+    assert [await forget.once() for _ in range(3)] == [0, 1, 0]
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE id = $1", kept) == 0
+    assert await control.pool.fetchval("SELECT count(*) FROM outbox") == FORGET_BATCH

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.tiling import tiles
 from trace_platform.contracts import EventBody, InputRef, InvalidationBody, JobRef, OutputRef, ScopeRef, TaskPayload
 from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
 from trace_platform.dispatcher.catalog import registered
@@ -24,7 +25,7 @@ from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.route_event import route
 from trace_platform.dispatcher.run_in_process import Ran, run_in_process
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.ranges import Range, inclusive, merge, tiles
+from trace_platform.domain.ranges import Range, inclusive, merge
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators import noop, range_aggregator, range_splitter
 from trace_platform.operators.outcome import Outcome, State

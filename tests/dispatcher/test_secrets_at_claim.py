@@ -32,12 +32,10 @@ async def a_chain(control: Control, secrets: list[str], operator: str = "python"
     return chain
 
 
-async def test_a_claim_says_the_names_as_the_dag_writes_them_and_asked_before_nobody_hears_them(
-    control: Control,
-) -> None:
+async def test_a_claim_and_a_fetch_say_the_names_as_the_dag_writes_them(control: Control) -> None:
     chain = await a_chain(control, ["API_KEY", "other"])
     task = await a_task(control, chain)
-    assert "secrets" not in await fetch_task(control, task)
+    assert (await fetch_task(control, task)).secrets == ["API_KEY", "other"]
     answer, _ = await claimed(control, task)
     heard = CLAIM_ANSWER.decode(msgspec.json.encode(answer))
     assert heard == answer

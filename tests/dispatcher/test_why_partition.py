@@ -101,9 +101,9 @@ async def test_a_part_that_is_stuck_stops_the_whole(desk: Desk) -> None:
     await deployed_and_active(desk.control, desk.org, RANGES)
     await desk.trigger("ranges", 0, 499)
     await desk.control.pool.execute(
-        "UPDATE tasks SET status = 'Failed', error_message = 'cheese', outputs = NULL, completion_hash = NULL,"
-        " completion_answer = NULL WHERE id = (SELECT min(t.id::text)::uuid FROM tasks t JOIN jobs j ON j.id = t.job_id"
-        " WHERE j.name = 'join')"
+        "UPDATE tasks SET status = 'Failed', error_message = 'cheese', fault = 'job', outputs = NULL,"
+        " completion_hash = NULL, completion_answer = NULL WHERE id = (SELECT min(t.id::text)::uuid"
+        " FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'join')"
     )
     told = await desk.why("joined", "0-999")
     assert told.stopped is not None

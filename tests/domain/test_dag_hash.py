@@ -144,6 +144,7 @@ NOT_DECIDING: dict[str, Any] = {
     "heartbeat_timeout_seconds": 5,
     "heartbeat_interval_seconds": 1,
     "max_attempts": 9,
+    "max_platform_failures": 9,
     "retry": Retry(1, 2),
     "secrets": ("KEY",),
 }

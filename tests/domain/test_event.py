@@ -15,13 +15,11 @@ from trace_platform.domain.event import (
     Scope,
     WholeScope,
     first_dedupe_key,
-    later_dedupe_key,
     partition_key,
     read_scope,
     scope_key,
-    source_run_key,
 )
-from trace_platform.domain.ids import CommitNumber, DatasetId, DatasetVersion, InvalidationId, JobId, TaskId
+from trace_platform.domain.ids import DatasetId, DatasetVersion, TaskId
 from trace_platform.domain.ranges import inclusive
 from trace_platform.errors import InvalidRequest
 
@@ -86,13 +84,6 @@ def test_the_first_dedupe_key_is_the_plain_one() -> None:
     assert first_dedupe_key(Event(DATASET, VERSION, WholeScope())) == f"whole:{ids}"
 
 
-def test_a_later_dedupe_key_carries_its_reason() -> None:
-    event = Event(DATASET, VERSION, RangeScope(inclusive(1, 2)))
-    plain, cause = first_dedupe_key(event), InvalidationId(UUID(int=9))
-    assert later_dedupe_key(event, CommitNumber(4)) == f"{plain}:commit:4"
-    assert later_dedupe_key(event, cause) == f"{plain}:invalidation:{cause}"
-
-
 def test_a_label_cannot_pass_for_a_later_key() -> None:
     with pytest.raises(InvalidRequest):
         read_scope(partition_key="1-2:commit:4")
@@ -103,7 +94,3 @@ def test_an_event_is_one_however_often_it_is_sent() -> None:
     same = Event(DATASET, VERSION, read_scope(start=1, end=2))
     assert one.id_from(TaskId(UUID(int=3))) == same.id_from(TaskId(UUID(int=3)))
     assert one.id_from(TaskId(UUID(int=3))) != one.id_from(TaskId(UUID(int=4)))
-
-
-def test_a_source_has_one_run() -> None:
-    assert source_run_key(JobId(UUID(int=1))) != source_run_key(JobId(UUID(int=2)))

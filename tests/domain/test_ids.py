@@ -23,7 +23,6 @@ from trace_platform.domain.ids import (
     generation_id,
     invalidation_id,
     job_id,
-    outbox_key,
     task_id,
 )
 
@@ -52,8 +51,5 @@ def test_every_part_of_the_meaning_tells_ids_apart() -> None:
         event_id(TaskId(ORG), DatasetId(ORG), DatasetVersion(ORG), "a"),
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:1"),
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:2"),
-        outbox_key("route_event", "a"),
-        outbox_key("enqueue_task", "a", 1),
-        outbox_key("enqueue_task", "a", 2),
     ]
     assert all(one != other for one, other in combinations(map(str, some), 2))

@@ -28,6 +28,38 @@ RENDERED = {
         "WITH x AS (SELECT a FROM `v` AS `t`), y AS (SELECT a FROM x) SELECT a FROM y"
     ),
     "FROM t SELECT a": "SELECT a FROM `v` AS `t`",
+    "SELECT a FROM t QUALIFY rank() OVER (ORDER BY b) = 1": (
+        "SELECT a FROM `v` AS `t` QUALIFY rank() OVER (ORDER BY b) = 1"
+    ),
+    "SELECT count(*) AS n FROM t GROUP BY window(ts, '1 hour')": (
+        "SELECT count(*) AS n FROM `v` AS `t` GROUP BY window(ts, '1 hour')"
+    ),
+    "SELECT sum(a) OVER w AS s FROM t GROUP BY window(ts, '1 hour') WINDOW w AS (ORDER BY a ROWS 6 PRECEDING)": (
+        "SELECT sum(a) OVER w AS s FROM `v` AS `t` GROUP BY window(ts, '1 hour')"
+        " WINDOW w AS (ORDER BY a ROWS BETWEEN 6 PRECEDING AND CURRENT ROW)"
+    ),
+    "SELECT timestampdiff(SECOND, a, b) AS x, timestampadd(DAY, -1, a) AS y FROM t": (
+        "SELECT timestampdiff(SECOND, a, b) AS x, timestampadd(DAY, -1, a) AS y FROM `v` AS `t`"
+    ),
+    """SELECT 'it''s' AS a, "it''s" AS b, 'a' 'b' AS c, 'a'"b" AS d, '''' AS e, "a""b" AS f FROM t""": (
+        r"""SELECT 'it\'s' AS a, 'it\'\'s' AS b, 'ab' AS c, 'ab' AS d, '\'' AS e, 'a"b' AS f FROM `v` AS `t`"""
+    ),
+    "SELECT * FROM t PIVOT (sum(a) FOR k IN ('x', 'y' AS z))": (
+        "SELECT * FROM `v` AS `t` PIVOT(sum(a) FOR k IN ('x', 'y' AS z))"
+    ),
+    "SELECT p.x FROM t PIVOT (sum(a) FOR k IN ('x')) AS p": (
+        "SELECT p.x FROM (SELECT * FROM `v` AS `t` PIVOT(sum(a) FOR k IN ('x'))) AS p"
+    ),
+    "SELECT * FROM t UNPIVOT (v FOR k IN (a, b))": "SELECT * FROM `v` AS `t` UNPIVOT(v FOR k IN (a, b))",
+    "SELECT array(a, b)[0] AS x, a << 2 AS y, a | b >> 1 AS z FROM t": (
+        "SELECT array(a, b)[0] AS x, a << 2 AS y, a | b >> 1 AS z FROM `v` AS `t`"
+    ),
+    "SELECT trim(LEADING '0' FROM a) AS x, trim(BOTH FROM a) AS y, position('x' IN a) AS z FROM t": (
+        "SELECT TRIM(LEADING '0' FROM a) AS x, trim(a) AS y, position('x', a) AS z FROM `v` AS `t`"
+    ),
+    "SELECT substring(a FROM 2 FOR 3) AS x, substring(a FOR 3) AS y, trim(a) AS z FROM t": (
+        "SELECT substring(a, 2, 3) AS x, substring(a, 1, 3) AS y, trim(a) AS z FROM `v` AS `t`"
+    ),
 }
 
 
@@ -39,7 +71,7 @@ def test_what_runs_is_rendered_from_the_tree_with_each_table_renamed(query: str)
 @pytest.mark.parametrize(
     ("query", "line", "column", "said", "hint"),
     [
-        ("SELECT a\nFROM  trnsfers", 2, 7, "no input of this name", "transfers"),
+        ("SELECT a\nFROM  trnsfers", 2, 7, "no table named 'trnsfers'", "transfers"),
         ("SELECT a,\n  coun(b) AS c\nFROM transfers", 2, 3, "no function coun()", "count"),
         ("SELECT now() AS x FROM transfers", 1, 8, "another result each time", "same when made again"),
         ("SELECT CAST('Now' AS DATE) AS x FROM transfers", 1, 13, "'Now' is another time", "same when made again"),
@@ -53,7 +85,11 @@ def test_what_runs_is_rendered_from_the_tree_with_each_table_renamed(query: str)
         ("SELECT a FROM transfers LIMIT 3", None, None, "LIMIT without ORDER BY", "ORDER BY"),
         ("SELECT a FROM transfers WHERE", 1, 29, "not SQL as Spark reads it", None),
         ("DELETE FROM transfers", 1, 1, "only a SELECT", "SELECT or WITH"),
-        ("SELECT 'it''s' AS a FROM transfers", 1, None, "side by side", "quote inside a text"),
+        ("SELECT /*+ REPARTITION(9) */ a FROM transfers", 1, None, "this hint is not known", "broadcast"),
+        ("SELECT /*+ BROADCAST('x') */ a FROM transfers", 1, None, "this hint is not known", "broadcast"),
+        ("SELECT DISTINCT ON (a) a FROM transfers", 1, None, "DISTINCT ON", "QUALIFY"),
+        ("SELECT * REPLACE (1 AS a) FROM transfers", 1, None, "takes EXCEPT alone", "name the other columns"),
+        ("SELECT a FROM transfers UNION ALL BY NAME SELECT a FROM transfers", 1, None, "BY NAME", "in one order"),
         ("SELECT a FROM db.transfers", 1, 18, "without a dot", "inputs"),
         ("SELECT user AS x FROM transfers", 1, 8, "could be a function", "t.user"),
     ],
@@ -69,10 +105,16 @@ def test_a_refusal_says_what_where_and_what_to_do(
     assert (hint or "") in (refused.value.hint or "")
 
 
-def test_names_that_were_not_granted_are_neither_repeated_nor_suggested() -> None:
+def test_only_names_that_the_caller_may_read_are_suggested() -> None:
     with pytest.raises(InvalidSql) as refused:
-        check_sql("SELECT a FROM salaries", {"transfers"})
+        check_sql("SELECT a FROM salarys", {"transfers"})
     assert "salaries" not in str(refused.value.as_dict())
+    with pytest.raises(InvalidSql) as refused:
+        check_sql("SELECT a FROM salarys", {"transfers"}, near={"salaries"})
+    assert (refused.value.message, refused.value.hint) == (
+        "there is no table named 'salarys'",
+        "did you mean salaries?",
+    )
 
 
 def test_a_with_is_seen_only_where_it_is_visible() -> None:
@@ -81,7 +123,7 @@ def test_a_with_is_seen_only_where_it_is_visible() -> None:
         "WITH y AS (SELECT a FROM x), x AS (SELECT 1 AS a) SELECT a FROM y",
         "WITH x AS (SELECT a FROM x) SELECT a FROM x",
     ):
-        with pytest.raises(InvalidSql, match="no input of this name"):
+        with pytest.raises(InvalidSql, match="no table named"):
             check_sql(query, {"t"})
     inner = "WITH x AS (SELECT a FROM t) SELECT a FROM t WHERE a IN (SELECT a FROM x WHERE EXISTS (SELECT 1 FROM x))"
     assert check_sql(inner, {"t"}).tables == {"t"}
@@ -91,6 +133,21 @@ def test_a_question_from_outside_may_ask_the_clock_and_a_job_may_not() -> None:
     assert check_sql("SELECT now() AS x", {"t"}, deterministic=False)
     with pytest.raises(InvalidSql):
         check_sql("SELECT now() AS x", {"t"})
+
+
+def test_a_query_from_outside_may_ask_the_clock_without_parentheses_and_its_plan_is_not_kept() -> None:
+    checked = check_sql("SELECT a FROM t WHERE day > current_date - INTERVAL 7 DAYS", {"t"}, deterministic=False)
+    assert not checked.lasting
+    with pytest.raises(InvalidSql, match="could be a function"):
+        check_sql("SELECT a FROM t WHERE day > current_date", {"t"})
+    with pytest.raises(InvalidSql, match="could be a function"):
+        check_sql("SELECT current_user AS u FROM t", {"t"}, deterministic=False)
+
+
+def test_a_job_says_how_tables_are_joined_and_a_query_from_outside_leaves_it_to_spark() -> None:
+    query = "SELECT /*+ BROADCAST(u), MERGE(t) */ t.a FROM t JOIN u ON t.a = u.a"
+    assert "/*+ BROADCAST(u), MERGE(t) */" in check_sql(query, {"t", "u"}, bounded=False).render({"t": "v", "u": "w"})
+    assert "BROADCAST" not in check_sql(query, {"t", "u"}).render({"t": "v", "u": "w"})
 
 
 def test_a_job_may_fill_gaps_and_a_question_only_small_ones() -> None:
@@ -123,6 +180,13 @@ LINEAGE = {
 }
 
 
+LINEAGE |= {
+    "SELECT timestampdiff(SECOND, a, b) AS s FROM t": {"s": {"t.a", "t.b"}},
+    "SELECT x FROM (SELECT g, k, v FROM t) PIVOT (sum(v) FOR k IN ('x'))": {"x": {"t.v", "t.k"}},
+    "SELECT p.g FROM (SELECT g, k, v FROM t) PIVOT (sum(v) FOR k IN ('x')) AS p": {"g": {"t.g", "t.k", "t.v"}},
+    "SELECT amount FROM t UNPIVOT (amount FOR kind IN (a, b))": {"amount": {"t.a", "t.amount", "t.b"}},
+    "SELECT a FROM t QUALIFY row_number() OVER (ORDER BY b) = 1": {"a": {"t.a"}},
+}
 LINEAGE["SELECT x FROM (SELECT a AS x, b AS x FROM t) q"] = {"x": {"t.a", "t.b"}}
 
 

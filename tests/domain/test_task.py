@@ -61,8 +61,10 @@ def test_a_heartbeat_never_brings_a_lost_attempt_back() -> None:
     assert {phase for phase, verb in TRANSITIONS if verb is Verb.RENEW} == {Phase.RUNNING}
 
 
-def test_only_retry_and_revive_lead_back_to_queued() -> None:
-    assert {verb for (_, verb), to in TRANSITIONS.items() if to is Phase.QUEUED} == NEW_ATTEMPT
+def test_only_another_attempt_or_a_claim_that_is_undone_leads_back_to_queued() -> None:
+    back = {verb for (_, verb), to in TRANSITIONS.items() if to is Phase.QUEUED}
+    assert back == NEW_ATTEMPT | {Verb.RELEASE}
+    assert {phase for phase, verb in TRANSITIONS if verb is Verb.RELEASE} == {Phase.RUNNING}
 
 
 def test_what_has_ended_moves_only_by_a_person_or_a_late_reply() -> None:

@@ -14,8 +14,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
+from tests.one_connection import one_connection_each
 from tests.spark_session import a_session
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.contracts import Claimed, CompleteRequest, Invocation, TaskPayload
@@ -31,6 +32,8 @@ from trace_platform.delivery import process as delivery_process
 from trace_platform.dispatcher import process as dispatcher_process
 from trace_platform.dispatcher.catalog import register
 from trace_platform.dispatcher.loops import clear_batches, loop, owe_batches, rotate_keys
+from trace_platform.errors import NoConnection
+from trace_platform.gateway import process as gateway_process
 from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
 from trace_platform.ports import Invoked
@@ -39,7 +42,8 @@ from trace_platform.settings import EndpointSettings, Settings, settings_from_do
 from trace_platform.sink import drain
 from trace_platform.sink.process import BUFFER_QUEUE, limits_of
 from trace_platform.sink.write import Writer
-from trace_platform.store.db import required
+from trace_platform.store.db import open_pool, required
+from trace_platform.store.pool import BoundedPool
 from trace_platform.wiring import make_objects, make_signer, open_queue
 from trace_platform.worker import wrapper
 from trace_platform.worker.process import resources
@@ -70,6 +74,7 @@ def _live(asked: dict[str, Any]) -> None:
         for number, handle in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(handle, number)
         _hurry()
+        _lasting.enter_context(one_connection_each())
         if asked["clock"]:
             _step(Path(asked["clock"]))
         settings = settings_from_document(json.dumps(asked["settings"]))
@@ -82,6 +87,7 @@ def _live(asked: dict[str, Any]) -> None:
             "sink": _sink,
             "spark_sink": _spark_sink,
             "delivery": _delivery,
+            "gateway": _gateway,
         }[asked["role"]]
         code = run_process(asked["role"], settings, make(faults, asked["hold"]))
     finally:
@@ -103,7 +109,9 @@ def _step(wrong_by: Path) -> None:
 
 
 def _dispatcher(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
-    del hold
+    """`hold`: when there is such a file, every connection to the state database is taken and never given back."""
+    if hold is not None:
+        vars(dispatcher_process)["open_pool"] = _leaking(open_pool, Path(hold))
 
     async def run(process: Process) -> None:
         register("pull", PULL)
@@ -114,6 +122,26 @@ def _dispatcher(faults: Faults | None, hold: str | None) -> Callable[[Process], 
             )
 
     return run
+
+
+def _leaking(plain: Any, sign: Path) -> Any:
+    @asynccontextmanager
+    async def opened(*args: Any, **options: Any) -> AsyncIterator[BoundedPool]:
+        async with plain(*args, **options) as pool:
+            leaking = asyncio.create_task(_leak(pool, sign))
+            yield pool
+            leaking.cancel()
+
+    return opened
+
+
+async def _leak(pool: BoundedPool, sign: Path) -> None:
+    while not sign.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(0.02)
+    with suppress(NoConnection):  # one is held for good already
+        while True:
+            connection = await pool.acquire()
+            await connection.execute("BEGIN")
 
 
 class _Function:
@@ -133,6 +161,9 @@ class _Function:
         async with task_client(self._settings) as tasks:
             await tasks.complete(told.capability_token, done)
         return Invoked()
+
+    async def places(self) -> None:
+        """It does not say."""
 
 
 def _worker(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
@@ -193,6 +224,11 @@ _lasting = ExitStack()
 def _delivery(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
     del faults, hold
     return delivery_process.main
+
+
+def _gateway(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    del faults, hold
+    return gateway_process.main
 
 
 class _Here:

@@ -6,7 +6,6 @@ Time is Postgres's alone, so a test may let it pass: `elapse` ends every lease, 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import random
@@ -16,7 +15,6 @@ import ssl
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -30,6 +28,7 @@ import msgspec
 
 from tests.faults.faulty_queue import Faults
 from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.http_client import AsyncClient
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.ports import free_ports
 from trace_platform.ports import ObjectStore
@@ -135,14 +134,19 @@ class System:
         state_dsn: str | None = None,
         faults: Faults | None = None,
         clock: Path | None = None,
+        hold: Path | None = None,
+        **state: Any,
     ) -> Child:
-        """`clock`: a file that says by how many seconds this process's own clock is wrong."""
+        """`clock`: a file that says by how many seconds this process's own clock is wrong.
+
+        `hold`: when there is such a file, all its connections are held for ever. `state`: settings of that group.
+        """
         task, internal = self.doors[replica]
         more = {
-            "state": {"dsn": state_dsn or self.state_dsn},
+            "state": {"dsn": state_dsn or self.state_dsn, **state},
             "dispatcher": {"task_port": task, "internal_port": internal},
         }
-        return self._start("dispatcher", more, {"point": point, "nth": nth, "how": how}, faults, hold=None, clock=clock)
+        return self._start("dispatcher", more, {"point": point, "nth": nth, "how": how}, faults, hold=hold, clock=clock)
 
     def worker(
         self,
@@ -172,6 +176,15 @@ class System:
             "identity": {"worker_token": WORKER_TOKEN},
         }
         return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
+
+    def gateway(self, port: int, user_public_key: str, **http: Any) -> Child:
+        more = {
+            "gateway": {"port": port},
+            "http": http,
+            "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
+            "identity": {"worker_token": WORKER_TOKEN, "user_public_key": user_public_key},
+        }
+        return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)
 
     def delivery(
         self, data_dsn: str, *, point: str | None = None, nth: int = 1, how: str = "kill", **told: Any
@@ -204,38 +217,47 @@ class System:
         return self.started[-1]
 
     async def elapse(self, *, leases: bool = True) -> None:
-        """Everything that only waits for time to pass has waited long enough."""
-        with suppress(*OUTAGES):
-            for statement in ELAPSED if leases else ELAPSED[1:]:
-                await self.pool.execute(statement)
-            await self.queue_pool.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
+        await elapse(self.pool, self.queue_pool, leases=leases)
 
-    async def drained(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves.
+    async def drained(self) -> None:
+        await drained(self.pool, self.queue_pool)
 
-        So many seconds without anything moving are too long; how long all of it takes says something of the machine.
-        """
-        left: dict[str, Any] = {}
-        still, deadline = 0, time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            now = await self._left()
-            if not any(now.values()):
-                return
-            still = still + 1 if now == left else 0
-            if now != left:
-                left, deadline = now, time.monotonic() + seconds
-            if still and still % 6 == 0:
-                await self.elapse(leases=False)  # they are short, and whoever is slow must be able to keep his
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"it does not drain: {left}")
 
-    async def _left(self) -> dict[str, Any]:
-        try:
-            row = await self.pool.fetchrow(LEFT)
-            waiting = "SELECT count(*) FROM pgqueue.messages WHERE queue IN ('tasks-ecs_platform', 'tasks-ecs_udf')"
-            return {**dict(row or {}), "messages": await self.queue_pool.fetchval(waiting)}
-        except OUTAGES:
-            return {"the database": "is away"}
+async def elapse(pool: asyncpg.Pool, queue_pool: asyncpg.Pool, *, leases: bool = True) -> None:
+    """Everything that only waits for time to pass has waited long enough."""
+    with suppress(*OUTAGES):
+        for statement in ELAPSED if leases else ELAPSED[1:]:
+            await pool.execute(statement)
+        await queue_pool.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
+
+
+async def drained(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> None:
+    """Nothing is owed, queued, running or on its way to a worker. Time passes whenever nothing moves.
+
+    So many seconds without anything moving are too long; how long all of it takes says something of the machine.
+    """
+    left: dict[str, Any] = {}
+    still, deadline = 0, time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        now = await _left(pool, queue_pool)
+        if not any(now.values()):
+            return
+        still = still + 1 if now == left else 0
+        if now != left:
+            left, deadline = now, time.monotonic() + PATIENCE_SECONDS
+        if still and still % 6 == 0:
+            await elapse(pool, queue_pool, leases=False)  # they are short, and who is slow must be able to keep his
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"it does not drain: {left}")
+
+
+async def _left(pool: asyncpg.Pool, queue_pool: asyncpg.Pool) -> dict[str, Any]:
+    try:
+        row = await pool.fetchrow(LEFT)
+        waiting = "SELECT count(*) FROM pgqueue.messages WHERE queue IN ('tasks-ecs_platform', 'tasks-ecs_udf')"
+        return {**dict(row or {}), "messages": await queue_pool.fetchval(waiting)}
+    except OUTAGES:
+        return {"the database": "is away"}
 
 
 # What a frozen process holds locked is passed over: to wait for it here would be to wait for ever.
@@ -328,11 +350,8 @@ async def calling(system: System, *, replicas: int = 1, seconds: float = PATIENC
     `Traffic.late` must know of it.
     """
     context = ssl.create_default_context(cafile=system.tls.ca)
-    async with httpx.AsyncClient(verify=context, timeout=seconds) as http:
+    async with AsyncClient(verify=context, timeout=seconds) as http:
         yield Caller(http, system.doors[:replicas])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of handshakes that were given up: not the next test's
-        gc.collect()
 
 
 async def eventually(true: Any, seconds: float) -> bool:

@@ -1,94 +1,209 @@
-"""A deleted fence turns the suite red: each line marked `-- fence` is taken out, one at a time, and must be missed."""
+"""Without a fence, what it forbids is noticed: each condition marked `-- fence` is made always true, one at a time.
+
+The statement must still be one that Postgres prepares, and honest calls must still be answered. Only then does it say
+something about the fence that a scenario of the suite fails, and only if it fails because of what it asserts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from tests.dispatcher import test_functions as functions
 from tests.dispatcher import test_lifecycle as lifecycle
 from tests.dispatcher import test_logs as logs
 from tests.dispatcher import test_outputs as outputs
+from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
+from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
+from trace_platform.contracts import Claimed, ClaimRequest, EventsRequest, FilesRequest, HeartbeatRequest
+from trace_platform.dispatcher.accept_event import accept_events
+from trace_platform.dispatcher.claim_task import claimer
+from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.list_files import list_files
+from trace_platform.dispatcher.loops.call_functions import put_back
+from trace_platform.dispatcher.renew_lease import Beat, renewer
+from trace_platform.dispatcher.resolve_relations import task_relations
+from trace_platform.dispatcher.store_logs import store_logs
+from trace_platform.query_contracts import RelationsRequest
 from trace_platform.store import queries as queries_module
 from trace_platform.store.migrate import Database
 
-FENCES = [
-    (path.name, number)
-    for path in sorted(queries_module.FOLDER.glob("*.sql"))
-    for number, line in enumerate(path.read_text().splitlines())
-    if line.rstrip().endswith("-- fence")
-]
+Scenario = Callable[[Control], Awaitable[None]]
+Fence = tuple[str, str]
+"""A statement, as `file.name`, and one of its conditions."""
+MARKED = re.compile(r"^(\s*(?:AND|WHERE)) (.+) -- fence$", re.MULTILINE)
 
-SCENARIOS: list[Callable[[Control], Awaitable[None]]] = [
-    lambda control: lifecycle.test_a_reply_with_a_wrong_token_or_attempt_changes_nothing(
-        control, lifecycle.FORGERIES[0]
-    ),
-    lambda control: lifecycle.test_a_reply_with_a_wrong_token_or_attempt_changes_nothing(
-        control, lifecycle.FORGERIES[1]
-    ),
-    lifecycle.test_a_stale_attempt_cannot_heartbeat_emit_or_commit,
-    lifecycle.test_of_many_claims_at_once_exactly_one_is_given,
-    lifecycle.test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_and_its_inputs,
-    lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
-    lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=False),
-    lambda control: lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict(control, outputs=True),
-    outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files,
-    outputs.test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql,
-    *(partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=one) for one in functions.FORGERIES),
-    partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=None),
-    *(
-        partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=one)
-        for one in logs.FORGERIES
-    ),
+FORGED_TOKEN = partial(
+    lifecycle.test_a_reply_with_a_wrong_token_or_attempt_changes_nothing, forged=lifecycle.FORGERIES[0]
+)
+FORGED_ATTEMPT = partial(
+    lifecycle.test_a_reply_with_a_wrong_token_or_attempt_changes_nothing, forged=lifecycle.FORGERIES[1]
+)
+LOST_CLAIM = lifecycle.test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_and_its_inputs
+NO_FILES = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files
+NO_SQL = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql
+PUT_BACK = [
+    partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=one)
+    for one in (*functions.FORGERIES, None)
 ]
+LINES = [
+    partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=one)
+    for one in logs.FORGERIES
+]
+ANOTHER_END = partial(lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict, outputs=False)
+
+FENCES: dict[Fence, Scenario] = {
+    ("claim.claim_tasks", "(t.status = 'Queued') IS TRUE"): lifecycle.test_of_many_claims_at_once_exactly_one_is_given,
+    ("claim.claim_again", "t.lease_token = a.lease_token"): LOST_CLAIM,
+    ("claim.claim_again", "(t.status = 'Running') IS TRUE"): LOST_CLAIM,
+    ("claim.renew_leases", "t.attempt = a.attempt"): FORGED_ATTEMPT,
+    ("claim.renew_leases", "t.lease_token = a.lease_token"): FORGED_TOKEN,
+    (
+        "claim.renew_leases",
+        "(t.status = 'Running') IS TRUE",
+    ): lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
+    ("claim.status_of_attempt", "t.attempt = $2"): NO_FILES,
+    ("claim.status_of_attempt", "t.lease_token = $3"): NO_FILES,
+    ("complete.lock_fenced", "t.attempt = $2"): FORGED_ATTEMPT,
+    ("complete.lock_fenced", "t.lease_token = $3"): FORGED_TOKEN,
+    ("complete.complete_plain", "t.attempt = a.attempt"): FORGED_ATTEMPT,
+    ("complete.complete_plain", "t.lease_token = a.lease_token"): FORGED_TOKEN,
+    ("complete.complete_plain", "f.open"): ANOTHER_END,
+    ("functions.release", "t.attempt = $2"): PUT_BACK[0],
+    ("functions.release", "t.lease_token = $3"): PUT_BACK[1],
+    ("functions.release", "(t.status = 'Running') IS TRUE"): PUT_BACK[2],
+    ("lifecycle.put_back", "t.attempt = $2"): PUT_BACK[0],
+    ("lifecycle.put_back", "t.lease_token = $3"): PUT_BACK[1],
+    ("lifecycle.put_back", "(t.status = 'Running') IS TRUE"): PUT_BACK[2],
+    ("relations.running_attempt", "t.status = 'Running'"): NO_SQL,
+    ("relations.running_attempt", "t.attempt = $2"): NO_SQL,
+    ("relations.running_attempt", "t.lease_token = $3"): NO_SQL,
+    ("task_logs.store_lines", "t.attempt = $2"): LINES[0],
+    ("task_logs.store_lines", "t.lease_token = $3"): LINES[1],
+}
+"""Every fence, and what is not so without it. A new one needs a scenario; one that is gone is missed here."""
+
+BEHIND: dict[Fence, str] = {
+    ("claim.claim_tasks", "(t.status = 'Queued') IS TRUE"): "task_attempts_pkey",
+    ("claim.claim_again", "(t.status = 'Running') IS TRUE"): "tasks_only_running_has_a_lease",
+    ("claim.renew_leases", "(t.status = 'Running') IS TRUE"): "tasks_only_running_has_a_lease",
+    ("functions.release", "(t.status = 'Running') IS TRUE"): "tasks_completion_ends_an_attempt",
+    ("lifecycle.put_back", "(t.status = 'Running') IS TRUE"): "tasks_only_completed_has_outputs",
+}
+"""Fences behind which a constraint of the schema refuses the same."""
+
+
+def test_these_are_all_the_fences_of_the_statements() -> None:
+    marked = [
+        (f"{path.stem}.{name}", condition)
+        for path in sorted(queries_module.FOLDER.glob("*.sql"))
+        for name, sql in queries_module.queries(path.stem).items()
+        for _, condition in MARKED.findall(sql)
+    ]
+    assert sorted(marked) == sorted(FENCES)
+    lines = sum(path.read_text().count("-- fence\n") for path in queries_module.FOLDER.rglob("*.sql"))
+    assert lines == len(FENCES), "every marked line is a condition of one statement"
+
+
+@pytest.mark.parametrize("fence", FENCES, ids=" ".join)
+def test_without_this_fence_honest_calls_succeed_and_a_forged_or_late_one_is_noticed(
+    fence: Fence, without: Callable[[Fence], str], clone: Callable[[Database], str], tmp_path: Path
+) -> None:
+    statement = without(fence)
+
+    async def on_a_system(scenario: Scenario, name: str) -> None:
+        async with control_for(clone("state"), clone("queue"), tmp_path / name) as control:
+            async with control.pool.acquire() as connection:
+                await connection.prepare(statement)
+            await scenario(control)
+
+    # A claim that is repeated tries to claim a running task first: to let it is what opening that fence means.
+    asyncio.run(on_a_system(claimed_again if fence[0] == "claim.claim_again" else honest_calls, "honest"))
+    with noticed(fence):
+        asyncio.run(on_a_system(FENCES[fence], "hostile"))
+
+
+def noticed(fence: Fence) -> AbstractContextManager[Any]:
+    """By what the scenario asserts; else by the schema, where that is known to stand behind the fence."""
+    if fence in BEHIND:
+        return pytest.raises(asyncpg.IntegrityConstraintViolationError, match=f'"{BEHIND[fence]}"')
+    return pytest.raises((AssertionError, pytest.fail.Exception))
 
 
 @pytest.fixture
-def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], None]]:
-    """The statements of a copied folder, from which a line can be taken."""
+def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fence], str]]:
+    """Makes a fence of a copy of the statements always true; gives the statement that this leaves."""
     folder = tmp_path / "sql"
     shutil.copytree(queries_module.FOLDER, folder)
     monkeypatch.setattr(queries_module, "FOLDER", folder)
     queries_module.queries.cache_clear()
 
-    def take_out(file: str, number: int) -> None:
-        lines = (folder / file).read_text().splitlines()
-        del lines[number]
-        (folder / file).write_text("\n".join(lines))
+    def open_up(fence: Fence) -> str:
+        (file, name), condition = fence[0].split("."), fence[1]
+        path = folder / f"{file}.sql"
+        before, named, rest = path.read_text().partition(f"-- name: {name}\n")
+        statement, *others = re.split(r"^(?=-- name: )", rest, maxsplit=1, flags=re.MULTILINE)
+        line = re.compile(rf"^(\s*(?:AND|WHERE)) ({re.escape(condition)}) -- fence$", re.MULTILINE)
+        opened, count = line.subn(r"\1 ((\2) OR true)", statement)
+        assert count == 1
+        path.write_text("".join([before, named, opened, *others]))
         queries_module.queries.cache_clear()
+        return queries_module.queries(file)[name]
 
-    yield take_out
+    yield open_up
     monkeypatch.undo()
     queries_module.queries.cache_clear()
 
 
-def test_there_are_fences_in_every_fenced_statement() -> None:
-    assert {file for file, _ in FENCES} >= {"claim.sql", "complete.sql"}
-    assert len(FENCES) >= 9
+async def claimed_again(control: Control) -> None:
+    """By who did not hear the answer."""
+    chain = await deploy_chain(control)
+    asked = ClaimRequest(task_id=await a_task(control, chain), worker_id="w", claim_id=uuid4())
+    heard = await claimer(control)(asked)
+    assert isinstance(heard, Claimed)
+    again = await claimer(control)(asked)
+    assert isinstance(again, Claimed)
+    assert again.lease_token == heard.lease_token
 
 
-@pytest.mark.parametrize(("file", "number"), FENCES)
-def test_the_suite_misses_each_fence(
-    file: str, number: int, without: Callable[[str, int], None], clone: Callable[[Database], str], tmp_path: Path
-) -> None:
-    without(file, number)
-    assert any(fails(scenario, clone, tmp_path / str(n)) for n, scenario in enumerate(SCENARIOS))
+async def honest_calls(control: Control) -> None:
+    """Every other fenced statement once, by who may."""
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    fence: dict[str, Any] = {
+        "task_id": task.task.task_id,
+        "attempt": task.attempt,
+        "lease_token": task.lease_token,
+    }
+    assert not (await renewer(control)(Beat(HeartbeatRequest(**fence), claims))).canceled
+    await accept_events(control, EventsRequest(**fence, events=[chain.event("first", cursor=1)]), claims)
+    assert (await store_logs(control, logs.lines(task, "a line"))).kept == 1
+    await list_files(control, FilesRequest(**fence, dataset_uuid=chain.datasets["first"]), claims)
+    assert (await task_relations(control, RelationsRequest(wishes=[], **fence))).org_id == chain.org.id
+    await Completer(control)(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
+    assert await lifecycle.status(control, task.task.task_id) == "Completed"
 
+    plain, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(plain), claims)
+    assert await lifecycle.status(control, plain.task.task_id) == "Completed"
 
-def fails(scenario: Callable[[Control], Awaitable[None]], clone: Callable[[Database], str], folder: Path) -> bool:
-    async def run() -> None:
-        async with control_for(clone("state"), clone("queue"), folder) as control:
-            await scenario(control)
+    unused, _ = await claimed(control, await a_task(control, chain))
+    fenced = unused.task.task_id, unused.attempt, unused.lease_token
+    assert await put_back(control, fenced, "nothing has run", timedelta(seconds=1))
 
-    try:
-        asyncio.run(run())
-    except (Exception, pytest.fail.Exception):  # noqa: BLE001 - whatever the scenario says, it noticed
-        return True
-    return False
+    idle, _ = await claimed(control, await a_task(control, chain))
+    fenced = idle.task.task_id, idle.attempt, idle.lease_token
+    assert await control.pool.fetchval(queries_module.queries("functions")["release"], *fenced) == 1

@@ -19,11 +19,7 @@ from tests.faults.traffic import Traffic, flowing
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.store.db import OUTAGES
 
-pytestmark = [
-    pytest.mark.anyio,
-    # A caller that gives up in the middle of a TLS handshake leaves its socket to the garbage collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = pytest.mark.anyio
 
 FROZEN_AT = [
     "trigger.after_commit",

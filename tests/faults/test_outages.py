@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
+from tests.faults.system import drained
 from tests.walk.walking import Walk, walking, working
+from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.errors import Unavailable
 from trace_platform.lite.postgres import RunningServer
+from trace_platform.operators.outcome import Outcome
 from trace_platform.ports import Outgoing
 from trace_platform.store.db import OUTAGES
+from trace_platform.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
 EVENTS = 40
@@ -40,6 +47,17 @@ async def keep_triggering(walk: Walk, first: int = 0) -> None:
                 break
 
 
+@dataclass
+class Ran:
+    """What workers ran, in their order."""
+
+    tasks: list[UUID] = field(default_factory=list)
+
+    def __call__(self, task: TaskPayload) -> Outcome:
+        self.tasks.append(task.task_id)
+        return run_pure(task)
+
+
 async def history_is_right(walk: Walk) -> None:
     """Read from what is stored, not from what the code believes."""
     pool = walk.control.pool
@@ -50,25 +68,44 @@ async def history_is_right(walk: Walk) -> None:
     )
     assert doubled == []
     for job in ("ask", "work", "after"):
-        told = "SELECT count(*) FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_job_name = $1"
-        assert await pool.fetchval(told, job) == EVENTS, job
+        assert await events_of(walk, job) == EVENTS, job
     unrouted = "SELECT count(*) FROM events WHERE routed_at IS NULL"
     assert await pool.fetchval(unrouted) == 0
+
+
+async def events_of(walk: Walk, job: str) -> int:
+    sql = "SELECT count(*) FROM events e JOIN datasets d ON d.id = e.dataset_uuid WHERE d.producer_job_name = $1"
+    found: int = await walk.control.pool.fetchval(sql, job)
+    return found
+
+
+async def everything_ran_once(walk: Walk, ran: Sequence[UUID]) -> None:
+    """No task had a second attempt, and no attempt was worked on twice."""
+    pool = walk.control.pool
+    assert await pool.fetchval("SELECT count(*) FROM tasks") == 2 * EVENTS
+    attempts = await pool.fetch("SELECT task_id, outcome::text FROM task_attempts")
+    assert {row["outcome"] for row in attempts} == {"Completed"}
+    assert len(attempts) == len({row["task_id"] for row in attempts}) == 2 * EVENTS
+    work = "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
+    assert sorted(ran) == sorted(row["id"] for row in await pool.fetch(work))
 
 
 async def test_two_dispatchers_and_two_workers_at_once_do_everything_once(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
+    ran = Ran()
     async with (
         walking(state_db, queue_db, tmp_path, replica="one") as one,
         walking(state_db, queue_db, tmp_path, replica="two", deploys=False) as two,
-        working(one.worker("w1")),
-        working(two.worker("w2")),
+        working(one.worker("w1", ran)),
+        working(two.worker("w2", ran)),
     ):
         await asyncio.gather(keep_triggering(one), keep_triggering(two, EVENTS // 2))
         # Both triggered the second half: the same cursor of the same dataset is the same unit of work.
         await one.until("after", ["Completed"] * EVENTS)
-        assert await one.control.pool.fetchval("SELECT count(*) FROM tasks") == 2 * EVENTS
+        await one.until_nothing_is_owed()
+        await everything_ran_once(one, ran.tasks)
+        assert [await events_of(one, job) for job in ("work", "after")] == [EVENTS, EVENTS]
 
 
 @pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGKILL])
@@ -78,19 +115,30 @@ async def test_postgres_is_killed_in_the_middle_and_nothing_is_lost_or_doubled(
     async with AsyncExitStack() as stack:
         walk = await stack.enter_async_context(walking(state_db, queue_db, tmp_path))
         await stack.enter_async_context(working(walk.worker("w")))
+        queue = await stack.enter_async_context(asyncpg.create_pool(queue_db, min_size=0, max_size=1))
         triggering = asyncio.create_task(keep_triggering(walk))
-        for _ in range(2):
-            await asyncio.sleep(0.3)
+        for count in (EVENTS // 8, EVENTS // 4):
+            await completed(walk, count)
             postgres.restart(how)  # from this thread: the kernel ends a server with the thread that started it
         await triggering
-        await walk.until("after", ["Completed"] * EVENTS)
+        # A wake-up whose receiver was cut off before it heard of it comes again when its visibility is over.
+        await drained(walk.control.pool, queue)
+        assert await walk.statuses("after") == ["Completed"] * EVENTS
         await history_is_right(walk)
+
+
+async def completed(walk: Walk, count: int) -> None:
+    """So many tasks are done, at least."""
+    async with asyncio.timeout(90):
+        while (await walk.statuses_if_there("after")).count("Completed") < count:  # noqa: ASYNC110 - the loops' work
+            await asyncio.sleep(0.01)
 
 
 async def test_wake_ups_that_come_again_and_again_run_nothing_twice(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
-    async with walking(state_db, queue_db, tmp_path) as walk, working(walk.worker("w")):
+    ran = Ran()
+    async with walking(state_db, queue_db, tmp_path) as walk, working(walk.worker("w", ran)):
         await keep_triggering(walk)
         await walk.until("work", ["Completed"] * EVENTS)
         ids = [row["id"] for row in await walk.control.pool.fetch("SELECT id FROM tasks")]
@@ -100,4 +148,6 @@ async def test_wake_ups_that_come_again_and_again_run_nothing_twice(
         async with asyncio.timeout(60):
             while (await walk.control.queue.depth("tasks-ecs_platform")).ready:  # noqa: ASYNC110 - others empty it
                 await asyncio.sleep(0.02)
+        await walk.until_nothing_is_owed()
         await history_is_right(walk)
+        await everything_ran_once(walk, ran.tasks)

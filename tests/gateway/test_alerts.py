@@ -121,6 +121,15 @@ async def test_what_is_wrong_is_refused_at_its_place(trace: System) -> None:
         "//example.org",
         "example.org",
         "https://ex\u00e4mple.org/",
+        "http://169.254.169.254/latest/meta-data/",
+        "https://169.254.0.1:8443/",
+        "https://2852039166/",
+        "https://0xa9.0xfe.0xa9.0xfe/",
+        "https://0251.0376.43518/",
+        "https://[fe80::1]/",
+        "https://[fe80::1%25eth0]/",
+        "https://[::ffff:169.254.169.254]/",
+        "https://[fd00:ec2::254]/",
     ],
 )
 async def test_an_address_that_is_none_is_refused(trace: System, url: str) -> None:

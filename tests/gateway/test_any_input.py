@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,6 +17,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from tests.gateway.system import DAG, System, system
+from tests.loop_thread import LoopThread
 from trace_platform.client import DispatcherClient
 from trace_platform.doors import Door, open_doors
 from trace_platform.gateway.process import public_door
@@ -26,7 +25,6 @@ from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import TlsSettings
 from trace_platform.user_calls import CALLS
 
-T = TypeVar("T")
 KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "alert": "whales", "channel": "ops"} | {
     name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery")
 }
@@ -37,27 +35,10 @@ EXAMPLES = 10
 """For each route; a short look each time, as the seed differs."""
 
 
-class Loop:
-    """A loop of its own thread: the generated calls come from this one."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
 @pytest.fixture
 def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[tuple[str, str, str]]:
     """Address, CA and an admin's token of a Gateway with a DAG behind it."""
-    loop, stack = Loop(), AsyncExitStack()
+    loop, stack = LoopThread(), AsyncExitStack()
 
     async def opened() -> tuple[str, str, str]:
         trace: System = await stack.enter_async_context(system(state_db, queue_db, tmp_path))

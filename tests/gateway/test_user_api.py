@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,7 @@ from starlette.routing import Route
 
 from tests.dispatcher.chain import claimed, drained
 from tests.gateway.system import DAG, SERVICE, System, over, system
+from trace_platform.capability.jws import encode_part, public_jwk, seal
 from trace_platform.client import WORKER_TOKEN, DispatcherClient
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.doors import Door, json_response, open_doors
@@ -269,21 +272,37 @@ async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> 
         jwt.encode(good, other, algorithm="ES256"),
         jwt.encode(good, cast("Any", None), algorithm="none"),
         *(
-            jwt.encode(good | wrong, trace.key, algorithm="ES256")
+            signed(trace, good | wrong)
             for wrong in (
                 {"iss": "elsewhere"},
                 {"aud": "elsewhere"},
                 {"exp": 1},
+                {"exp": 10**30},
+                {"exp": good["exp"] + 337 * 86400},
+                {"exp": str(10**30)},
                 {"sub": ""},
                 {"sub": "a\nb"},
                 {"iat": 2**40},
             )
         ),
-        *(
-            jwt.encode({k: v for k, v in good.items() if k != gone}, trace.key, algorithm="ES256")
-            for gone in ("exp", "iat", "sub", "iss", "aud")
-        ),
+        *(signed(trace, {k: v for k, v in good.items() if k != gone}) for gone in ("exp", "iat", "sub", "iss", "aud")),
     ]
+    header = {"alg": "ES256", "typ": "JWT"}
+    jwk = public_jwk(other.public_key())
+    for more in (
+        {"jwk": jwk},
+        {"jku": "https://evil/"},
+        {"x5u": "https://evil/"},
+        {"x5c": ["MA=="]},
+        {"crit": ["exp"]},
+    ):
+        forged += [signed(trace, good, header | more)]
+    twice = json.dumps(good)[:-1] + ', "sub": "acme|reader"}'
+    forged += [
+        sealed(trace, json.dumps(header), twice),
+        sealed(trace, '{"alg":"ES256","alg":"ES256"}', json.dumps(good)),
+    ]
+    forged.append(twin(trace.token(ADMIN)))
     head = jwt.utils.base64url_encode(json.dumps({"alg": "HS256", "typ": "JWT"}).encode())
     body = jwt.utils.base64url_encode(json.dumps(good).encode())
     mac = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(head + b"." + body, pem.encode())
@@ -291,8 +310,51 @@ async def test_tokens_of_strangers_and_for_others_do_not_hold(trace: System) -> 
     for token in forged:
         answer = await trace.gateway.get("/v1/tasks", headers={"authorization": f"Bearer {token}"})
         assert answer.status_code == 401, answer.text
+    answer = await trace.gateway.get("/v1/tasks", headers={"authorization": f"Bearer {signed(trace, good)}"})
+    assert answer.status_code == 200, "the good one that these were made from"
     assert await trace.refused("acme|nobody", "GET", "/v1/tasks") == (401, "unauthenticated")
     assert await trace.refused("acme|n\u00f6b\u00f6dy", "GET", "/v1/me") == (401, "unauthenticated")
+
+
+def signed(trace: System, claims: dict[str, Any], header: dict[str, Any] | None = None) -> str:
+    return sealed(trace, json.dumps(header or {"alg": "ES256", "typ": "JWT"}), json.dumps(claims))
+
+
+def sealed(trace: System, header: str, payload: str) -> str:
+    return seal(encode_part(header.encode()), payload.encode(), trace.key)
+
+
+def twin(token: str) -> str:
+    """The same token with the other signature that ECDSA takes for as good."""
+    text, _, signature = token.rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    other = raw[:32] + (order - int.from_bytes(raw[32:])).to_bytes(32)
+    return f"{text}.{encode_part(other).decode()}"
+
+
+async def test_a_caller_shows_one_identity_at_every_listener(trace: System, tmp_path: Path) -> None:
+    """Two tokens in one request: whoever stands before us may have read the other one."""
+    files = ensure_certificates(tmp_path / "two", datetime.now(UTC))
+    doors = [Door(name, "127.0.0.1", 0, app) for name, app in apps(trace).items()]
+    good = {"gateway": ("authorization", f"Bearer {trace.token(ADMIN)}"), "internal": (WORKER_TOKEN, SERVICE)}
+    paths = {"gateway": "/v1/me", "internal": "/internal/v1/tasks"}
+    context = ssl.create_default_context(cafile=str(files.ca))
+    async with open_doors(doors, TlsSettings(cert=files.cert, key=files.key)) as at:
+        for name, header in good.items():
+            async with httpx.AsyncClient(base_url=at[name], verify=context) as http:
+                user = [(USER, ADMIN)] if name == "internal" else []
+                once = await http.get(paths[name], headers=[header, *user])
+                assert once.status_code == 200, once.text
+                twice = await http.get(paths[name], headers=[header, *user, (header[0], "Bearer other")])
+                assert (twice.status_code, twice.json()["error"]["where"]) == (400, f"header {header[0].lower()}")
+
+
+def apps(trace: System) -> dict[str, Any]:
+    return {
+        "gateway": public_door(DispatcherClient(trace.inside), trace.identity),
+        "internal": internal_door(trace.control),
+    }
 
 
 async def test_bodies_and_parameters_are_refused_with_their_place(trace: System) -> None:
@@ -306,6 +368,8 @@ async def test_bodies_and_parameters_are_refused_with_their_place(trace: System)
         ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": ""}', "/reason"),
         ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "a\\u0000b"}', ""),
         ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "x", "org": 1}', "/org"),
+        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "x", "reason": "y"}', ""),
+        ("POST", f"/v1/tasks/{A_TASK}/cancel", b'{"reason": "x", "\\u0072eason": "x"}', ""),
         ("POST", f"/v1/tasks/{A_TASK}/retry", b'{"x": 1}', ""),
         ("POST", "/v1/outbox/retry", b'{"ids": [-1]}', "/ids/0"),
         ("POST", "/v1/outbox/retry", b"[" * 100_000, ""),

@@ -93,7 +93,8 @@ ONLY_THE_GATE: dict[str, str] = {
     # harmless to what is granted, or a matter of size and taste: the plan has nothing to object to
     "case-only twin in a WITH": "WITH GRANTED AS (SELECT 1 AS id) SELECT * FROM granted",
     "shadow": "WITH granted AS (SELECT 1 AS id) SELECT * FROM granted",
-    "hint": "SELECT /*+ BROADCAST(granted) */ id FROM granted",
+    "unknown hint": "SELECT /*+ SKEW('granted') */ id FROM granted",
+    "hint that is no call": "SELECT /*+ COALESCE */ id FROM granted",
     "repartition hint": "SELECT /*+ REPARTITION(10000) */ id FROM granted",
     "recursive": "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT * FROM r",
     "pipe": "FROM granted |> SELECT id",

@@ -124,6 +124,19 @@ def test_a_refusal_of_spark_names_inputs_as_their_author_does(spark: SparkSessio
     assert "\n" not in refused.value.message
 
 
+def test_a_refusal_of_sparks_parser_says_what_it_is(spark: SparkSession) -> None:
+    checked = check_sql("SELECT t.id FROM t ASOF JOIN u", {"t", "u"})
+    with pytest.raises(InvalidSql, match="PARSE_SYNTAX_ERROR"):
+        select(spark, checked, {"t": spark.range(1), "u": spark.range(1)})
+
+
+@pytest.mark.parametrize("hint", ["REPARTITION(10)", "COALESCE(1)", "REBALANCE"])
+def test_without_the_gate_a_hint_that_moves_rows_is_refused(spark: SparkSession, granted: str, hint: str) -> None:
+    checked_frame(spark, "SELECT /*+ BROADCAST(granted) */ id FROM granted", frozenset({granted}))
+    with pytest.raises(InvalidSql, match="which is not allowed"):
+        checked_frame(spark, f"SELECT /*+ {hint} */ id FROM granted", frozenset({granted}))  # noqa: S608 - a test's
+
+
 def test_a_leaf_that_is_no_view_is_refused_even_if_nothing_names_it(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "rows"))
     spark.read.parquet(str(tmp_path / "rows")).createOrReplaceTempView("mine")

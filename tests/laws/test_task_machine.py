@@ -30,6 +30,7 @@ from trace_platform.store.queries import queries
 
 T = TypeVar("T")
 MAX_ATTEMPTS = 3
+MAX_PLATFORM_FAILURES = 2
 
 
 @dataclass
@@ -38,6 +39,9 @@ class Model:
 
     phase: Phase = Phase.QUEUED
     attempt: int = 1
+    lost: int = 0
+    """Attempts that the platform ended; `is_lost`: the current one among them."""
+    is_lost: bool = False
     holder: UUID | None = None
     """The lease token of the current attempt."""
     accepted: CompleteRequest | None = None
@@ -68,6 +72,8 @@ class TaskMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.chain: Chain = self.do(deploy_chain(self.control, slug=f"o{uuid4().hex[:12]}"))
+        limit = "UPDATE jobs SET max_platform_failures = $1"
+        self.do(self.control.pool.execute(limit, MAX_PLATFORM_FAILURES))
 
     @rule(target=tasks)
     def create(self) -> UUID:
@@ -105,7 +111,10 @@ class TaskMachine(RuleBasedStateMachine):
             assert answer.canceled == (model.phase is Phase.CANCELED)
 
     @rule(
-        task=tasks, back=st.integers(0, 3), forged=st.booleans(), how=st.sampled_from(["Completed", "event", "Failed"])
+        task=tasks,
+        back=st.integers(0, 3),
+        forged=st.booleans(),
+        how=st.sampled_from(["Completed", "event", "Failed", "busy"]),
     )
     def reply(self, task: UUID, back: int, *, forged: bool, how: str) -> None:
         """A completion of any attempt that ever was, now or late, true or forged."""
@@ -132,7 +141,7 @@ class TaskMachine(RuleBasedStateMachine):
         sql = "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1"
         self.do(self.control.pool.execute(sql, task))
         self.do(Reaper(self.control).once())
-        model.phase = after_failure(model.phase, Verb.TIME_OUT, attempt=model.attempt, max_attempts=MAX_ATTEMPTS)
+        self._fail(model, Verb.TIME_OUT, platform=True)
 
     @rule(task=tasks)
     def retry(self, task: UUID) -> None:
@@ -142,6 +151,7 @@ class TaskMachine(RuleBasedStateMachine):
         self.do(self.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE id = $1", task))
         self.do(Reaper(self.control).once())
         model.phase, model.attempt, model.holder = after(model.phase, Verb.RETRY), model.attempt + 1, None
+        model.is_lost = False
 
     @rule(task=tasks)
     def cancel(self, task: UUID) -> None:
@@ -163,6 +173,7 @@ class TaskMachine(RuleBasedStateMachine):
             lost = state is TaskState.FAILED and row["completion_hash"] is None
             assert phase_of(state, waits=row["next_retry_at"] is not None, timed_out=lost) is model.phase
             assert row["attempt"] == model.attempt
+            assert row["platform_failures"] == model.lost
             assert row["lease_token"] == model.holder
             assert state_of(model.phase) is state
 
@@ -196,6 +207,7 @@ class TaskMachine(RuleBasedStateMachine):
             "Completed": {},
             "event": {"events": [self.chain.event("first", cursor=number)]},
             "Failed": {"status": "Failed", "error_message": "no luck"},
+            "busy": {"status": "Failed", "error_message": "no room", "error_code": "busy"},
         }[how]  # type: ignore[assignment]
         request = completion(lease, **more)
         if not forged:
@@ -227,9 +239,16 @@ class TaskMachine(RuleBasedStateMachine):
         model.accepted = request
         if verb is Verb.COMPLETE:
             model.phase, model.completed = after(model.phase, verb), model.completed + 1
+            model.lost, model.is_lost = model.lost - model.is_lost, False
         else:
-            model.phase = after_failure(model.phase, verb, attempt=model.attempt, max_attempts=MAX_ATTEMPTS)
+            self._fail(model, verb, platform=request.error_code == "busy")
         assert (answer.next_retry_at is not None) == (model.phase is Phase.FAILED_WAITING)
+
+    def _fail(self, model: Model, verb: Verb, *, platform: bool) -> None:
+        """Counted against one of two limits; a late reply says anew against which."""
+        model.lost, model.is_lost = model.lost - model.is_lost + platform, platform
+        used, allowed = (model.lost, MAX_PLATFORM_FAILURES) if platform else (model.attempt - model.lost, MAX_ATTEMPTS)
+        model.phase = after_failure(model.phase, verb, attempt=used, max_attempts=allowed)
 
 
 def _table() -> Any:

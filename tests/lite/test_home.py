@@ -49,6 +49,16 @@ def test_keys_and_tokens_are_made_once_and_only_for_their_user(home: Home) -> No
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
 
 
+def test_a_home_that_others_could_read_is_closed_to_them(home: Home) -> None:
+    """As one that an earlier version made, or a person by hand."""
+    home.objects.mkdir()
+    for folder in (home.root, home.objects, home.logs, home.keys):
+        folder.chmod(0o755)
+    home.make()
+    for folder in (home.root, home.objects, home.logs, home.keys):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
 def test_an_empty_token_file_of_a_killed_start_is_made_good(home: Home) -> None:
     home.worker_token.touch()
     assert len(ensure_worker_token(home)) > 40

@@ -18,7 +18,8 @@ import pytest
 from trace_platform.errors import SetupError
 from trace_platform.lite.guard import end_sessions, members_of
 from trace_platform.lite.launch import Launch
-from trace_platform.lite.supervisor import Child, Seen, Supervisor, turn_over
+from trace_platform.lite.log_files import rotate_log
+from trace_platform.lite.supervisor import FAILURES_BEFORE_HELD_BACK, Child, Seen, Supervisor
 from trace_platform.settings import UpSettings
 
 SPEAKS = """
@@ -128,11 +129,48 @@ def test_a_child_that_falls_silent_is_restarted(folder: Path) -> None:
     supervised(folder, work, watchdog_seconds=3)
 
 
-def test_a_child_that_cannot_start_is_said_with_its_last_words(folder: Path) -> None:
+def test_an_essential_child_that_cannot_start_is_said_with_its_last_words(folder: Path) -> None:
     async def work(watched: Watched) -> None:
         with pytest.raises(SetupError, match="bad does not start: ended with exit code 7") as refused:
-            await watched.supervisor.start([child("bad", "print('no such table'); sys.exit(7)")])
+            await watched.supervisor.start([child("bad", "print('no such table'); sys.exit(7)", essential=True)])
         assert "no such table" in (refused.value.hint or "")
+
+    supervised(folder, work)
+
+
+def test_a_child_that_keeps_dying_at_its_start_is_held_back_and_the_others_go_on(folder: Path) -> None:
+    """Killed or ended by itself: the start is over for the others, and it is started again after a wait."""
+    good_now = folder / "good"
+    dies = f"print('no memory', flush=True); os.path.exists({str(good_now)!r}) and (ready(), beat()); "
+
+    async def work(watched: Watched) -> None:
+        killed = child("killed", dies + "os.kill(os.getpid(), signal.SIGKILL)")
+        ended = child("ended", dies + "sys.exit(7)")
+        await watched.supervisor.start([killed, ended, child("other", "ready(); beat()")])
+        other = watched.seen("other")
+        assert other.state == "ready"
+        await watched.until(lambda: all(watched.seen(one).state == "held back" for one in ("killed", "ended")))
+        assert "was ended by SIGKILL" in watched.seen("killed").status
+        assert "ended with exit code 7" in watched.seen("ended").status
+        assert "its log ends: no memory" in watched.seen("ended").status
+        before = watched.seen("killed").restarts
+        assert before >= FAILURES_BEFORE_HELD_BACK
+        await watched.until(lambda: watched.seen("killed").restarts > before)
+        good_now.touch()
+        await watched.until(lambda: all(watched.seen(one).state == "ready" for one in ("killed", "ended")))
+        assert watched.seen("other") == other
+
+    supervised(folder, work)
+
+
+def test_an_essential_child_that_is_killed_at_its_start_is_waited_for(folder: Path) -> None:
+    counted = folder / "count"
+    code = f"f = open({str(counted)!r}, 'a'); f.write('x'); f.close()\n"
+    code += f"if len(open({str(counted)!r}).read()) < 6: os.kill(os.getpid(), signal.SIGKILL)\nready(); beat()"
+
+    async def work(watched: Watched) -> None:
+        await watched.supervisor.start([child("ground", code, essential=True)])
+        assert (watched.seen("ground").state, watched.seen("ground").restarts) == ("ready", 5)
 
     supervised(folder, work)
 
@@ -226,7 +264,7 @@ def test_a_log_that_grew_too_large_is_turned_over_under_its_writer(folder: Path)
     with log.open("ab") as writer:
         writer.write(b"x" * 1_100_000)
         writer.flush()
-        turn_over(log, 1)
+        rotate_log(log, 1)
         writer.write(b"after\n")
         writer.flush()
     assert log.read_bytes() == b"after\n"

@@ -155,6 +155,17 @@ def test_no_door_answers_without_tls_or_to_a_stranger_ca(system: System) -> None
             httpx.get(url.replace("https", "http") + "/healthz")
 
 
+def test_what_any_process_writes_is_its_owners_alone(system: System) -> None:
+    for name, one in system.processes().items():
+        if not name.startswith("postgres"):  # which has a umask of its own, as strict
+            umask = [line for line in Path(f"/proc/{one['pid']}/status").read_text().splitlines() if "Umask" in line]
+            assert umask == ["Umask:\t0077"], name
+    for folder in ("", "logs", "keys", "run", "work", "cache"):
+        assert (system.home / folder).stat().st_mode & 0o077 == 0, folder
+    for log in (system.home / "logs").iterdir():
+        assert log.stat().st_mode & 0o077 == 0, log
+
+
 def test_spark_is_warm_although_no_java_is_on_the_path(system: System) -> None:
     says = system.processes()["worker"]["status"]
     assert "Spark 4." in says
@@ -405,6 +416,41 @@ def test_the_doors_are_open_and_verbs_answered_while_spark_is_still_on_its_way(f
         said = system.process.communicate()[0]
         wait_until(lambda: not members_of(families), 60)
     assert "the doors are open" in said
+
+
+def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:
+    """The worker cannot come up, whatever is tried; whoever serves goes on serving, and status says what is wrong."""
+    system = System(folder, "--without", "sink,query,delivery,runner", env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
+    killing = threading.Event()
+    killer = threading.Thread(target=kill_every_start_of, args=(system, "worker", killing))
+    killing.set()
+    killer.start()
+    try:
+        ready = system.start()
+        assert "was ended by SIGKILL" in ready["held_back"]["worker"]
+        assert system.me()
+        others = {name: one["pid"] for name, one in system.processes().items() if name != "worker"}
+        shown = system.trace("status")
+        assert (shown.returncode, "held back" in shown.stdout) == (1, True), shown.stdout
+        before = system.processes()["worker"]["restarts"]
+        wait_until(lambda: system.processes()["worker"]["restarts"] > before + 1)
+        assert {name: one["pid"] for name, one in system.processes().items() if name != "worker"} == others
+        killing.clear()
+        wait_until(lambda: system.processes()["worker"]["state"] == "ready")
+        assert system.trace("status").returncode == 0
+    finally:
+        killing.clear()
+        killer.join()
+        system.stop()
+    assert "but worker is held back" in system._said
+
+
+def kill_every_start_of(system: System, name: str, go_on: threading.Event) -> None:
+    while go_on.is_set():
+        with suppress(OSError, KeyError, ValueError):
+            if pid := system.processes()[name]["pid"]:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 def test_detach_returns_when_ready_and_down_ends_it(folder: Path) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import io
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -157,6 +158,26 @@ def test_what_a_block_speaks_of_ends_with_it(lines: Lines) -> None:
     assert outer["task"] == "a"
     assert "attempt" not in outer
     assert "task" not in after
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_line_lets_a_terminal_obey_text_of_others(form: Literal["json", "console"]) -> None:
+    evil = "\x1b]0;title\x07\x9b31m\u202e\nfake=line"
+    said = io.StringIO()
+    before = logging.getLogger().handlers[:]
+    try:
+        with redirect_stdout(said):
+            configure_logging("both", LogSettings(format=form))
+            structlog.get_logger().error(evil, value=evil, **{evil: "key"})
+            logging.getLogger("library").error("%s", evil)
+            structlog.get_logger().error("failed", exc_info=RuntimeError(evil))
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers[:] = before
+    shown = re.sub("\x1b\\[[0-9;]*m", "", said.getvalue())  # the renderer's own colours
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    assert sum(line.startswith("fake=line") for line in shown.splitlines()) == (form == "console")  # the traceback's
+    assert shown.count("title") >= 5
 
 
 def test_libraries_speak_json_too(lines: Lines) -> None:

@@ -27,6 +27,7 @@ from trace_platform.operators.context import TaskContext
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
+ONE_ATTEMPT = "max_attempts: 1, max_platform_failures: 1, heartbeat_interval_seconds: 1"
 DAG = """
 name: d
 defaults: {runtime: ecs_platform, max_attempts: 2}
@@ -112,7 +113,7 @@ async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, 
             ended.append(time.monotonic())
 
     with operator("probe", probe):
-        await rig.deploy(DAG.replace("max_attempts: 2", "max_attempts: 1, heartbeat_interval_seconds: 1"))
+        await rig.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
         async with working(replace(rig.worker(), concurrency=2)):
             await rig.trigger("d", "ask", start=0, end=1)
             await asyncio.to_thread(running.wait, 60)
@@ -194,7 +195,7 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, t
             ended.add(span.start)
 
     with operator("probe", probe):
-        await rig.deploy(DAG.replace("max_attempts: 2", "max_attempts: 1, heartbeat_interval_seconds: 1"))
+        await rig.deploy(DAG.replace("max_attempts: 2", ONE_ATTEMPT))
         async with working(rig.worker()), asyncio.timeout(60):
             for start in (0, 10):
                 await rig.trigger("d", "ask", start=start, end=start + 1)

@@ -19,7 +19,11 @@ def dag(job: str, *, attempts: int = 1, inputs: str = "[{from: {job: wide}}, {fr
     """Two datasets, each made when it is asked for, and a job that reads both."""
     return f"""
 name: d
-defaults: {{runtime: ecs_platform, max_attempts: {attempts}, retry: {{backoff: 1s}}}}
+defaults:
+  runtime: ecs_platform
+  max_attempts: {attempts}
+  max_platform_failures: {attempts}
+  retry: {{backoff: 1s}}
 jobs:
   - {{name: ask_wide, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
   - {{name: ask_narrow, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}

@@ -264,7 +264,11 @@ async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_o
     ("check", "field", "said"),
     [
         ("{kind: not_null, columns: [a], input: numbrs}", "jobs[3].config.checks[0].input", "numbrs"),
-        ("{kind: sql, query: SELECT 1 AS a FROM nothing}", "jobs[3].config.checks[0].query", "no input of this name"),
+        (
+            "{kind: sql, query: SELECT 1 AS a FROM nothing}",
+            "jobs[3].config.checks[0].query",
+            "no table named",
+        ),
         ("{kind: range, column: a}", "jobs[3].config.checks[0]", "needs `min`, `max` or both"),
         ("{kind: range, column: a, min: 3, max: 2}", "jobs[3].config.checks[0]", "`min` is greater than `max`"),
         (

@@ -19,7 +19,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-import httpx
 import psutil
 
 from tests.spark_session import a_session
@@ -30,6 +29,7 @@ from trace_platform.client import DispatcherClient, TaskClient
 from trace_platform.contracts import BufferPublishAnswer, BufferPublishRequest
 from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.domain.objects import ObjectName
+from trace_platform.http_client import AsyncClient
 from trace_platform.markers import MARKER
 from trace_platform.operators.context import Resources
 from trace_platform.settings import RpcPoolSettings
@@ -160,10 +160,10 @@ async def main(given: dict[str, Any]) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MOST))
     with a_session(folder / given["hold"], MOST) as spark:
         async with (
-            httpx.AsyncClient(
+            AsyncClient(
                 base_url=given["internal"], headers={"X-Trace-Worker-Token": given["token"]}, verify=context
             ) as internal,
-            httpx.AsyncClient(base_url=given["task"], verify=context) as task,
+            AsyncClient(base_url=given["task"], verify=context) as task,
         ):
             pools = {name: pool_of(name, RpcPoolSettings(**pool)) for name, pool in given["pools"].items()}
             resources = Resources(given["data"], pools, folder=folder / "files")

@@ -10,6 +10,7 @@ import pytest
 from tests.query.house import House, a_house, furnished
 from tests.spark_session import QUICK, end_shared
 from trace_platform.lite.postgres import RunningServer
+from trace_platform.query.spark import BATCH_BYTES
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.session import start_session, stop_session
@@ -32,7 +33,11 @@ def anyio_backend() -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     end_shared()
     folder = tmp_path_factory.mktemp("query-spark")
-    conf = {**QUICK, "spark.driver.maxResultSize": f"{MEGABYTES}m"}
+    conf = {
+        **QUICK,
+        "spark.driver.maxResultSize": f"{MEGABYTES}m",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
+    }
     options = SparkOptions(local_dir=folder / "spark", master="local[2]", driver_memory="768m", conf=conf)
     session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
     try:
@@ -52,7 +57,8 @@ async def house(
     dsns: dict[str, str] = {
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
     }
-    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3}
+    # No test here needs its Spark ended, and load must not make it so.
+    limits = {"max_bytes": MEGABYTES * 1024 * 1024, "concurrency": 3, "stuck_seconds": 120.0}
     folder = tmp_path_factory.mktemp("house") / "Jörg's house"  # as it is, it must be told to Spark
     folder.mkdir()
     async with a_house(dsns, folder, spark, **limits) as bare, furnished(bare) as house:

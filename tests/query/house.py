@@ -30,6 +30,7 @@ from trace_platform.domain.catalog import OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.doors import Door, open_doors
 from trace_platform.gateway.process import public_door
+from trace_platform.http_client import AsyncClient
 from trace_platform.lite.home import public_pem
 from trace_platform.lite.user_token import mint_user_token
 from trace_platform.observe.metrics import Metrics
@@ -179,12 +180,12 @@ async def a_house(dsns: dict[str, str], folder: Path, spark: SparkSession, **que
         async with (
             open_pool(dsns["data"], name="query", max_size=2) as pool,
             serving(settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, metrics=Metrics()) as doors,
-            httpx.AsyncClient(
+            AsyncClient(
                 base_url=doors["query_internal"], verify=context, headers={"X-Trace-Worker-Token": TOKEN}, timeout=120
             ) as inside,
-            httpx.AsyncClient(base_url=doors["query_task"], verify=context, timeout=120) as task_door,
+            AsyncClient(base_url=doors["query_task"], verify=context, timeout=120) as task_door,
             _gateway(settings, rig.walk.dispatcher, inside) as url,
-            httpx.AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
+            AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
         ):
             rival = await an_org(rig.walk.control.pool, "rival")
             await _people(rig.walk.control.pool, rig.walk.org)
@@ -201,6 +202,7 @@ async def furnished(house: House) -> AsyncIterator[House]:
 
     # No worker waits on this runtime's queue: the tests claim these tasks themselves.
     hands = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET,), narrows=every_input)
+    await house.pool.execute("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f')", house.rival.id)
     with operator("numbers", numbers), registered(hands=hands):
         await deployed_and_active(house.rig.walk.control, house.rig.walk.org, DAG.format(orders="orders", secret="pay"))
         await deployed_and_active(house.rig.walk.control, house.rival, DAG.format(orders="orders", secret="theirs"))

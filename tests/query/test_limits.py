@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -10,8 +11,10 @@ import pytest
 
 from tests.query.conftest import MEGABYTES
 from tests.query.house import ROWS, House
+from tests.walk.walking import TOKEN
 from trace_platform.doors import refusal_response
 from trace_platform.errors import Busy
+from trace_platform.http_client import AsyncClient
 from trace_platform.query.slots import Slots
 
 pytestmark = pytest.mark.anyio
@@ -35,20 +38,48 @@ async def nothing_runs(house: House) -> None:
 
 
 async def test_a_question_that_takes_too_long_is_ended_for_real(house: House) -> None:
-    assert await house.refused(ADMIN, FOREVER, timeout_seconds=1.5) == (422, "query_timeout")
+    assert await house.refused(ADMIN, FOREVER, timeout_seconds=1.5) == (504, "query_timeout")
     await nothing_runs(house)
     await works(house)
 
 
 async def test_a_question_whose_asker_hangs_up_is_ended(house: House) -> None:
     headers = {"authorization": f"Bearer {house.token(ADMIN)}"}
-    async with httpx.AsyncClient(base_url=house.gateway.base_url, verify=house.context) as impatient:
+    async with AsyncClient(base_url=house.gateway.base_url, verify=house.context) as impatient:
         patience = httpx.Timeout(120, read=2)
         with pytest.raises(httpx.ReadTimeout):
             await impatient.post("/v1/query", json={"sql": FOREVER}, headers=headers, timeout=patience)
     await house.rig.until("SELECT EXISTS (SELECT FROM query_audit WHERE verdict = 'canceled')")
     await nothing_runs(house)
     await works(house)
+
+
+async def test_users_keep_slots_that_tasks_cannot_take(house: House) -> None:
+    """Of three slots tasks take two, however many of them ask; a user has the third at once."""
+    await house.make("feed", 3000, 3001)
+    claimed = await house.claimed()
+    sql = FOREVER.replace("orders", "hide")
+    tasks = [asyncio.create_task(house.ask_as(claimed, sql)) for _ in range(4)]
+    try:
+        await in_hand(house, running=2, waiting=2)
+        user = asyncio.create_task(works(house))
+        await in_hand(house, running=3, waiting=2)
+    finally:
+        for one in tasks:
+            one.cancel()
+        await asyncio.wait(tasks)
+    await user  # it had its slot, and now the cores
+    await in_hand(house, running=0, waiting=0)
+
+
+async def in_hand(house: House, **wanted: int) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            answer = await house.query_internal.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+            told = dict(re.findall(r'^trace_queries_in_hand{state="(\w+)"} (\S+)$', answer.text, re.MULTILINE))
+            if {state: int(float(count)) for state, count in told.items()} == wanted:
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_rows_that_are_too_many_bytes_are_refused_before_they_are_here(house: House) -> None:
@@ -84,22 +115,53 @@ async def test_more_columns_than_an_answer_has_are_refused(house: House) -> None
 
 async def test_who_finds_no_place_to_wait_is_told_to_come_again() -> None:
     slots = Slots(running=1, waiting=1, seconds=60)
-    await slots.take()
-    waits = asyncio.create_task(slots.take())
+    await slots.take("user")
+    waits = asyncio.create_task(slots.take("user"))
     await asyncio.sleep(0)
     with pytest.raises(Busy) as refused:
-        await slots.take()
+        await slots.take("user")
     answer = refusal_response(refused.value)
     assert (answer.status_code, refused.value.retryable) == (429, True)
-    slots.give_back()
+    slots.give_back("user")
     await waits
-    slots.give_back()
-    await slots.take()
+    slots.give_back("user")
+    await slots.take("user")
+
+
+async def test_tasks_that_wait_take_no_place_from_users_and_a_freed_slot_goes_to_who_may_have_it() -> None:
+    slots = Slots(running=2, waiting=1, seconds=60, for_users=1)
+    await slots.take("task")
+    task = asyncio.create_task(slots.take("task"))
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await slots.take("task")
+    await slots.take("user")
+    user = asyncio.create_task(slots.take("user"))
+    await asyncio.sleep(0)
+    slots.give_back("user")
+    await user
+    assert not task.done(), "though it waited longer"
+    slots.give_back("task")
+    await task
+    assert (slots.running, slots.waiting) == (2, 0)
+
+
+async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
+    slots = Slots(running=1, waiting=1, seconds=60)
+    await slots.take("user")
+    for given_before in (False, True):
+        waits = asyncio.create_task(slots.take("user"))
+        await asyncio.sleep(0)
+        if given_before:
+            slots.give_back("user")
+        waits.cancel()
+        await asyncio.wait({waits})
+    assert (slots.running, slots.waiting) == (0, 0)
 
 
 async def test_who_waits_too_long_is_told_to_come_again() -> None:
     slots = Slots(running=1, waiting=1, seconds=0.01)
-    await slots.take()
+    await slots.take("user")
     for _ in range(2):  # whoever gave up has left his place to the next
         with pytest.raises(Busy):
-            await slots.take()
+            await slots.take("user")

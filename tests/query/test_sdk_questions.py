@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.query.house import House
+from tests.query.test_limits import FOREVER
 from tests.runner.rig import invocation, settings_for
 from tests.runner.whole import bundle
 from tests.udf.functions import NODE, PYTHON, ROOT, event_of
@@ -50,6 +51,35 @@ exports.handler = udf(async (task) => {
 """
 
 
+SLOW_CODE = """
+from trace_udf import udf
+
+@udf
+def handler(task):
+    task.query("{sql}", timeout_seconds=1)
+"""
+SLOW_SCRIPT = """
+const {{ udf }} = require(%s);
+exports.handler = udf(async (task) => {{ await task.query("{sql}", {{ timeout_seconds: 1 }}); }});
+"""
+
+
+@pytest.mark.parametrize("language", ["python", "node"])
+async def test_a_query_that_took_too_long_fails_the_attempt_and_not_the_task(
+    house: House, language: str, tmp_path: Path
+) -> None:
+    start = 2300 if language == "python" else 2400
+    await house.make("feed", start, start + 1)
+    claimed = await house.claimed()
+    sql = FOREVER.replace("orders", "hide")
+    code, script = SLOW_CODE.format(sql=sql), SLOW_SCRIPT.format(sql=sql)
+    ended = await asked(house, claimed, language, tmp_path, code=code, script=script)
+    assert (ended["status"], ended["retryable"]) == ("Failed", True), ended
+    assert "(504 query_timeout)" in ended["error_message"]
+    rows = [row for row in await house.audit() if row["task_id"] == claimed.task.task_id]
+    assert [row["code"] for row in rows] == ["query_timeout"], "it is not asked again by itself, for as long again"
+
+
 @pytest.mark.parametrize("language", ["python", "node"])
 async def test_a_function_asks_over_its_inputs_and_is_told_why_not(house: House, language: str, tmp_path: Path) -> None:
     start = 2000 if language == "python" else 2100
@@ -58,7 +88,7 @@ async def test_a_function_asks_over_its_inputs_and_is_told_why_not(house: House,
     found = await asked(house, claimed, language, tmp_path)
     assert found["state"]["rows"] == [{"n": 15, "top": 14}]
     assert found["state"]["two"] == [{"block_number": 0}, {"block_number": 1}]
-    assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no input")
+    assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no table")
 
 
 async def test_code_in_a_sandbox_asks_the_query_service_and_is_told_why_not(house: House, tmp_path: Path) -> None:
@@ -75,7 +105,7 @@ async def test_code_in_a_sandbox_asks_the_query_service_and_is_told_why_not(hous
     assert isinstance(ended, bytes), ended
     state = json.loads(ended)["state"]
     assert (state["rows"], state["two"]) == ([{"n": 15, "top": 14}], [{"block_number": 0}, {"block_number": 1}])
-    assert state["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no input")
+    assert state["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no table")
 
 
 def on_the_runner(settings: Settings, archive: bytes) -> UdfRef:
@@ -94,9 +124,11 @@ def on_the_runner(settings: Settings, archive: bytes) -> UdfRef:
     )
 
 
-async def asked(house: House, claimed: Claimed, language: str, folder: Path) -> Any:
-    (folder / "main.py").write_text(CODE)
-    (folder / "main.js").write_text(SCRIPT % json.dumps(str(ROOT / "trace_udf" / "node" / "trace_udf.js")))
+async def asked(
+    house: House, claimed: Claimed, language: str, folder: Path, *, code: str = CODE, script: str = SCRIPT
+) -> Any:
+    (folder / "main.py").write_text(code)
+    (folder / "main.js").write_text(script % json.dumps(str(ROOT / "trace_udf" / "node" / "trace_udf.js")))
     run = [sys.executable, "-c", PYTHON] if language == "python" else ["node", "-e", NODE]
     child = await asyncio.create_subprocess_exec(
         *run,

@@ -39,7 +39,7 @@ async def test_a_task_reads_what_its_token_names_as_of_the_commit_of_its_claim(h
     for name in ("orders", "pay", "theirs", "never_there"):
         refused = await house.ask_as(claimed, f"SELECT * FROM {name}")  # noqa: S608 - a query of a test
         assert said(refused) == (400, "invalid_sql")
-        assert refused.json()["error"]["message"] == "there is no input of this name"
+        assert refused.json()["error"]["message"] == f"there is no table named '{name}'"
     # By the DAG's name, and narrowed by the DAG's filter.
     hidden = await house.ask_as(claimed, "SELECT count(*) AS n, max(block_number) AS m FROM hide")
     assert hidden.json()["rows"] == [[15, 14]]

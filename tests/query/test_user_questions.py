@@ -48,8 +48,16 @@ async def test_what_is_not_ours_or_not_published_is_refused_as_if_it_did_not_exi
     answer = await house.ask(ADMIN, f"SELECT * FROM {name}")  # noqa: S608 - a query of a test
     refusal = answer.json()["error"]
     assert (answer.status_code, refusal["code"]) == (400, "invalid_sql")
-    assert refusal["message"] == "there is no input of this name"
-    assert "theirs" not in answer.text
+    assert refusal["message"] == f"there is no table named '{name}'"
+    assert "theirs" not in str(refusal["hint"])
+
+
+async def test_a_name_that_is_nearly_right_gets_the_right_one_among_those_that_the_user_may_read(house: House) -> None:
+    said = (await house.ask("reader", "SELECT * FROM order")).json()["error"]
+    assert (said["message"], said["hint"]) == ("there is no table named 'order'", "did you mean orders?")
+    assert "pay" not in str((await house.ask("reader", "SELECT * FROM pays")).json()["error"]["hint"])
+    for user in ("clerk", ADMIN):
+        assert (await house.ask(user, "SELECT * FROM pays")).json()["error"]["hint"] == "did you mean pay?"
 
 
 async def test_a_dataset_shared_by_role_is_there_for_who_has_the_role_and_for_admins(house: House) -> None:
@@ -65,7 +73,10 @@ async def test_a_role_that_was_taken_away_is_gone_with_the_next_question(house: 
         "INSERT INTO users (org_id, external_id, role) VALUES ($1, 'leaver', 'reader') RETURNING id", org
     )
     await pool.execute(
-        "INSERT INTO org_role_memberships (org_id, user_id, role_id) SELECT $1, $2, id FROM org_roles", org, user
+        "INSERT INTO org_role_memberships (org_id, user_id, role_id) SELECT $1, $2, id FROM org_roles"
+        " WHERE org_id = $1",
+        org,
+        user,
     )
     assert await house.rows("leaver", "SELECT count(*) > 0 AS some FROM pay") == [[True]]
     await pool.execute("DELETE FROM org_role_memberships WHERE user_id = $1", user)
@@ -159,7 +170,7 @@ async def test_a_damaged_file_is_never_repeated_in_the_error(house: House) -> No
         answer = await house.ask("clerk", "SELECT sum(value) AS s FROM orders")
     finally:
         file.write_bytes(whole)
-    assert answer.status_code == 422, answer.text
+    assert answer.status_code == 503, answer.text
     assert "secret" not in answer.text
     assert str(root) not in answer.text
     assert "s3://" not in answer.text

@@ -27,6 +27,7 @@ from tests.walk.walking import TOKEN, Walk, walking
 from trace_platform.contracts import Claimed, Invocation, UdfRef
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.doors import open_doors
+from trace_platform.http_client import AsyncClient
 from trace_platform.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from trace_platform.udf.bubblewrap import Walls, build_walls
 from trace_platform.udf.invoke import Functions
@@ -190,7 +191,7 @@ async def rigged(
         async with (
             running(settings, walls or build_walls(), walk.dispatcher, walk.tasks, stores) as functions,
             open_doors([runner_door(functions, settings.udf)], settings.tls) as doors,
-            httpx.AsyncClient(base_url=doors["runner"], verify=context, timeout=SECONDS) as http,
+            AsyncClient(base_url=doors["runner"], verify=context, timeout=SECONDS) as http,
         ):
             yield Rig(walk, shelf, functions, settings, http)
 

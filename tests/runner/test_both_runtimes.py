@@ -62,6 +62,16 @@ async def test_what_it_publishes_becomes_rows(whole: Whole, runtime: str) -> Non
     assert await whole.rows(name) == [("a", 1), ("b", 2)]
 
 
+async def test_more_tasks_than_sandboxes_wait_for_their_place_and_none_of_them_loses_an_attempt(
+    whole: Whole, runtime: str
+) -> None:
+    slow = PUBLISH.replace("    task.log", "    import time\n    time.sleep(0.5)\n    task.log")
+    name = await whole.deployed(slow, runtime, attempts=1)
+    tasks = [await whole.asked(name) for _ in range(3 * whole.settings.udf.per_org)]
+    ended = [await whole.over(task) for task in tasks]
+    assert {(row["status"], row["attempt"]) for row in ended} == {("Completed", 1)}, ended
+
+
 async def test_what_it_says_is_kept_for_people(whole: Whole, runtime: str) -> None:
     task = await whole.asked(await whole.deployed(PUBLISH, runtime))
     await whole.over(task)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.dispatcher.support import an_org, deployed_and_active
 from tests.runner.rig import DAG, INVOKE_TOKEN, SECONDS, Rig, invocation
-from trace_platform.udf.process import PATH
+from trace_platform.udf.process import PATH, PLACES
 from trace_platform.udf.sandbox import runs
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +142,13 @@ async def test_the_door_asks_for_the_dispatchers_token(rig: Rig) -> None:
     for token in ("", "wrong", rig.settings.identity.worker_token.get_secret_value()):  # type: ignore[union-attr]
         answer = await rig.run(udf, token=token or "x")
         assert (answer.status, answer.body["error"]["code"]) == (401, "unauthenticated")
+
+
+async def test_the_runner_says_how_many_places_it_has_to_the_dispatcher_alone(rig: Rig) -> None:
+    udf = rig.settings.udf
+    told = await rig.http.get(PLACES, headers={"Authorization": f"Bearer {INVOKE_TOKEN}"})
+    assert told.json() == {"total": udf.sandboxes, "per_org": udf.per_org}
+    assert (await rig.http.get(PLACES, headers={"Authorization": "Bearer another"})).status_code == 401
 
 
 async def test_a_bundle_that_is_not_what_was_said_is_not_run(rig: Rig) -> None:

@@ -52,7 +52,7 @@ async def test_a_runner_without_walls_tells_each_task_why(rig: Rig, failing: Pat
         build_walls(candidates=[failing])
     udf = rig.python("def handler(event, context): return 1\n")
     with pytest.raises(SetupError, match="cannot be locked in"):
-        await Refusing(missing.value).run(invocation(await rig.claimed(), udf))
+        await Refusing(missing.value, rig.settings.udf).run(invocation(await rig.claimed(), udf))
 
 
 async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, failing: Path) -> None:

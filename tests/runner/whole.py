@@ -58,6 +58,7 @@ jobs:
     timeout_seconds: {timeout}s
     heartbeat_timeout_seconds: {lease}s
     max_attempts: {attempts}
+    max_platform_failures: {attempts}
     retry: {{backoff: 1s, max_backoff: 1s}}
     udf: {{bundle: {name}, sha256: "{sha256}"}}
     inputs: [{{from: {{job: ask}}}}]

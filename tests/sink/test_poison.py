@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
+from tests.sink.faulty_store import POISON as POISON_NAME
+from tests.sink.faulty_store import FaultyObjects
 from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
 from tests.sink.test_bombs import parquet
+from trace_platform.dispatcher.loops.owe_batches import OweBatches
+from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.domain.places import buffer_folder
 from trace_platform.ports import Outgoing
+from trace_platform.sink.drain import FAILED_TRIES
+from trace_platform.sink.write import Writer
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +53,8 @@ async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch
     for name, (body, more, _, _) in POISON.items():
         await producer.publish([alert(f"before {name}")])
         published[name] = await producer.publish(body, **more)
-    gone = await producer.hand_over(str(producer.folder.object("never_written.jsonl")))
+    gone = await producer.publish([alert("gone")], "gone.jsonl")
+    rig.walk.control.objects.delete([producer.folder.object("gone.jsonl")])
     await producer.publish([alert("last")])
     await rig.walk.control.queue.publish("buffer", [Outgoing(b"no JSON"), Outgoing(b'{"kind":"buffer_batch"}')])
     async with rig.sinking():
@@ -55,6 +63,9 @@ async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch
         found, reason = await rig.death(published[name])
         assert (found, said in reason) == (line, True), (name, found, reason)
     assert "not where" in (await rig.death(gone))[1]
+    await Gauges(rig.walk.control).refresh()
+    shown = rig.walk.control.metrics.registry.get_sample_value("trace_buffer_batches_dead")
+    assert shown == len(POISON) + 1
     assert {row["dedupe_key"] for row in await rig.rows()} == {"last", *(f"before {name}" for name in POISON)}
     assert rig.data("SELECT count(*) AS n FROM pg_class WHERE relnamespace = 'staging'::regnamespace") == [{"n": 0}]
 
@@ -121,6 +132,29 @@ async def test_the_store_being_away_kills_nothing(rig: Rig) -> None:
         (rig.folder / "away").rename(folder)
         assert await rig.settled() == {"Committed": 1}
     assert [row["publish_id"] for row in await rig.rows()] == [publish]
+
+
+async def test_a_fault_that_nobody_foresaw_is_tried_again_holds_up_nobody_and_kills_nothing(rig: Rig) -> None:
+    await rig.deploy()
+    producer = await rig.producer()
+    store = FaultyObjects(rig.folder / "objects")
+    store.root.mkdir(exist_ok=True)
+    store.fails.touch()
+    writer = Writer(lambda: rig.spark, store, rig.data_dsn, LIMITS)
+    failed = ("trace_sink_batches_total", {"outcome": "Failed"})
+    async with rig.sinking(writer, groups=1) as sink:
+        publish = await producer.publish([alert("a")], POISON_NAME)
+        async with asyncio.timeout(SECONDS):
+            while (sink.metrics.registry.get_sample_value(*failed) or 0) < FAILED_TRIES:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await producer.publish([alert("b")])
+        await rig.until("SELECT count(*) = 1 FROM buffer_publishes WHERE status = 'Committed'")
+        assert await rig.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]
+        store.fails.unlink()
+        await rig.walk.control.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
+        assert await OweBatches(rig.walk.control, timedelta(minutes=5)).once() == 1
+        assert await rig.settled() == {"Committed": 2}
+    assert {row["dedupe_key"] for row in await rig.rows()} == {"a", "b"}
 
 
 async def _forged(rig: Rig, thief: Producer, uri: str) -> UUID:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.sink.rig import Rig, alert
+from trace_platform.dispatcher.resolve_relations import user_relations
+from trace_platform.query_contracts import RelationsRequest, Wish
+from trace_platform.store.identity import User
 
 pytestmark = pytest.mark.anyio
 
@@ -31,3 +34,8 @@ async def test_a_published_row_is_in_the_table_once_and_makes_one_task_downstrea
     )
     assert tuple(commit) == (1, 1, f"publish:{publish}")
     assert (await rig.walk.control.queue.depth("buffer")).in_flight == 0
+    # A query of the table says as of which commit it was read.
+    user = User(rig.walk.org.user, rig.walk.org.id, "acme", None, "admin")
+    name = await rig.walk.control.pool.fetchval("SELECT name FROM datasets WHERE id = $1", producer.dataset)
+    (read,) = (await user_relations(rig.walk.control, user, RelationsRequest(wishes=[Wish(name=name)]))).relations
+    assert (read.hot, read.commit) == (True, 1)

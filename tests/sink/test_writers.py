@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from tests.dispatcher.support import an_org
 from tests.sink.rig import ALERTS, Producer, Rig, alert, lines
+from trace_platform.contracts import CommittedBatch, DeadBatch, SettleRequest
 from trace_platform.dispatcher.list_dead_batches import list_dead_batches
 from trace_platform.dispatcher.loops.clear_batches import ClearBatches
 from trace_platform.dispatcher.loops.janitor import Janitor
+from trace_platform.dispatcher.loops.owe_batches import OweBatches
 from trace_platform.dispatcher.replay_batch import replay_batch
-from trace_platform.errors import Conflict, LeaseLost, NotFound
+from trace_platform.domain.objects import Folder
+from trace_platform.errors import Conflict, Forbidden, LeaseLost, NotFound
+from trace_platform.spark.merge_batches import Applied
 from trace_platform.user_contracts import DeadBatchQuery
 
 pytestmark = pytest.mark.anyio
@@ -136,9 +141,10 @@ async def test_a_dead_batch_is_shown_to_its_organisation_repaired_and_replayed(r
     other = await an_org(control.pool, "other")
     await rig.deploy()
     producer = await rig.producer()
+    late = await producer.publish([alert("late")], "late.jsonl")
+    control.objects.delete([producer.folder.object("late.jsonl")])
     async with rig.sinking():
         dead = await producer.publish([alert("a"), alert("b", block_number="x")], record_count=2)
-        late = await producer.hand_over(str(producer.folder.object("late.jsonl")))
         good = await producer.publish([alert("c")])
         assert await rig.settled() == {"Committed": 1, "Dead": 2}
         found = await list_dead_batches(control.pool, org, DeadBatchQuery())
@@ -173,6 +179,49 @@ async def test_batches_leave_the_store_after_their_commit_and_dead_ones_stay(rig
     assert [one.name.name for one in objects.objects(producer.folder)] == ["dead.jsonl"]
 
 
+TWO = (
+    ALERTS.replace("{dataset: alert_events}]\n", "{dataset: alert_events}, {dataset: copies}]\n", 1)
+    + """
+  copies:
+    storage: postgres
+    write_mode: buffered
+    columns: {dedupe_key: text, severity: text}
+    unique_key: [dedupe_key]
+"""
+)
+
+
+def shared_folder(producer: Producer) -> Folder:
+    task = producer.claimed.task
+    return Folder.parse(f"s3://trace-scratch/buffers/{task.task_id}/{task.attempt}/")
+
+
+async def test_a_batch_whose_path_names_no_dataset_goes_where_its_publish_says_and_stays_until_all_have_it(
+    rig: Rig,
+) -> None:
+    await rig.deploy(TWO)
+    producer = await rig.producer()
+    body, control = lines([alert("a")]), rig.walk.control
+    name = shared_folder(producer).object("batch.jsonl")
+    control.objects.put(name, body)
+    newer: dict[str, Any] = {"dataset_uuid": None, "content_type": "application/jsonl", "batch_size_bytes": len(body)}
+    first = await producer.hand_over(str(name), dedupe_scope="alert_events", **newer)
+    assert await producer.hand_over(str(name), dedupe_scope="alert_events", **newer) == first
+    dead = await producer.hand_over(str(name), dedupe_scope="copies", record_count=7, **newer)
+    task = producer.claimed.task
+    elsewhere = f"s3://trace-scratch/scratch/{rig.walk.org.id}/{task.task_id}/{task.attempt}/batch.jsonl"
+    with pytest.raises(Forbidden, match="outside of what the token lets"):
+        await producer.hand_over(elsewhere, dedupe_scope="alert_events", **newer)
+    async with rig.sinking():
+        assert await rig.settled() == {"Committed": 1, "Dead": 1}
+        assert [row["publish_id"] for row in await rig.rows()] == [first]
+        assert await ClearBatches(control, timedelta()).once() == 0, "a dead batch of it may be replayed"
+        await replay_batch(control, rig.walk.org.id, dead, body)
+        assert await rig.settled() == {"Committed": 2}
+    assert await ClearBatches(control, timedelta()).once() == 2
+    assert control.objects.head(name) is None
+
+
 async def test_batches_that_were_never_published_leave_the_store_when_their_attempt_is_over(rig: Rig) -> None:
     control, org = rig.walk.control, rig.walk.org.id
     await rig.deploy()
@@ -189,6 +238,10 @@ async def test_batches_that_were_never_published_leave_the_store_when_their_atte
         lost.put(b"left behind", name)
     being_put = f"repaired-{dead}-this-moment"
     lost.put(b"by a person", being_put)
+    beside = shared_folder(lost)
+    for name in ("published.jsonl", "unpublished.jsonl"):
+        control.objects.put(beside.object(name), b"not rows")
+    await lost.hand_over(str(beside.object("published.jsonl")))
     await lost.complete("Failed", error_message="as planned", retryable=False)
     assert await Janitor(control).once() == 0, "it is too early"
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
@@ -198,10 +251,62 @@ async def test_batches_that_were_never_published_leave_the_store_when_their_atte
     (repaired,) = await rig.fetch("SELECT repaired_uri FROM buffer_publishes WHERE id = $1", dead)
     repair = repaired["repaired_uri"].rpartition("/")[2]
     assert left == {"committed.jsonl", "dead.jsonl", "accepted.jsonl", repair, being_put}
+    assert [one.name.name for one in control.objects.objects(beside)] == ["published.jsonl"]
     assert [one.name.name for one in control.objects.objects(running.folder)] == ["soon.jsonl"]
     async with rig.sinking():
-        assert await rig.settled() == {"Committed": 2, "Dead": 1}
+        assert await rig.settled() == {"Committed": 2, "Dead": 2}
     assert (await rig.rows())[1]["publish_id"] == waiting
+
+
+@pytest.mark.parametrize("settles", [True, False])
+async def test_a_batch_that_one_sink_refused_and_another_merged_is_committed_with_its_event(
+    rig: Rig, settles: bool
+) -> None:
+    """The second sink settles what it merged, or dies before that."""
+    await rig.deploy()
+    producer = await rig.producer()
+    publish = await producer.publish([alert("a")])
+    dispatcher, control = rig.walk.dispatcher, rig.walk.control
+    answer = await dispatcher.buffer_records([publish])
+    writer = rig.writer()
+    (merged,) = await asyncio.to_thread(writer.write, answer.records, answer.tables)
+    writer.close()
+    assert isinstance(merged, Applied)
+    refused = DeadBatch(publish_id=publish, reason="it saw something else", line=1)
+    assert await dispatcher.settle_buffers(SettleRequest(dead=[refused])) == 1
+    if settles:
+        batch = CommittedBatch(publish_id=publish, seq=merged.seq, rows=merged.rows, bytes=merged.bytes)
+        assert [await dispatcher.settle_buffers(SettleRequest(committed=[batch])) for _ in range(2)] == [1, 0]
+        assert await dispatcher.settle_buffers(SettleRequest(dead=[refused])) == 0
+    else:
+        await control.pool.execute(
+            "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', owed_at = owed_at - interval '2 h'"
+        )
+        async with rig.sinking():
+            while await OweBatches(control, timedelta(minutes=5)).once():
+                pass
+            await rig.until("SELECT status = 'Committed' FROM buffer_publishes")
+    await rig.walk.until("after", ["Completed"])
+    assert len(await rig.fetch("SELECT FROM commits WHERE scope = $1", f"publish:{publish}")) == 1
+    assert len(await rig.fetch("SELECT FROM events WHERE origin = 'sink'")) == 1
+    assert [row["publish_id"] for row in await rig.rows()] == [publish]
+
+
+async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_nobody_merged_it(rig: Rig) -> None:
+    await rig.deploy()
+    producer = await rig.producer()
+    async with rig.sinking():
+        await producer.publish(b"?")
+        assert await rig.settled() == {"Dead": 1}
+        control = rig.walk.control
+        await control.pool.execute(
+            "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', owed_at = owed_at - interval '2 h'"
+        )
+        assert [await OweBatches(control, timedelta(minutes=5)).once() for _ in range(2)] == [1, 0]
+        await rig.walk.until_nothing_is_owed()
+        while (depth := await control.queue.depth("buffer")).ready or depth.in_flight:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await rig.settled() == {"Dead": 1}
 
 
 async def test_a_message_that_comes_again_applies_nothing_and_a_sink_that_died_before_settling_is_repeated(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
 
 from trace_platform.spark.hot_tables import HotTable
+from trace_platform.spark.hot_view import HeldSnapshot, held
 from trace_platform.spark.hot_writer import BlockMark
 
 ROWS = pa.schema([("block_number", pa.int64()), ("position", pa.int32()), ("content", pa.int64())])
@@ -21,6 +24,13 @@ def rows_of(contents: Iterable[tuple[int, int, int]]) -> pa.Table:
     """Rows (number, position, content)."""
     listed = [dict(zip(ROWS.names, row, strict=True)) for row in contents]
     return pa.Table.from_pylist(listed, ROWS)
+
+
+@contextmanager
+def unheld(dsn: str) -> Iterator[HeldSnapshot]:
+    """A moment to take a view in, for a reader that holds no snapshot."""
+    with held(dsn) as snapshot:
+        yield replace(snapshot, name="")
 
 
 def chain(start: int, count: int, branch: str = "a", parent: bytes | None = None) -> list[BlockMark]:

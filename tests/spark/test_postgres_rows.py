@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import types as st
 
-from tests.spark.hot_support import block_hash, chain, hot_table, rows_of
+from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unheld
 from tests.spark_session import end_shared
 from trace_platform.domain.filters import holds, parse_where
 from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
@@ -26,7 +26,7 @@ from trace_platform.spark.filter_column import as_column
 from trace_platform.spark.hot_compaction import mark_compacted, sweep
 from trace_platform.spark.hot_reader import pieces_of, read_hot, read_seam, spark_schema
 from trace_platform.spark.hot_tables import HotTable, ensure
-from trace_platform.spark.hot_view import Run, held, unheld, view_of
+from trace_platform.spark.hot_view import Run, held, view_of
 from trace_platform.spark.hot_writer import rewrite
 from trace_platform.spark.java import find_java
 from trace_platform.spark.postgres_source import cut, read_postgres

@@ -241,7 +241,11 @@ def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> N
     assert facts["seen_dead"]
     assert facts["left"] == ["lock"]
     assert not list(started_in.iterdir()), "nothing is dropped where it was started"
-    assert done.stderr.partition("killing\n")[0] == "", "nothing is said that nobody has to act on"
+    before, _, after = done.stderr.partition("killing\n")
+    assert before == "", "nothing is said that nobody has to act on"
+    assert "WARN spark evil: seen?[2J?31m?title\n" in after
+    assert after.count("seen?[2J?31m?title") == 2, "in the message, and in the exception"
+    assert not set("\x1b\x9b\u202e") & set(after)
 
 
 def test_kill_9_of_the_process_ends_the_jvm_and_its_busy_workers(tmp_path: Path) -> None:
@@ -306,6 +310,10 @@ LIFE = textwrap.dedent("""
     rows = session.range(100).mapInArrow(module._unchanged, "id long").selectExpr("sum(id) AS total")
     total = rows.first().total
     print("killing", file=sys.stderr, flush=True)
+    text = "seen\\x1b[2J\\x9b31m\\u202etitle"
+    java_lang = session._jvm.java.lang
+    log = session._jvm.org.apache.logging.log4j.LogManager.getLogger("evil")
+    log.warn(java_lang.String(text), java_lang.RuntimeException(text))
     jvm = module._running[0].jvm
     os.kill(jvm.pid, signal.SIGKILL)
     jvm.wait()

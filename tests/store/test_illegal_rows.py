@@ -256,7 +256,7 @@ SEED[7] = a("dataset_versions", id=uid("version a"), config_hash="seed")
 ATTEMPT = {"lease_token": uid("token"), "worker_id": "w", "started_at": T0, "woken_at": T0}
 RUNNING = {**ATTEMPT, "status": "Running", "lease_expires_at": T1}
 COMPLETED = {**ATTEMPT, "status": "Completed", "completed_at": T1}
-FAILED = {**ATTEMPT, "status": "Failed", "completed_at": T1, "error_message": "boom"}
+FAILED = {**ATTEMPT, "status": "Failed", "completed_at": T1, "error_message": "boom", "fault": "job"}
 CANCELED = {**ATTEMPT, "status": "Canceled", "completed_at": T1, "cancel_reason": "rollback"}
 
 SOURCE = {
@@ -470,6 +470,12 @@ CASES = [
         ("a queue may be a moment old", "max_queue_age_is_positive", {"max_queue_age": "0"}, {"max_queue_age": "1 s"}),
         ("a job has time to run", "timeout_is_positive", {"timeout_seconds": 0}, {"timeout_seconds": 1}),
         ("a heartbeat comes before it is missed", "heartbeat_fits_its_timeout", {"heartbeat_timeout_seconds": 30}),
+        (
+            "a limit of platform failures is not negative",
+            "max_platform_failures_is_not_negative",
+            {"max_platform_failures": -1},
+            {"max_platform_failures": 0},
+        ),
         ("a job is tried at least once", "max_attempts_is_positive", {"max_attempts": 0}, {"max_attempts": 1}),
         ("backoff starts below its limit", "backoff_rises", {"retry_backoff_seconds": 601}),
     ),
@@ -579,6 +585,18 @@ CASES = [
         ("a task is of a job of its org", "job_of_same_org", {"job_id": uid("job b")}),
         ("attempts count from 1", "attempt_within_max", {"attempt": 0}),
         ("no attempt beyond the last", "attempt_within_max", {"attempt": 4}, {"attempt": 3}),
+        (
+            "an attempt beyond the last is one that the platform ended",
+            "attempt_within_max",
+            {"platform_failures": 1},
+            {"attempt": 5, "platform_failures": 2},
+        ),
+        (
+            "only attempts are platform failures",
+            "platform_failures_were_attempts",
+            {"platform_failures": 2},
+            {"platform_failures": 1},
+        ),
         ("a task has time to run", "timeout_is_positive", {"timeout_seconds": 0}, {"timeout_seconds": 1}),
         ("a dedupe key says something", "dedupe_key_says_something", {"dedupe_key": ""}, {"dedupe_key": "k"}),
         (
@@ -626,6 +644,8 @@ CASES = [
         ("a memoised task did not run", "completed_ran_or_was_memoised", {"memoized_from": uid("task a")}, COMPLETED),
         ("a failed task says why", "only_failed_has_an_error", {"error_message": None}, FAILED),
         ("an error says something", "error_says_something", {"error_message": ""}, FAILED),
+        ("a failed task says whose fault it was", "only_failed_has_a_fault", {"fault": None}, FAILED),
+        ("only a failed task has a fault", "only_failed_has_a_fault", {"fault": "platform"}, COMPLETED),
         ("a failed task says when", "ended_says_when", {"completed_at": None}, FAILED),
         ("a failed task holds no lease", "only_running_has_a_lease", {"lease_expires_at": T1}, FAILED),
         ("a failed task has no outputs", "only_completed_has_outputs", {"outputs": "[]"}, FAILED),
@@ -636,6 +656,12 @@ CASES = [
             {**FAILED, "attempt": 2, "next_retry_at": T2},
         ),
         ("a canceled task says why", "only_canceled_has_a_reason", {"cancel_reason": None}, CANCELED),
+        (
+            "only a canceled task was superseded",
+            "only_canceled_is_superseded",
+            {"superseded_by": uid("task b")},
+            COMPLETED,
+        ),
         ("only a canceled task was canceled", "only_canceled_has_a_reason", {"cancel_reason": "x"}, COMPLETED),
         ("a canceled task is not retried", "only_failed_is_retried", {"next_retry_at": T2}, CANCELED),
         (
@@ -661,7 +687,19 @@ CASES = [
             "a failed attempt says why",
             "failure_says_why",
             {"error_message": None},
-            {"ended_at": T1, "outcome": "LeaseExpired", "error_message": "no heartbeat for 120 s"},
+            {"ended_at": T1, "outcome": "LeaseExpired", "error_message": "no heartbeat for 120 s", "fault": "platform"},
+        ),
+        (
+            "a failed attempt says whose fault it was",
+            "failure_has_a_fault",
+            {"fault": None},
+            {"ended_at": T1, "outcome": "LeaseExpired", "error_message": "no heartbeat for 120 s", "fault": "platform"},
+        ),
+        (
+            "an attempt that did not fail has no fault",
+            "failure_has_a_fault",
+            {"fault": "job"},
+            {"ended_at": T1, "outcome": "Completed"},
         ),
         ("only a reply can be late", "only_an_end_is_late", {"late": True}),
     ),
@@ -1148,10 +1186,12 @@ def test_every_state_of_a_task_has_a_legal_row(state: psycopg.Connection[Any], t
 def test_a_failed_task_keeps_attempt_and_token_until_the_retry_drops_them(state: psycopg.Connection[Any]) -> None:
     """S10: the reaper leaves what a late reply is known by; the retry takes it away."""
     insert(state, "tasks", {**LEGAL["tasks"], **RUNNING, "id": uid("late")})
-    reap = {"status": "Failed", "completed_at": T1, "lease_expires_at": None, "error_message": "x", "next_retry_at": T2}
-    late = {"status": "Completed", "error_message": None, "next_retry_at": None, "outputs": "[]"}
+    ended = {"status": "Failed", "completed_at": T1, "lease_expires_at": None}
+    reap = {**ended, "error_message": "x", "fault": "platform", "platform_failures": 1, "next_retry_at": T2}
+    late = {"status": "Completed", "error_message": None, "fault": None, "next_retry_at": None, "outputs": "[]"}
+    dropped = ("lease_token", "worker_id", "started_at", "completed_at", "error_message", "fault", "next_retry_at")
     retry = {
-        **dict.fromkeys(("lease_token", "worker_id", "started_at", "completed_at", "error_message", "next_retry_at")),
+        **dict.fromkeys(dropped),
         "status": "Queued",
         "attempt": 2,
     }

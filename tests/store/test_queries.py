@@ -21,7 +21,7 @@ ADMINISTRATIVE = {"describe", "first_start", "roles_data", "roles_queue", "roles
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql") if path.stem not in ADMINISTRATIVE)
 
 
-IN_DATA = {"deliveries"}
+IN_DATA = {"applied_batches", "deliveries"}
 """Statements about data Postgres."""
 
 
@@ -54,7 +54,7 @@ def test_every_statement_begins_with_a_sentence(file: str) -> None:
 HOT = {
     "claim": {"claim_tasks", "renew_leases", "statuses"},
     "complete": {"complete_plain"},
-    "route": {"route_events", "route_invalidations", "wake_waiting"},
+    "route": {"route_events", "route_invalidations", "lock_slots", "wake_waiting"},
     "outbox": {"look", "take_promises", "keep_promises", "put_off_promises", "forget_kept"},
 }
 """What runs on kept plans (`store.db.STEADY`)."""
@@ -76,6 +76,8 @@ def test_a_hot_statement_planned_on_empty_tables_never_reads_a_large_one_whole(
             assert node["Node Type"] in {"Index Scan", "Index Only Scan"}, node
             partial = node["Index Name"] not in OVER_HISTORY
             assert partial or "Index Cond" in node, node
+        if node.get("Relation Name") == "partition_versions":
+            assert "partition_key" in node["Index Cond"] or "block_range" in node["Index Cond"], node
         assert "Hash Join" not in node["Node Type"], node
         assert "Merge Join" not in node["Node Type"], node
 

@@ -114,6 +114,7 @@ ALLOWED = [
     ("delivery", "SELECT id FROM alerts.deliveries FOR UPDATE SKIP LOCKED"),
     ("delivery", "UPDATE alerts.deliveries SET attempts = attempts + 1, due_at = now()"),
     ("delivery", "LISTEN alert_deliveries"),
+    ("delivery", "SELECT alerts.prune_deliveries('1 day', 10)"),
     ("queue", "SELECT * FROM pgqueue.publish('q', ARRAY['{}'::bytea], ARRAY['0 s'::interval])"),
     ("queue", "LISTEN anything"),
 ]
@@ -158,6 +159,8 @@ REFUSED = [
     ("delivery", "UPDATE alerts.deliveries SET event = '{}'"),
     ("delivery", "DELETE FROM alerts.deliveries"),
     ("delivery", "TRUNCATE alerts.deliveries"),
+    ("worker", "SELECT alerts.prune_deliveries('1 day', 10)"),
+    ("query", "SELECT alerts.prune_deliveries('1 day', 10)"),
     ("delivery", "SELECT * FROM hot.made_by_worker"),
     ("delivery", "SELECT * FROM trace_meta.dataset_tables"),
     ("delivery", "CREATE TABLE alerts.mine (x int)"),

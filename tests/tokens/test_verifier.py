@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import hmac
 import itertools
@@ -31,7 +32,7 @@ from trace_platform.capability import (
     keyset,
     verifier,
 )
-from trace_platform.capability.jws import key_of, thumbprint
+from trace_platform.capability.jws import is_canonical, key_of, thumbprint
 from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
 from trace_platform.settings import TokenSettings
 
@@ -375,7 +376,30 @@ async def test_a_capability_and_the_reference_library_understand_each_other() ->
         )
         == PAYLOAD
     )
-    assert await make(Publisher(KEY)).verify(jwt.encode(PAYLOAD, KEY.private, "ES256", {"kid": KEY.kid})) == CLAIMS
+    theirs = (jwt.encode(PAYLOAD, KEY.private, "ES256", {"kid": KEY.kid}) for _ in range(64))
+    canonical = next(token for token in theirs if is_canonical(b64_read(token.rpartition(".")[2])))
+    assert await make(Publisher(KEY)).verify(canonical) == CLAIMS
+
+
+def b64_read(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+UNTIMED: Any = {"verify_aud": False, "verify_exp": False, "verify_iat": False}
+
+
+async def test_of_two_signatures_that_ecdsa_takes_for_as_good_only_one_holds() -> None:
+    """Anybody can make the other from it: a token that was revoked, or counted, by its text would be there again."""
+    for number in range(32):
+        token = KEY.sign(encode(CLAIMS))
+        text, _, signature = token.rpartition(".")
+        raw = b64_read(signature)
+        assert is_canonical(raw), number
+        order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+        twin = f"{text}.{b64(raw[:32] + (order - int.from_bytes(raw[32:])).to_bytes(32))}"
+        jwt.decode(twin, jwt.PyJWK(KEY.jwk), ["ES256"], options=UNTIMED)
+        assert await reason_of(make(Publisher(KEY)), twin) is Reason.BAD_SIGNATURE
+        assert await make(Publisher(KEY)).verify(token) == CLAIMS
 
 
 def test_claims_too_large_for_a_header_are_refused_before_they_are_signed() -> None:

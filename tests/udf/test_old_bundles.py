@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +23,7 @@ from trace_platform.contracts import UdfRef
 from trace_platform.dispatcher.loops.clear_bundles import REASON, ClearBundles
 from trace_platform.domain.objects import ObjectName
 from trace_platform.errors import ObjectsUnavailable
-from trace_platform.ports import ObjectStore
+from trace_platform.ports import ObjectStore, StoredObject
 from trace_platform.udf.fetch_bundle import Bundles, forget_old
 from trace_platform.unpack import unpack
 
@@ -93,6 +95,62 @@ async def test_a_removal_that_was_cut_off_is_finished_and_nothing_half_removed_c
         await ClearBundles(broken, NOW).once()
     assert await ClearBundles(trace.control, LATER).once() == 1
     assert await stored(trace) == {}
+
+
+WAITS_TO_NAME_A_BUNDLE = """
+CREATE FUNCTION wait_to_name() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$;
+CREATE TRIGGER wait_to_name BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.udf_bundle_id IS NOT NULL)
+    EXECUTE FUNCTION wait_to_name();
+"""
+"""A deploy that has found the bundle ready waits before it writes the job that names it."""
+
+
+class CutOff:
+    """A store that removes what it is told to, and is not heard any more when it has."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        self._store.delete(names)
+        raise ObjectsUnavailable("it did not answer")
+
+    def head(self, name: ObjectName) -> StoredObject | None:
+        return self._store.head(name)
+
+
+@pytest.mark.parametrize("cut_off", [True, False])
+async def test_a_bundle_that_a_deploy_is_adopting_keeps_its_bytes(trace: System, cut_off: bool) -> None:
+    await pushed(trace)
+    control = trace.control
+    store = cast("ObjectStore", CutOff(control.objects)) if cut_off else control.objects
+    await control.pool.execute(WAITS_TO_NAME_A_BUNDLE)
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted)"
+    async with control.pool.acquire() as other:
+        async with other.transaction():
+            await other.execute("SELECT pg_advisory_xact_lock(7)")
+            deploy = asyncio.create_task(deployed(trace, dag()))
+            while not await other.fetchval(waits):  # noqa: ASYNC110 - another connection's wait
+                await asyncio.sleep(0.01)
+            with suppress(ObjectsUnavailable):
+                await ClearBundles(replace(control, objects=store), NOW).once()
+        await deploy
+    assert await ClearBundles(control, NOW).once() == 0
+    assert await stored(trace) == {"Ready": True}
+
+
+async def test_a_bundle_without_bytes_does_not_come_back_because_a_job_names_it(trace: System) -> None:
+    await pushed(trace)
+    await deployed(trace, dag())
+    location = await trace.control.pool.fetchval(
+        "UPDATE udf_bundles SET status = 'Refused', error_message = $1 RETURNING location", REASON
+    )
+    trace.control.objects.delete([ObjectName.parse(location)])
+    assert await ClearBundles(trace.control, NOW).once() == 0
+    assert await stored(trace) == {"Refused": False}
+    assert (await pushed(trace))["status"] == "Ready"
+    assert await stored(trace) == {"Ready": True}
 
 
 async def test_a_bundle_that_is_named_at_the_moment_of_its_removal_stays(trace: System) -> None:

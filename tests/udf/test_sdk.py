@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.domain.objects import ObjectName
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_udf.rows import batches
+from trace_udf.task import Task
 
 SDK = ROOT / "trace_udf"
 
@@ -85,6 +87,32 @@ async def test_what_a_function_raises_fails_the_attempt_with_its_words_and_place
         assert (status, said in (error or ""), again) == ("Failed", True, retried), line
 
 
+BUSY = "{'code': 'busy', 'message': 'no room', 'retryable': True}"
+PYTHON_BUSY = f"""
+import trace_udf
+
+@trace_udf.udf
+def handler(task):
+    raise trace_udf.Refused('POST /v1/task/query', 429, {BUSY})
+"""
+NODE_BUSY = f"""
+const {{ udf, Refused }} = require({json.dumps(str(SDK / "node" / "trace_udf.js"))});
+exports.handler = udf(async () => {{ throw new Refused("POST /v1/task/query", 429, {BUSY.replace("True", "true")}); }});
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("code", "file"), [(PYTHON_BUSY, "main.py"), (NODE_BUSY, "main.js")], ids=["python", "node"])
+async def test_a_function_that_the_platform_had_no_room_for_did_not_use_up_an_attempt(
+    there: Functions, code: str, file: str
+) -> None:
+    claimed = await there.claimed()
+    answer, _ = await there.run(code, claimed, file=file)
+    assert (answer["status"], answer["error_code"]) == ("Failed", "busy")
+    faults = "SELECT platform_failures, fault::text FROM tasks WHERE id = $1"
+    assert tuple(await there.walk.control.pool.fetchrow(faults, claimed.task.task_id) or ()) == (1, "platform")
+
+
 ALERTS = """
 from datetime import datetime, timezone
 from trace_udf import udf
@@ -137,6 +165,46 @@ async def test_alerts_are_one_batch_with_one_row_for_each_key(there: Functions, 
     assert found["by name"]["severity"] == "critical"
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(("code", "file"), [(ALERTS, "main.py"), (NODE_ALERTS, "main.js")], ids=["python", "node"])
+async def test_alerts_go_to_the_jobs_own_dataset_whatever_its_name(there: Functions, code: str, file: str) -> None:
+    claimed = await there.claimed()
+    own, told = (msgspec.to_builtins(one) for one in claimed.task.outputs)
+    alert = {"alert_definition_id": "7d444840-9dc0-11d1-b245-5ffdce74fad2", "name": "large", "severity": "warning"}
+    answer, _ = await there.run(code, claimed, file=file, alerts=[alert], outputs=[{**own, "name": "whales"}, told])
+    assert answer == {"status": "Completed"}
+    (batch,) = await there.batches()
+    assert own["dataset_uuid"] in batch["batch_uri"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "goes_to"),
+    [
+        (["whales"], None, "whales"),
+        (["rows", "alert_events"], None, "alert_events"),
+        (["rows", "whales"], "whales", "whales"),
+        (["rows", "whales"], None, None),
+        ([], None, None),
+    ],
+)
+def test_of_several_datasets_alerts_go_to_the_one_that_is_meant(
+    names: list[str], wanted: str | None, goes_to: str | None
+) -> None:
+    outputs = [
+        {"name": name, "dataset_uuid": name, "output_index": n, "storage_location": f"postgres_table:buffered.t{n}"}
+        for n, name in enumerate(names)
+    ]
+    alerts = [{"alert_definition_id": "a", "name": "large", "severity": "warning"}]
+    task = Task({**BARE, "outputs": outputs, "alerts": alerts})
+    if goes_to is None:
+        with pytest.raises(ValueError, match="has not exactly one buffered dataset"):
+            task.alert("large", dedupe_key="k", event_time="2026-01-01T00:00:00Z", dataset=wanted)
+    else:
+        task.alert("large", dedupe_key="k", event_time="2026-01-01T00:00:00Z", dataset=wanted)
+        assert list(task._waiting) == [goes_to]
+
+
+BARE = {"task_id": "t", "attempt": 1, "job": {"dag_name": "d", "name": "j"}, "capability_token": "x.y.z"}
 SPINS = """
 from trace_udf import udf
 

@@ -27,13 +27,15 @@ class Holds:
     let_go: threading.Event = field(default_factory=threading.Event)
     canceled: threading.Event = field(default_factory=threading.Event)
     asked_to_stop: threading.Event = field(default_factory=threading.Event)
+    ended: set[UUID] = field(default_factory=set)
+    """Tasks that were canceled."""
     runs: int = 0
 
     def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
         self.asked_to_stop = door.asked_to_stop
         self.runs += 1
         self.begun.set()
-        while not (self.let_go.wait(0.02) or self.canceled.is_set()):
+        while not (self.let_go.wait(0.02) or claimed.task.task_id in self.ended):
             pass
         return Finished(
             CompleteRequest(
@@ -45,7 +47,7 @@ class Holds:
         )
 
     def cancel(self, claimed: Claimed) -> None:
-        del claimed
+        self.ended.add(claimed.task.task_id)
         self.canceled.set()
 
 

@@ -20,6 +20,7 @@ from tests.walk.walking import Walk, walking, working
 from trace_platform.contracts import Claimed, CompleteRequest, EventBody, TaskPayload
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.drain_sources import release_sources
+from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.pause_source import pause_source, resume_source
 from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
@@ -160,7 +161,8 @@ async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(w
         assert row is not None
         assert waits(row) or (row["state_text"], row["drain_reason"]) == ("Draining", "shutdown")  # it may be quick
     await until(walk, waits)  # the worker ended: it had told its source to stop
-    await asyncio.sleep(0.3)
+    for _ in range(2):  # as often as it takes to settle and to start one
+        await KeepSources(walk.control).once()
     assert waits(await source(walk))  # and nobody starts it
     await release_sources(walk.control)
     async with working(worker(walk, "two", follow)):

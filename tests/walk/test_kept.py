@@ -8,8 +8,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import uuid4
 
@@ -25,8 +26,11 @@ from trace_platform.contracts import Claimed, TaskPayload
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
+from trace_platform.errors import TraceError
+from trace_platform.http_client import AsyncClient, close_when_canceled
 from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
+from trace_platform.ports import Delivery, Queue
 from trace_platform.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +49,7 @@ class Line(httpx.AsyncBaseTransport):
     """Between a worker and the task door; what is asked of `path` goes through `through` first."""
 
     def __init__(self, walk: Walk, path: str, through: Callable[[httpx.Request], Awaitable[None]]) -> None:
-        self.line = httpx.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=walk.ca))
+        self.line = close_when_canceled(httpx.AsyncHTTPTransport(verify=ssl.create_default_context(cafile=walk.ca)))
         self.path, self.through = path, through
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -58,7 +62,7 @@ class Line(httpx.AsyncBaseTransport):
 
 
 def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=walk.doors["dispatcher_task"], transport=line, timeout=60)
+    return AsyncClient(base_url=walk.doors["dispatcher_task"], transport=line, timeout=60)
 
 
 async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(
@@ -89,15 +93,58 @@ async def test_a_cancel_is_heard_while_the_queue_is_out_of_order(state_db: str, 
         await until(holds.canceled, holds)
 
 
+@dataclass(frozen=True)
+class Refusals:
+    """The queue as it is, and how often it refused to be asked."""
+
+    inner: Queue
+    refused: list[str] = field(default_factory=list)
+
+    async def receive(self, *args: Any, **options: Any) -> list[Delivery]:
+        try:
+            return await self.inner.receive(*args, **options)
+        except TraceError as refusal:
+            self.refused.append(refusal.message)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def counted(self, times: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.refused) < times:  # noqa: ASYNC110 - the worker's calls are waited for
+                await asyncio.sleep(0.02)
+
+
+async def hung_up_on(place: Path, times: int) -> None:
+    """A server there accepts so many connections, closes each, and goes away."""
+    counted = asyncio.Semaphore(0)
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        counted.release()
+
+    server = await asyncio.start_unix_server(hang_up, place)
+    try:
+        async with asyncio.timeout(60):
+            for _ in range(times):
+                await counted.acquire()
+    finally:
+        server.close()
+        place.unlink(missing_ok=True)  # noqa: ASYNC240 - a moment
+
+
 async def test_a_queue_that_refuses_its_worker_takes_nothing_out_of_its_hands(
     state_db: str, queue_db: str, tmp_path: Path
 ) -> None:
     holds = Holds()
     async with walking(state_db, queue_db, tmp_path) as walk:
-        worker = asyncio.create_task(holding(walk, holds).work(stop := asyncio.Event()))
+        queue = Refusals(walk.control.queue)
+        works = replace(holding(walk, holds), queue=queue)
+        worker = asyncio.create_task(works.work(stop := asyncio.Event()))
         await a_task_in_hand(walk, holds)
         await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)")
-        await asyncio.sleep(2)  # the worker asks, is refused, and asks again
+        await queue.counted(2)  # the worker asks, is refused, and asks again
         assert not worker.done()
         await out_of_order(queue_db, "receive(text, integer, interval, integer, timestamptz)", again=True)
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
@@ -127,7 +174,10 @@ async def test_a_heartbeat_that_was_not_heard_is_said_again_before_the_lease_is_
         working(holding(walk, holds, http)),
     ):
         await a_task_in_hand(walk, holds, interval=6, lease=11)
-        await asyncio.sleep(12.5)
+        heard = "SELECT status <> 'Running' OR last_heartbeat > started_at FROM tasks WHERE id = $1"
+        async with asyncio.timeout(60):
+            while not await walk.control.pool.fetchval(heard, await the_task(walk)):  # noqa: ASYNC110 - the beat is
+                await asyncio.sleep(0.02)
         holds.let_go.set()
         await walk.until("work", ["Completed"])
         assert failed
@@ -156,10 +206,11 @@ async def test_a_task_that_fails_while_data_postgres_is_away_is_reported_when_it
             working(walk.worker("w", fails, resources=Resources(data_dsn=away))),
         ):
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-            assert await asyncio.to_thread(begun.wait, 30)
-            await asyncio.sleep(2)
+            place = Path(nowhere) / socket.name
+            await hung_up_on(place, 2)  # it asks, and asks again
+            assert begun.is_set()
             assert await walk.statuses("work") == ["Running"]
-            (Path(nowhere) / socket.name).symlink_to(socket)
+            place.symlink_to(socket)
             await walk.until("work", ["Failed"])
 
 

@@ -107,6 +107,7 @@ async def test_a_worker_that_lost_its_lease_reports_nothing_and_the_retry_counts
         async with working(walk.worker("quick")):
             await walk.until("work", ["Completed"])
             go.set()
+        await walk.until("after", ["Completed"])
     rows = await pool.fetch(
         "SELECT attempt, worker_id, outcome::text FROM task_attempts WHERE worker_id <> '' ORDER BY 1, 3"
     )

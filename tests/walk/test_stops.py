@@ -11,6 +11,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -24,8 +25,10 @@ from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.pause_source import pause_source
-from trace_platform.dispatcher.stops import GATHER_SECONDS, Stops
+from trace_platform.dispatcher.stops import Stops
+from trace_platform.dispatcher.trigger import trigger
 from trace_platform.errors import Unavailable
+from trace_platform.http_client import AsyncClient
 from trace_platform.store.identity import User
 from trace_platform.worker import lease_keeper
 from trace_platform.worker.hear_stops import hear_stops
@@ -112,8 +115,9 @@ async def test_a_task_that_was_canceled_while_its_worker_heard_nobody_is_ended_w
         walk.control.stops.ring()  # ends the call that waits
         async with asyncio.timeout(30):
             await asked_again.wait()
+        mark = (await walk.control.stops.after("", 0)).mark
         await cancel_task(walk.control, walk.org.id, await the_task(walk), "not wanted any more")
-        await asyncio.sleep(2 * GATHER_SECONDS)
+        await walk.control.stops.after(mark, 60)  # who had asked would know by now
         away.clear()
         await until(holds.canceled, holds)
 
@@ -128,22 +132,33 @@ async def test_a_task_of_a_version_that_no_longer_serves_is_ended_at_once(walk: 
 
 
 async def test_a_task_that_runs_for_too_long_is_ended_when_its_time_is_over(walk: Walk) -> None:
+    await walk.control.pool.execute("UPDATE jobs SET timeout_seconds = 1 WHERE name = 'work'")
     async with in_hand(walk) as holds:
-        await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", await the_task(walk))
-        walk.control.leases.ring()
         await until(holds.canceled, holds)
+        ended = "SELECT outcome::text, error_message FROM task_attempts WHERE task_id = $1"
+        row = await walk.control.pool.fetchrow(ended, await the_task(walk))
+        assert row is not None
+        assert tuple(row) == ("TimedOut", "attempt 1 ran longer than 1 s")
+    assert await walk.statuses("work") == ["Failed"], "the worker reports nothing of an attempt that was ended"
 
 
 async def test_other_tasks_of_the_worker_go_on(walk: Walk) -> None:
     async with in_hand(walk) as holds:
-        walk.control.stops.ring()
-        beaten = "SELECT last_heartbeat > started_at FROM tasks WHERE id = $1"
+        ended = await the_task(walk)
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
+        await walk.until("work", ["Running", "Running"])
+        await cancel_task(walk.control, walk.org.id, ended, "not wanted any more")
+        await until(holds.canceled, holds)
+        beaten = "SELECT last_heartbeat > started_at FROM tasks WHERE status = 'Running'"
         async with asyncio.timeout(60):
-            while not await walk.control.pool.fetchval(beaten, await the_task(walk)):  # noqa: ASYNC110 - as above
+            while not await walk.control.pool.fetchval(beaten):  # noqa: ASYNC110 - the other's beat is waited for
                 await asyncio.sleep(0.02)
-        assert not holds.canceled.is_set()
+        assert holds.ended == {ended}
         holds.let_go.set()
-        await walk.until("work", ["Completed"])
+        async with asyncio.timeout(60):
+            while sorted(await walk.statuses("work")) != ["Canceled", "Completed"]:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.02)
+    assert holds.ended == {ended}
 
 
 async def test_a_source_that_is_paused_is_asked_to_stop_at_once(walk: Walk) -> None:
@@ -166,7 +181,7 @@ async def test_who_waits_when_a_dispatcher_ends_is_answered_and_does_not_hold_it
 ) -> None:
     async with AsyncExitStack() as outlives:
         async with walking(state_db, queue_db, tmp_path) as walk:
-            http = httpx.AsyncClient(
+            http = AsyncClient(
                 base_url=walk.doors["dispatcher_internal"],
                 headers={"X-Trace-Worker-Token": TOKEN},
                 verify=ssl.create_default_context(cafile=walk.ca),
@@ -181,9 +196,7 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
     context = ssl.create_default_context(cafile=walk.ca)
     headers = {"X-Trace-Worker-Token": TOKEN}
     for turns in range(60):
-        async with httpx.AsyncClient(
-            base_url=walk.doors["dispatcher_internal"], headers=headers, verify=context
-        ) as http:
+        async with AsyncClient(base_url=walk.doors["dispatcher_internal"], headers=headers, verify=context) as http:
             dispatcher = DispatcherClient(http)
             hearing = asyncio.create_task(hear_stops(dispatcher, ()))
             if turns % 2:
@@ -217,7 +230,7 @@ async def test_who_has_no_mark_is_given_one_at_once() -> None:
     assert (await stops.after("", 3_600)).mark == (await stops.after("", 3_600)).mark
 
 
-@pytest.mark.parametrize("mark", ["nonsense", "-", "another-0", "another-7"])
+@pytest.mark.parametrize("mark", ["00000000-0", "00000000-7"])
 async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None:
     """Else a worker whose calls go to two replicas in turn would be answered at once for ever."""
     stops = Stops()

@@ -21,6 +21,7 @@ from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.operators.outcome import Outcome
 from trace_platform.ports import Delivery, Queue
+from trace_platform.worker import wrapper
 from trace_platform.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
@@ -44,30 +45,38 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 
 @dataclass(frozen=True)
 class Watched:
-    """The queue as it is, and how often a worker asked it."""
+    """The queue as it is, how a worker asked it, and how many wake-ups it was given each time."""
 
     inner: Queue
     asked: list[timedelta] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
 
     async def receive(
         self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
         self.asked.append(wait)
-        return list(await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait))
+        found = list(await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait))
+        self.given.append(len(found))
+        return found
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
 
-async def test_an_idle_worker_waits_in_one_call_and_is_woken_by_what_comes(walk: Walk) -> None:
+async def test_an_idle_worker_waits_in_one_call_and_is_woken_by_what_comes(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert timedelta(seconds=10) <= wrapper.WAIT
+    monkeypatch.setattr(wrapper, "WAIT", timedelta(hours=1))  # so that only a wake-up can end it
     queue = Watched(walk.control.queue)
     async with working(replace(walk.worker("one"), queue=queue)):
-        await asyncio.sleep(2)
-        assert len(queue.asked) == 1, "it does not ask again and again"
-        assert queue.asked[0] >= timedelta(seconds=10)
-        async with asyncio.timeout(queue.asked[0].total_seconds() / 2):
-            await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
-            await walk.until("work", ["Completed"])
+        async with asyncio.timeout(60):
+            while not queue.asked:  # noqa: ASYNC110 - the worker's call is waited for
+                await asyncio.sleep(0.01)
+        await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
+        await walk.until("work", ["Completed"])
+    assert queue.asked[0] == timedelta(hours=1)
+    assert queue.given[0] == 1, "its first call was answered with what came"
 
 
 async def test_a_wake_up_stays_with_the_worker_for_as_long_as_its_task_runs(walk: Walk, queue_db: str) -> None:

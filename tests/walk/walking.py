@@ -22,6 +22,7 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.process import dispatching
 from trace_platform.dispatcher.runtimes import INVOKERS
+from trace_platform.http_client import AsyncClient, close_when_canceled
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.operators.context import Resources
 from trace_platform.operators.outcome import Outcome
@@ -77,7 +78,7 @@ class Walk:
     async def until(self, job: str, statuses: list[str]) -> None:
         """The database may be away while we wait: that is what some of the tests are about."""
         async with asyncio.timeout(SECONDS):
-            while await self._statuses_now(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
+            while await self.statuses_if_there(job) != statuses:  # noqa: ASYNC110 - several processes' work is waited for
                 await asyncio.sleep(0.02)
 
     async def until_nothing_is_owed(self) -> None:
@@ -86,11 +87,12 @@ class Walk:
             while await self.control.pool.fetchval(owed):  # noqa: ASYNC110 - the loops' work is waited for
                 await asyncio.sleep(0.02)
 
-    async def _statuses_now(self, job: str) -> list[str] | None:
+    async def statuses_if_there(self, job: str) -> list[str]:
+        """None of any while the database is away."""
         try:
             return await self.statuses(job)
         except OUTAGES:
-            return None
+            return []
 
 
 @asynccontextmanager
@@ -134,13 +136,13 @@ async def walking(
         headers = {"X-Trace-Worker-Token": TOKEN}
         async with (
             dispatching(control, verifier, settings, invoker) as doors,
-            httpx.AsyncClient(
+            AsyncClient(
                 base_url=doors["dispatcher_internal"],
                 headers=headers,
-                transport=line(httpx.AsyncHTTPTransport(verify=context)),
+                transport=line(close_when_canceled(httpx.AsyncHTTPTransport(verify=context))),
                 timeout=SECONDS,
             ) as internal,
-            httpx.AsyncClient(base_url=doors["dispatcher_task"], verify=context, timeout=SECONDS) as task,
+            AsyncClient(base_url=doors["dispatcher_task"], verify=context, timeout=SECONDS) as task,
         ):
             yield Walk(control, org, DispatcherClient(internal), TaskClient(task), doors, files.ca)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,11 +28,16 @@ from obstore.store import LocalStore
 from trace_platform.adapters.lasting_folders import make_last
 from trace_platform.domain.hadoop_path import hadoop_path
 from trace_platform.domain.objects import SEGMENT, Folder, ObjectName
-from trace_platform.errors import NotFound, ObjectExists, ObjectsUnavailable
+from trace_platform.errors import DiskFull, NotFound, ObjectExists, ObjectsUnavailable
 from trace_platform.ports import StoredObject
 
 NOT_OURS: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 """A link, a file in the place of a folder, a pipe: nothing that was put here."""
+
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL: Final = re.compile(rf"os error ({'|'.join(str(number) for number in sorted(NO_SPACE))})\b")
+"""As obstore says it: its errors carry no number."""
 
 
 @dataclass(frozen=True)
@@ -154,4 +160,6 @@ def _failures(name: ObjectName | Folder) -> Iterator[None]:
         if getattr(away, "errno", None) in NOT_OURS:
             raise NotFound("no such object", where=str(name)) from None
         reason = str(away).split("\n", 1)[0]
+        if getattr(away, "errno", None) in NO_SPACE or FULL.search(str(away)):
+            raise DiskFull.of("the object store", str(name)) from None
         raise ObjectsUnavailable(f"the object store does not answer: {reason}", where=str(name)) from None

@@ -37,6 +37,9 @@ _FIELDS: Final = {"alg", "kid", "typ"}
 _THUMBPRINT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _COORDINATE_BYTES: Final = 32
 
+_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""n of P-256."""
+
 _ES256: Final = ec.ECDSA(hashes.SHA256())
 
 
@@ -52,17 +55,21 @@ class Unverified:
 
 def header_of(kid: str) -> bytes:
     """The first part of every token that this key signs."""
-    return _encode(json.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}, separators=(",", ":")).encode())
+    return encode_part(json.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}, separators=(",", ":")).encode())
 
 
 def seal(header: bytes, payload: bytes, key: ec.EllipticCurvePrivateKey) -> str:
-    signed = header + b"." + _encode(payload)
-    return (signed + b"." + _encode(joined(key.sign(signed, _ES256)))).decode("ascii")
+    signed = header + b"." + encode_part(payload)
+    return (signed + b"." + encode_part(joined(key.sign(signed, _ES256)))).decode("ascii")
 
 
 def joined(der: bytes) -> bytes:
-    """A signature as JWS has it, r and s one after the other, from what OpenSSL and KMS give."""
+    """A signature as JWS has it, r and s one after the other, from what OpenSSL and KMS give.
+
+    Of s and n - s, which both verify, the smaller: so one token has one signature.
+    """
     r, s = decode_dss_signature(der)
+    s = min(s, _ORDER - s)
     return r.to_bytes(_COORDINATE_BYTES) + s.to_bytes(_COORDINATE_BYTES)
 
 
@@ -78,7 +85,7 @@ def take_apart(token: str) -> Unverified:
 
 
 def holds(token: Unverified, key: ec.EllipticCurvePublicKey) -> bool:
-    if len(token.signature) != 2 * _COORDINATE_BYTES:
+    if not is_canonical(token.signature):
         return False
     r, s = token.signature[:_COORDINATE_BYTES], token.signature[_COORDINATE_BYTES:]
     try:
@@ -86,6 +93,11 @@ def holds(token: Unverified, key: ec.EllipticCurvePublicKey) -> bool:
     except InvalidSignature:
         return False
     return True
+
+
+def is_canonical(signature: bytes) -> bool:
+    """Whether an ES256 signature is spelled as `joined` spells it. Anybody can make the other spelling from it."""
+    return len(signature) == 2 * _COORDINATE_BYTES and 2 * int.from_bytes(signature[_COORDINATE_BYTES:]) <= _ORDER
 
 
 def check_size(payload: bytes) -> None:
@@ -101,14 +113,14 @@ def check_size(payload: bytes) -> None:
 def public_jwk(key: ec.EllipticCurvePublicKey) -> dict[str, str]:
     """The public half as it is published, under its RFC 7638 thumbprint."""
     numbers = key.public_numbers()
-    x, y = (_encode(part.to_bytes(_COORDINATE_BYTES)).decode() for part in (numbers.x, numbers.y))
+    x, y = (encode_part(part.to_bytes(_COORDINATE_BYTES)).decode() for part in (numbers.x, numbers.y))
     return {"kty": "EC", "crv": "P-256", "x": x, "y": y, "kid": thumbprint(x, y), "use": "sig", "alg": "ES256"}
 
 
 def thumbprint(x: str, y: str) -> str:
     """RFC 7638: the same key has the same name everywhere, and a name fits one key only."""
     required = json.dumps({"crv": "P-256", "kty": "EC", "x": x, "y": y}, separators=(",", ":"))
-    return _encode(hashlib.sha256(required.encode()).digest()).decode()
+    return encode_part(hashlib.sha256(required.encode()).digest()).decode()
 
 
 def key_of(jwk: Mapping[str, Any]) -> ec.EllipticCurvePublicKey | None:
@@ -148,7 +160,7 @@ def _number(text: str) -> int:
     return int.from_bytes(decoded)
 
 
-def _encode(data: bytes) -> bytes:
+def encode_part(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
@@ -158,6 +170,6 @@ def _decode(text: bytes) -> bytes:
         data = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
     except binascii.Error:
         raise TokenRefused(Reason.MALFORMED) from None
-    if _encode(data) != text:
+    if encode_part(data) != text:
         raise TokenRefused(Reason.MALFORMED)
     return data

@@ -69,10 +69,6 @@ class Event:
         return 1 + sum(argument.indexed for argument in self.arguments)
 
 
-def read_abi_file(path: Path) -> tuple[Event, ...]:
-    return read_abi(abi_in(path))
-
-
 def abi_in(path: Path) -> Any:
     """The document in a file: a JSON ABI, bare or as compilers wrap it (`{"abi": [...]}`)."""
     try:

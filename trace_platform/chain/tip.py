@@ -40,19 +40,6 @@ async def heads(client: RpcClient) -> Heads:
     return await client.work(ask)
 
 
-async def head_number(client: RpcClient) -> int:
-    """The cheapest question: has anything happened?"""
-
-    async def ask(lane: Lane) -> int:
-        (answer,) = await lane.ask([("eth_blockNumber", ())])
-        try:
-            return int(lane.read(answer, wire.read_text), 16)
-        except ValueError:
-            raise lane.lied("its block number is none") from None
-
-    return await client.work(ask)
-
-
 async def finalized_number(client: RpcClient) -> int | None:
     """Asked once, for a remark: None on a chain that does not have it, and if whoever is asked cannot say."""
     try:
@@ -60,24 +47,6 @@ async def finalized_number(client: RpcClient) -> int | None:
     except ProviderError:
         return None
     return found.number if found else None
-
-
-async def header_by_number(client: RpcClient, number: int) -> Header:
-    return (await headers(client, [number]))[0]
-
-
-async def header_by_hash(client: RpcClient, block_hash: bytes) -> Header:
-    """Also of a block that a reorg left behind, while the node still knows it."""
-
-    async def ask(lane: Lane) -> Header:
-        wanted = "0x" + block_hash.hex()
-        (answer,) = await lane.ask([("eth_getBlockByHash", (wanted, False))])
-        found = _read(lane, lane.read(answer, wire.read_block_of_hashes), None) or _missing(lane, wanted)
-        if found.hash != block_hash:
-            raise lane.lied(f"another block was answered for {wanted}")
-        return found
-
-    return await client.work(ask)
 
 
 async def headers(client: RpcClient, numbers: Sequence[int]) -> list[Header]:

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from trace_platform.cli.yaml_nodes import composed, entry, items, pairs
-from trace_platform.errors import InvalidAbi, InvalidDag, Problem
+from trace_platform.errors import InvalidAbi, Problem
 
 FIELD = "abi_file"
 
 
-def with_abi_files(text: str, folder: Path) -> str:
-    """The DAG with its ABIs in it; they lie in `folder` or below. What is no YAML is left for the check to refuse."""
-    problems: list[Problem] = []
+def with_abi_files(text: str, folder: Path, problems: list[Problem]) -> str:
+    """The DAG with its ABIs in it; they lie in `folder` or below. What is no YAML is left for the check to refuse.
+
+    An ABI that cannot be used is noted in `problems` and stays as it is named.
+    """
     # From the end, so that places before it stay right.
     for place, key, value in reversed(list(_named(text))):
         try:
@@ -41,8 +43,6 @@ def with_abi_files(text: str, folder: Path) -> str:
         quoted = "'" + events.replace("'", "''") + "'"
         text = text[: value.start_mark.index] + quoted + text[value.end_mark.index :]
         text = text[: key.start_mark.index] + "abi" + text[key.end_mark.index :]
-    if problems:
-        raise InvalidDag(problems[::-1])
     return text
 
 

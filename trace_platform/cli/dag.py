@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
 from trace_platform.cli import say
+from trace_platform.cli.dag_file import Checked, DagFile, check_dag_file, read_dag_file
 from trace_platform.cli.options import Home, Json
 from trace_platform.errors import BadInput, InvalidDag, Problem
 
 if TYPE_CHECKING:
-    from trace_platform.cli.udf_folders import FromFolder
-    from trace_platform.domain.catalog import Catalog
-
-ELSEWHERE = frozenset({"unknown_dataset", "unknown_alert"})
-"""What only a running system can say: whether there is one of this name."""
+    from trace_platform.user_contracts import DagWarning
 
 app = typer.Typer(help="DAGs: validate, deploy, list, show, activate.", no_args_is_help=True)
 
@@ -41,20 +38,9 @@ def validate(file: File, json: Json = False) -> None:
 
     Operators, runtimes and wiring are checked; whether datasets of other DAGs exist is only known to a running system.
     """
-    from trace_platform.domain.dag import parse_dag
-
     with _problems_shown(file, json=json):
-        (text, _), unchecked = _read(file), list[Problem]()
-        try:
-            dag = parse_dag(text, _built_in())
-        except InvalidDag as wrong:
-            unchecked = [one for one in wrong.problems if one.code in ELSEWHERE]
-            if len(unchecked) < len(wrong.problems):
-                left = [one for one in wrong.problems if one.code not in ELSEWHERE]
-                raise InvalidDag(left) from None
-            _say_valid(None, unchecked, json=json)
-            return
-    _say_valid(f"DAG {dag.name} is valid: {len(dag.jobs)} jobs, {len(dag.publish)} published datasets", [], json=json)
+        found = check_dag_file(read_dag_file(file))
+    _say_valid(file, found, json=json)
 
 
 @app.command("deploy")
@@ -69,15 +55,20 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
     from trace_platform.user_contracts import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
 
     with _problems_shown(file, json=json):
-        text, bundles = _read(file)
+        source = read_dag_file(file)
+        if source.problems:
+            check_dag_file(source)  # which refuses it, for these and for what else is wrong
         with remote(home) as gateway:
-            for one in bundles:
+            for one in source.bundles:
                 push_bundle(gateway, one.name, one.packed, quiet=json)
-            done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=text), dag=_name_in(text))
-            active = None
+            name, active = _name_in(source), None
+            # The same deploy or activation again is the same one: both may be repeated.
+            with say.waiting(f"deploying {name}", quiet=json):
+                done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=source.text), again=True, dag=name)
             if activate:
                 wish = ActivateRequest(dag_version_id=done.dag_version_id)
-                active = gateway.ask("activate", ActivateAnswer, body=wish, dag=done.dag_name)
+                with say.waiting(f"activating {len(done.jobs)} jobs", quiet=json):
+                    active = gateway.ask("activate", ActivateAnswer, body=wish, again=True, dag=done.dag_name)
     if json:
         import msgspec
 
@@ -85,6 +76,7 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
         return
     how = "deployed" if done.created else "was deployed before, nothing changed"
     rows.note(f"DAG {done.dag_name}, version {done.dag_version_id}: {how} ({len(done.jobs)} jobs)")
+    _show_warnings(file, done.warnings)
     if active is None:
         rows.note(f"  next: trace dag activate {done.dag_name} {done.dag_version_id}")
     else:
@@ -125,7 +117,7 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
         rows.as_json(found)
         return
     if yaml:
-        sys.stdout.write(found.yaml)
+        say.document(found.yaml.encode())
         return
     rows.pairs([("dag", found.name), ("active version", found.active_version or "none: nothing runs")])
     rows.title("versions")
@@ -182,57 +174,43 @@ def _problems_shown(file: str, *, json: bool) -> Iterator[None]:
         if json:
             raise
         for one in wrong.problems:
-            sys.stderr.write(problem_line(file, one) + "\n")
+            say.err.print(problem_line(file, one), markup=False)
+        _show_warnings(file, wrong.warnings)
         sys.exit(1)
 
 
-def problem_line(file: str, one: Problem) -> str:
+def problem_line(file: str, one: Problem | DagWarning, kind: str = "") -> str:
     suggestion = f" ({one.suggestion})" if one.suggestion else ""
-    return f"{file}:{one.line}:{one.column}: {one.field or 'file'}: {one.reason}{suggestion}"
+    return f"{file}:{one.line}:{one.column}: {kind}{one.field or 'file'}: {one.reason}{suggestion}"
 
 
-def _read(file: str) -> tuple[str, list[FromFolder]]:
-    """With the ABIs and the code that it names, which lie beside it; and that code."""
-    from trace_platform.cli.abi_files import with_abi_files
-    from trace_platform.cli.udf_folders import with_udf_folders
-
-    beside = Path() if file == "-" else Path(file).parent
-    return with_udf_folders(with_abi_files(_text_of(file), beside), beside)
+def _show_warnings(file: str, warnings: Sequence[Problem | DagWarning]) -> None:
+    for one in warnings:
+        say.err.print(problem_line(file, one, "warning: "), markup=False)
 
 
-def _text_of(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_bytes().decode()
-    except OSError as wrong:
-        raise BadInput(f"the file cannot be read: {wrong.strerror}", where=file) from None
-    except UnicodeDecodeError as wrong:
-        raise BadInput(f"the file is not UTF-8: byte {wrong.start}", where=file) from None
-
-
-def _name_in(text: str) -> str:
+def _name_in(source: DagFile) -> str:
     """The name that the call's path needs. Where there is none, checking the file says so, and what else is wrong."""
     from trace_platform.domain.dag_yaml import name_in
 
-    if found := name_in(text):
+    if found := name_in(source.text):
         return found
-    from trace_platform.domain.dag import parse_dag
-
-    return parse_dag(text, _built_in()).name
-
-
-def _built_in() -> Catalog:
-    from trace_platform.dispatcher.catalog import operators
-    from trace_platform.dispatcher.runtimes import runtime_specs
-    from trace_platform.domain.catalog import Catalog
-    from trace_platform.settings import RUNTIMES
-
-    return Catalog(operators(), runtime_specs(RUNTIMES))
+    dag = check_dag_file(source).dag
+    if dag is None:
+        raise BadInput("the file does not name its DAG")
+    return dag.name
 
 
-def _say_valid(sentence: str | None, unchecked: list[Problem], *, json: bool) -> None:
+def _say_valid(file: str, found: Checked, *, json: bool) -> None:
     if json:
-        say.as_json({"valid": True, "unchecked": [one.reason for one in unchecked]})
+        warnings = [asdict(one) for one in found.warnings]
+        say.as_json({"valid": True, "unchecked": [one.reason for one in found.unchecked], "warnings": warnings})
         return
-    say.out.print(sentence or "nothing is wrong with it, as far as can be known without a running system", markup=False)
-    for one in unchecked:
+    _show_warnings(file, found.warnings)
+    if (dag := found.dag) is not None:
+        rows = f"{len(dag.jobs)} jobs, {len(dag.publish) + len(dag.buffered)} published datasets"
+        say.out.print(f"DAG {dag.name} is valid: {rows}", markup=False)
+        return
+    say.out.print("nothing is wrong with it, as far as can be known without a running system", markup=False)
+    for one in found.unchecked:
         say.out.print(f"  not checked, line {one.line}: {one.reason}", markup=False)

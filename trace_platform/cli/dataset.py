@@ -33,7 +33,7 @@ def list_(home: Home = None, json: Json = False) -> None:
         rows.note("no datasets yet; `trace dag deploy FILE` makes those of its jobs")
     else:
         rows.table(
-            ("name", "uuid", "made by", "storage", "commit", "at"),
+            ("name", "uuid", "made by", "storage", "commit", "at", "dead batches"),
             [
                 (
                     one.name,
@@ -42,6 +42,7 @@ def list_(home: Home = None, json: Json = False) -> None:
                     one.storage,
                     one.last_commit,
                     one.committed_at,
+                    one.dead_batches or None,
                 )
                 for one in found.datasets
             ],
@@ -49,9 +50,9 @@ def list_(home: Home = None, json: Json = False) -> None:
         )
 
 
-@app.command("show", short_help="Show a dataset: generations, ranges, last commits.")
+@app.command("show", short_help="Show a dataset: generations, ranges, commits, dead batches.")
 def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
-    """Show a dataset: its generations, the ranges in force, and its last commits."""
+    """Show a dataset: its generations, the ranges in force, its last commits, published ranges and dead batches."""
     from trace_platform.cli import rows
     from trace_platform.cli.remote import remote
     from trace_platform.user_contracts import DatasetDetail
@@ -103,6 +104,7 @@ def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
 
 def _show(found: DatasetDetail) -> None:
     from trace_platform.cli import rows
+    from trace_platform.cli.dead_batches import show_dead_batches
 
     rows.pairs(
         [
@@ -138,6 +140,22 @@ def _show(found: DatasetDetail) -> None:
             [(one.commit, one.rows, one.bytes, one.committed_at, one.task_id) for one in found.commits],
             whole=("task",),
         )
+    if found.newest_published_ranges:
+        rows.title(f"published ranges ({found.published_ranges})")
+        rows.table(
+            ("range", "files", "config", "at"),
+            [
+                (
+                    f"{one.start}-{one.end}",
+                    f"{one.storage_location}{one.storage_glob}",
+                    one.config_hash,
+                    one.published_at,
+                )
+                for one in found.newest_published_ranges
+            ],
+            whole=("files",),
+        )
+    show_dead_batches(found.newest_dead_batches, found.dead_batches)
 
 
 def _made_by(one: DatasetRow | DatasetDetail) -> str:

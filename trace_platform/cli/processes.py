@@ -26,8 +26,8 @@ ABOUT = {
     "sink": "Drains buffered batches into data Postgres.",  # its verb has more to it: `cli/sink.py`
     "runner": "Runs code of users, in sandboxes.",
     "query": "SQL over granted datasets.",  # its verb also asks: `cli/query.py`
-    "gateway": "The only public door: user API, webhooks, console.",
-    "scheduler": "Fires cron sources.",
+    "gateway": "The only public listener: the user API.",
+    "scheduler": "For cron sources, which are not supported yet.",
     "delivery": "Sends alerts. It alone calls out to addresses that users choose.",
 }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trace_platform.cli import say
 from trace_platform.cli.options import Home, Json
 from trace_platform.cli.processes import SettingsFrom, run_part
 from trace_platform.errors import BadInput
@@ -107,12 +108,12 @@ def _said(body: bytes, form: Format, output: Path | None, *, whole: bool) -> Non
 
     answer = msgspec.json.decode(body, type=QueryAnswer)
     if whole:
-        _write(msgspec.json.format(body, indent=2) + b"\n", output)
+        _write(say.json_text(msgspec.json.format(body, indent=2)) + b"\n", output)
     elif answer.exported is not None:
         done = answer.exported
         rows.pairs([("location", done.location), ("files", done.files), ("rows", done.rows), ("bytes", done.bytes)])
     elif form is Format.JSON:
-        _write(msgspec.json.encode(_objects(answer)) + b"\n", output)
+        _write(say.json_text(msgspec.json.encode(_objects(answer))) + b"\n", output)
     else:
         rows.table([column.name for column in answer.columns], answer.rows, whole=())
         rows.note(_footer(answer))
@@ -124,7 +125,8 @@ def _objects(answer: QueryAnswer) -> list[Mapping[str, Any]]:
 
 
 def _footer(answer: QueryAnswer) -> str:
-    read = ", ".join(f"{one.name} at commit {one.commit}" for one in answer.datasets)
+    # A table is read as it is now: what was committed while the query ran is in it too.
+    read = ", ".join(f"{one.name} at commit {one.commit}{' or later' * one.hot}" for one in answer.datasets)
     more = " and more (--limit shows them)" if answer.truncated else ""
     return f"{answer.row_count} rows{more}, {answer.milliseconds} ms" + (f"; {read}" if read else "")
 
@@ -170,5 +172,4 @@ def _write(body: bytes, output: Path | None, *, binary: bool = False) -> None:
         return
     if binary and sys.stdout.isatty():
         raise BadInput("this is not for a terminal", where="--format", hint="name a file: --output rows.parquet")
-    sys.stdout.buffer.write(body)
-    sys.stdout.flush()
+    say.document(body)

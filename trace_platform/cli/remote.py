@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -16,23 +18,32 @@ import msgspec
 from trace_platform import errors
 from trace_platform.contracts import Message
 from trace_platform.errors import (
+    Busy,
     DoorUnavailable,
     InvalidDag,
     InvalidSql,
+    NoConnection,
     Problem,
     Refused,
     SettingsError,
     SetupError,
+    TooManyConnections,
     TraceError,
+    Unavailable,
 )
 from trace_platform.query_contracts import ARROW
 from trace_platform.settings import Settings, load_settings
 from trace_platform.tls import client_context
+from trace_platform.user_call import Call
 from trace_platform.user_calls import CALLS
 
 A = TypeVar("A", bound=Message)
 SECONDS = 60.0
-"""A large DAG takes seconds to check."""
+BESIDE_SECONDS = 30.0
+"""Above what the Gateway waits for an answer: the way there and back."""
+NOT_BEGUN = (Busy, TooManyConnections, NoConnection)
+"""Refusals of calls of which nothing was done: any of them may be made again."""
+AGAIN_SECONDS, LONGEST_PAUSE = 30.0, 8.0
 CLIENT, GATEWAY = "TRACE_CLIENT__", "TRACE_CLIENT__GATEWAY_URL"
 
 
@@ -49,18 +60,40 @@ class Remote:
         *,
         query: Mapping[str, object] | None = None,
         body: Message | None = None,
+        again: bool = False,
         **path: object,
     ) -> A:
-        known = CALLS[call]
+        """What was refused for lack of room is asked again for a while; `again`: also what may have been done."""
+        known, until, tries = CALLS[call], time.monotonic() + AGAIN_SECONDS, 0
+        while True:
+            try:
+                return self._once(known, answer, query, body, path)
+            except Unavailable as away:
+                pause = min(away.retry_after * 2**tries, LONGEST_PAUSE)
+                is_safe = isinstance(away, NOT_BEGUN) or (again and away.where != str(self.http.base_url))
+                if not is_safe or time.monotonic() + pause > until:
+                    raise
+            tries += 1
+            time.sleep(pause)
+
+    def _once(
+        self,
+        known: Call,
+        answer: type[A],
+        query: Mapping[str, object] | None,
+        body: Message | None,
+        path: Mapping[str, object],
+    ) -> A:
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
         content = b"" if body is None else msgspec.json.encode(body)
         try:
             said = self.http.request(
                 known.method,
-                "/v1" + known.path.format(**path),
+                _path(known, path),
                 params=given,
                 content=content,
                 headers={"content-type": "application/json"},
+                timeout=known.seconds + BESIDE_SECONDS,
             )
         except httpx.HTTPError as away:
             raise _away(away, self.http) from None
@@ -73,9 +106,7 @@ class Remote:
         known = CALLS[call]
         headers = {"content-type": known.takes_bytes or "", "content-length": str(size)}
         try:
-            said = self.http.request(
-                known.method, "/v1" + known.path.format(**path), content=content, headers=headers, timeout=None
-            )
+            said = self.http.request(known.method, _path(known, path), content=content, headers=headers, timeout=None)
         except httpx.HTTPError as away:
             raise _away(away, self.http) from None
         if said.is_error:
@@ -94,6 +125,11 @@ class Remote:
         return said.content
 
 
+def _path(call: Call, parts: Mapping[str, object]) -> str:
+    """With each part quoted: a name that was typed or answered is never more than a name."""
+    return "/v1" + call.path.format(**{name: quote(str(value), safe="") for name, value in parts.items()})
+
+
 def _away(away: httpx.HTTPError, http: httpx.Client) -> DoorUnavailable:
     return DoorUnavailable(
         f"the Gateway does not answer: {away or type(away).__name__}",
@@ -106,7 +142,19 @@ def _away(away: httpx.HTTPError, http: httpx.Client) -> DoorUnavailable:
 def remote(home: Path | None) -> Iterator[Remote]:
     """The system in the home that `--home` names; else the one that the settings name (`client.*`), if they do."""
     settings = _settings_for(home)
-    target = _from_settings(settings) if settings.client.gateway_url else _from_home(settings)
+    with _open(_from_settings(settings) if settings.client.gateway_url else _from_home(settings)) as opened:
+        yield opened
+
+
+@contextmanager
+def at_home(settings: Settings, token: str) -> Iterator[Remote]:
+    """The system that runs in the home, whatever the settings name, for who holds this token."""
+    with _open(replace(_from_home(settings), token=token)) as opened:
+        yield opened
+
+
+@contextmanager
+def _open(target: _Target) -> Iterator[Remote]:
     tls = client_context(target.ca)
     headers = {"authorization": f"Bearer {target.token}"}
     # A system on this machine is never behind a proxy.
@@ -169,13 +217,16 @@ def refusal_in(said: httpx.Response) -> TraceError:
     try:
         told: dict[str, Any] = said.json()["error"]
         if told["code"] == InvalidDag.code:
-            return InvalidDag([Problem(**problem) for problem in told["problems"]])
+            warnings = [Problem(**warning) for warning in told.get("warnings", ())]
+            return InvalidDag([Problem(**problem) for problem in told["problems"]], warnings)
         if told["code"] == InvalidSql.code:
             return _invalid_sql(told)
-        kind = KINDS.get(told["code"], Refused)
-        return kind(told["message"], where=told["where"], hint=told["hint"])
+        refusal = KINDS.get(told["code"], Refused)(told["message"], where=told["where"], hint=told["hint"])
     except (ValueError, KeyError, TypeError):
         return DoorUnavailable(f"the Gateway answered {said.status_code}, and not as a Gateway would")
+    if isinstance(refusal, Unavailable) and (again := said.headers.get("retry-after", "")).isdecimal():
+        refusal.retry_after = int(again)
+    return refusal
 
 
 def _invalid_sql(told: dict[str, Any]) -> InvalidSql:

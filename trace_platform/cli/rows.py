@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trace_platform.cli import say
+from trace_platform.domain.visible import on_one_line, visible
 
 WIDE = 400
 COLOURS = {"Completed": "green", "Running": "yellow", "Failed": "red", "Canceled": "dim", "active": "green"}
@@ -21,7 +22,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Se
     """`whole`: columns that are never broken, such as ids to be copied."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, no_wrap=column in whole, overflow="fold")
+        made.add_column(Text(visible(column)), no_wrap=column in whole, overflow="fold")
     for row in rows:
         made.add_row(*(cell(value) for value in row))
     if say.out.is_terminal:
@@ -32,7 +33,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Se
 
 def _piped(made: Table) -> None:
     """Not cut to a width, and without the blanks that fill a terminal's line."""
-    wide = Console(width=WIDE, highlight=False)
+    wide = Console(width=WIDE, highlight=False, emoji=False)
     with wide.capture() as drawn:
         wide.print(made)
     for line in drawn.get().splitlines():
@@ -40,11 +41,13 @@ def _piped(made: Table) -> None:
 
 
 def pairs(values: Iterable[tuple[str, object]]) -> None:
-    """One a line; what there is nothing to say about is left out."""
+    """One a line; what there is nothing to say about is left out. Further lines of a value stand below its first."""
     known = [(name, value) for name, value in values if value not in (None, "", [])]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
-        say.out.print(Text(f"{name:<{width}}  ", style="bold") + cell(value))
+        shown = cell(value)
+        indented = Text("\n" + " " * (width + 2)).join(shown.split("\n"))
+        say.out.print(Text(f"{on_one_line(name):<{width}}  ", style="bold") + indented)
 
 
 def cell(value: object) -> Text:
@@ -53,9 +56,18 @@ def cell(value: object) -> Text:
     if isinstance(value, datetime):
         return Text(when(value))
     if isinstance(value, list):
-        return Text(", ".join(str(one) for one in value))
-    text = str(value)
+        return Text(visible(", ".join(str(one) for one in value)))
+    text = visible(str(value))
     return Text(text, style=COLOURS.get(text, ""))
+
+
+def first_line(text: str | None, most: int = 100) -> str | None:
+    """For a list: the first line of a text, and not too much of it."""
+    if text is None:
+        return None
+    line = text.strip().partition("\n")[0].rstrip()
+    cut = line if len(line) <= most else line[:most].rstrip()
+    return cut if cut == text.strip() else f"{cut} ..."
 
 
 def when(moment: datetime) -> str:
@@ -64,7 +76,7 @@ def when(moment: datetime) -> str:
 
 
 def title(text: str) -> None:
-    say.out.print(Text(f"\n{text}", style="bold"))
+    say.out.print(Text(f"\n{on_one_line(text)}", style="bold"))
 
 
 def note(text: str) -> None:
@@ -72,11 +84,8 @@ def note(text: str) -> None:
 
 
 def said(text: str, style: str = "") -> None:
-    """Words that are not ours: what would move the cursor or colour the screen is shown, not done."""
-    plain = "".join(
-        letter if letter.isprintable() or letter == "\t" else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
-    say.out.print(Text(plain, style=style))
+    """A line of a log: one line, whatever stands in it."""
+    say.out.print(Text(visible(text, keep="	"), style=style))
 
 
 def as_json(answer: msgspec.Struct) -> None:

@@ -42,6 +42,7 @@ def dead(
 ) -> None:
     """List batches that the sink refused, with line and reason, the newest first."""
     from trace_platform.cli import rows
+    from trace_platform.cli.dead_batches import dead_batch_table
     from trace_platform.cli.remote import remote
     from trace_platform.user_contracts import DeadBatchList
 
@@ -54,21 +55,7 @@ def dead(
     if not found.batches:
         rows.note("no batch is dead")
         return
-    rows.table(
-        ("publish", "dataset", "task", "attempt", "line", "reason", "at"),
-        [
-            (
-                one.publish_id,
-                one.dataset or one.dataset_uuid,
-                one.task_id,
-                one.attempt,
-                one.line,
-                one.reason,
-                one.died_at,
-            )
-            for one in found.batches
-        ],
-    )
+    dead_batch_table(found.batches)
     if found.next:
         rows.note(f"there are more: --before {found.next}")
 

@@ -13,6 +13,14 @@ app = typer.Typer(help="Always-on sources: pause, resume.", no_args_is_help=True
 Dag = Annotated[str, typer.Argument(help="The DAG's name.", metavar="DAG", show_default=False)]
 Job = Annotated[str, typer.Argument(help="The source's name.", metavar="JOB", show_default=False)]
 
+SAID = {
+    (True, True): "is paused; `trace source resume` lets it go on",
+    (True, False): "was paused before; nothing changed",
+    (False, True): "goes on",
+    (False, False): "goes on as before; nothing changed",
+}
+"""By whether it is paused now, and whether that is new."""
+
 
 @app.command("pause", short_help="Stop an always-on source after what it is at.")
 def pause(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
@@ -36,5 +44,4 @@ def _ask(call: str, dag: str, job: str, home: Home, *, json: bool) -> None:
     if json:
         rows.as_json(done)
         return
-    state = "paused" if done.paused else "not paused"
-    rows.note(f"{dag}.{job} is {state}" if done.changed else f"{dag}.{job} was {state} before")
+    rows.note(f"{dag}.{job} {SAID[done.paused, done.changed]}")

@@ -1,20 +1,35 @@
-"""`trace status`: how every process is."""
+"""`trace status`: how every process is, which tasks have failed for good, and whether batches wait for a person."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from trace_platform.cli import say
 from trace_platform.cli.options import Home, Json, settings_of
+from trace_platform.contracts import Message
+
+if TYPE_CHECKING:
+    from trace_platform.lite.supervisor import Seen
+    from trace_platform.user_contracts import DeadBatchList, FailedTasks
+
+ASKED: Final = frozenset({"gateway", "dispatcher"})
+SECONDS: Final = 5.0
+"""Tasks and batches are an addition: how the processes are is not kept back for them."""
+
+A = TypeVar("A", bound=Message)
 
 
 def status(home: Home = None, json: Json = False) -> None:
-    """Show every process. Exit code 0: all ready; 1: something is not; 3: nothing runs here."""
+    """Show every process, failed tasks and dead batches. Exit code 0: all ready; 1: one is not; 3: nothing runs."""
     from trace_platform.cli.table import process_table
     from trace_platform.lite.home import Home as HomeFolder
     from trace_platform.lite.home import holder
     from trace_platform.lite.supervisor import Seen
+    from trace_platform.user_contracts import DeadBatchList, FailedTasks
 
     folder = HomeFolder(settings_of(home).home)
     pid = holder(folder)
@@ -25,11 +40,59 @@ def status(home: Home = None, json: Json = False) -> None:
             say.out.print(f"nothing runs in {folder.root}; `trace up` starts it", markup=False)
         sys.exit(3)
     everyone = [Seen(**one) for one in jsonlib.loads(folder.status.read_text())["processes"]]
+    failures = _answer(folder.root, everyone, "failed_tasks", FailedTasks)
+    dead = _answer(folder.root, everyone, "list_dead_batches", DeadBatchList, limit=1)
     if json:
         say.as_json(
-            {"running": True, "home": str(folder.root), "pid": pid, "processes": [vars(one) for one in everyone]}
+            {
+                "running": True,
+                "home": str(folder.root),
+                "pid": pid,
+                "processes": [vars(one) for one in everyone],
+                "failed_tasks": failures and failures.failed,
+                "dead_batches": dead and dead.total,
+            }
         )
     else:
         say.out.print(f"{folder.root}, held by process {pid}", markup=False)
         say.out.print(process_table(everyone))
+        _show_failures(failures)
+        _show_dead(dead)
     sys.exit(0 if all(one.state == "ready" for one in everyone) else 1)
+
+
+def _answer(home: Path, everyone: Sequence[Seen], call: str, kind: type[A], **query: object) -> A | None:
+    """None where nobody can be asked now."""
+    from trace_platform.cli.remote import remote
+    from trace_platform.errors import TraceError
+
+    if not {one.name for one in everyone if one.state == "ready"} >= ASKED:
+        return None
+    try:
+        with remote(home) as gateway:
+            gateway.http.timeout = SECONDS
+            return gateway.ask(call, kind, query=query)
+    except TraceError:
+        return None
+
+
+def _show_failures(failures: FailedTasks | None) -> None:
+    if failures is None or not failures.newest:
+        return
+    last = failures.newest[0]
+    count = "1 task has" if failures.failed == 1 else f"{failures.failed} tasks have"
+    say.out.print(
+        f"\n{count} failed for good within a day, the last of {last.dag}.{last.job}: "
+        f"`trace why {last.id}` says why, `trace task list --status failed` names them",
+        markup=False,
+    )
+
+
+def _show_dead(dead: DeadBatchList | None) -> None:
+    from trace_platform.cli.dead_batches import REPLAY, dead_batch_table
+
+    if dead is None or not dead.batches:
+        return
+    say.out.print(f"\n{dead.total} batches are dead: the sink refused them; the newest:", markup=False)
+    dead_batch_table(dead.batches)
+    say.out.print(f"`trace sink dead` lists them; {REPLAY}", markup=False)

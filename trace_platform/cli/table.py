@@ -8,9 +8,17 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from trace_platform.domain.visible import visible
 from trace_platform.lite.supervisor import Seen
 
-COLOURS = {"ready": "green", "failed": "red", "restarting": "red", "starting": "yellow", "stopping": "yellow"}
+COLOURS = {
+    "ready": "green",
+    "failed": "red",
+    "restarting": "red",
+    "held back": "red",
+    "starting": "yellow",
+    "stopping": "yellow",
+}
 
 
 def process_table(everyone: Sequence[Seen]) -> Table:
@@ -25,6 +33,6 @@ def process_table(everyone: Sequence[Seen]) -> Table:
             time.strftime("%H:%M:%S", time.localtime(one.since)) if one.since else "",
             str(one.restarts or ""),
             " ".join(door.removeprefix("https://") for door in one.doors),
-            one.status,
+            Text(visible(one.status)),
         )
     return table

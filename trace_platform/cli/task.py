@@ -10,9 +10,10 @@ from uuid import UUID
 import typer
 
 from trace_platform.cli.options import Home, Json
+from trace_platform.cli.task_ids import TaskId, find_task
 
 if TYPE_CHECKING:
-    from trace_platform.user_contracts import TaskDetail
+    from trace_platform.user_contracts import TaskDetail, TaskRow
 
 app = typer.Typer(help="Tasks: list, show, logs, retry, cancel.", no_args_is_help=True)
 
@@ -25,7 +26,6 @@ class Status(StrEnum):
     CANCELED = "Canceled"
 
 
-TaskId = Annotated[UUID, typer.Argument(help="The task's id.", metavar="TASK", show_default=False)]
 OfStatus = Annotated[Status | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
 OfDag = Annotated[str | None, typer.Option("--dag", help="Only those of this DAG.", metavar="DAG")]
 OfJob = Annotated[str | None, typer.Option("--job", help="Only those of this job.", metavar="JOB")]
@@ -77,14 +77,18 @@ def list_(
                 one.id,
                 f"{one.dag}.{one.job}",
                 one.status,
-                f"{one.attempt}/{one.max_attempts}",
+                _counted(one),
                 one.created_at,
                 one.partitions,
-                one.reason,
+                rows.first_line(
+                    one.reason or (f"{one.dead_batches} of its batches dead" if one.dead_batches else None)
+                ),
             )
             for one in found.tasks
         ],
     )
+    if any(one.reason != rows.first_line(one.reason) for one in found.tasks):
+        rows.note("a reason that ends in ... goes on: `trace task show ID` shows all of it")
     if found.next:
         rows.note(f"there are more: --before {found.next}")
 
@@ -97,7 +101,7 @@ def show(task: TaskId, home: Home = None, json: Json = False) -> None:
     from trace_platform.user_contracts import TaskDetail
 
     with remote(home) as gateway:
-        found = gateway.ask("show_task", TaskDetail, task=task)
+        found = gateway.ask("show_task", TaskDetail, task=find_task(gateway, task))
     if json:
         rows.as_json(found)
     else:
@@ -114,9 +118,9 @@ def logs(
     from trace_platform.user_contracts import TaskLines
 
     with remote(home) as gateway:
-        first = 0
+        first, task_id = 0, find_task(gateway, task)
         while True:
-            found = gateway.ask("task_logs", TaskLines, query={"attempt": attempt, "first": first}, task=task)
+            found = gateway.ask("task_logs", TaskLines, query={"attempt": attempt, "first": first}, task=task_id)
             first += len(found.lines)
             if json:
                 rows.as_json(found)
@@ -138,11 +142,12 @@ def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
     from trace_platform.user_contracts import RetryAnswer
 
     with remote(home) as gateway:
-        done = gateway.ask("retry_task", RetryAnswer, task=task)
+        task_id = find_task(gateway, task)
+        done = gateway.ask("retry_task", RetryAnswer, task=task_id)
     if json:
         rows.as_json(done)
     else:
-        rows.note(f"attempt {done.attempt} is queued; `trace why {task}` follows it")
+        rows.note(f"attempt {done.attempt} is queued; `trace why {task_id}` follows it")
 
 
 @app.command("cancel")
@@ -153,11 +158,19 @@ def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None,
     from trace_platform.user_contracts import CancelAnswer, CancelRequest
 
     with remote(home) as gateway:
-        done = gateway.ask("cancel_task", CancelAnswer, body=CancelRequest(reason=reason), task=task)
+        done = gateway.ask(
+            "cancel_task", CancelAnswer, body=CancelRequest(reason=reason), task=find_task(gateway, task)
+        )
     if json:
         rows.as_json(done)
     else:
         rows.note("canceled" if done.changed else "it had been canceled before")
+
+
+def _counted(one: TaskRow) -> str:
+    """`2/3`, and what the platform's faults cost, which does not count: `2/3 +4`."""
+    lost = one.platform_failures
+    return f"{max(1, one.attempt - lost)}/{one.max_attempts}" + (f" +{lost}" if lost else "")
 
 
 def _progress(found: TaskDetail) -> str | None:
@@ -175,6 +188,7 @@ def _progress(found: TaskDetail) -> str | None:
 
 def _show(found: TaskDetail) -> None:
     from trace_platform.cli import rows
+    from trace_platform.cli.dead_batches import show_dead_batches
 
     event, gone = found.event, found.invalidation
     rows.pairs(
@@ -182,7 +196,10 @@ def _show(found: TaskDetail) -> None:
             ("task", found.id),
             ("job", f"{found.dag}.{found.job} ({found.operator} on {found.runtime})"),
             ("status", found.status),
-            ("attempt", f"{found.attempt} of {found.max_attempts}"),
+            ("attempt", found.attempt),
+            ("counted attempts", f"{max(1, found.attempt - found.platform_failures)} of {found.max_attempts}"),
+            ("platform failures", f"{found.platform_failures} of {found.max_platform_failures}"),
+            ("fault", found.fault),
             ("for", found.partitions),
             ("error", found.error),
             ("canceled", found.cancel_reason),
@@ -192,6 +209,7 @@ def _show(found: TaskDetail) -> None:
             ("worker", found.worker),
             ("progress", _progress(found)),
             ("lease until", found.lease_expires_at),
+            ("batches", _batches(found)),
             ("from event", event and f"{event.dataset} {event.scope}, {rows.when(event.created_at)} ({event.id})"),
             ("from invalidation", gone and f"{gone.dataset} {gone.scope}: {gone.reason} ({gone.id})"),
         ]
@@ -199,8 +217,11 @@ def _show(found: TaskDetail) -> None:
     if found.attempts:
         rows.title("attempts")
         rows.table(
-            ("attempt", "worker", "started", "ended", "outcome", "error"),
-            [(a.attempt, a.worker, a.started_at, a.ended_at, a.outcome or "Running", a.error) for a in found.attempts],
+            ("attempt", "worker", "started", "ended", "outcome", "fault", "error"),
+            [
+                (a.attempt, a.worker, a.started_at, a.ended_at, a.outcome or "Running", a.fault, a.error)
+                for a in found.attempts
+            ],
         )
     if found.inputs:
         rows.title("read")
@@ -214,3 +235,9 @@ def _show(found: TaskDetail) -> None:
             ("dataset", "commit", "rows", "bytes", "at"),
             [(one.dataset, one.commit, one.rows, one.bytes, one.committed_at) for one in found.commits],
         )
+    show_dead_batches(found.dead_batches, found.batches.dead)
+
+
+def _batches(found: TaskDetail) -> str | None:
+    counts = {"committed": found.batches.committed, "waiting": found.batches.accepted, "dead": found.batches.dead}
+    return ", ".join(f"{number} {name}" for name, number in counts.items() if number) or None

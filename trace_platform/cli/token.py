@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trace_platform.cli import say
 from trace_platform.cli.options import Home, Json, settings_of
-from trace_platform.errors import SetupError
+from trace_platform.errors import DoorUnavailable, SetupError, Unauthenticated
+
+if TYPE_CHECKING:
+    from trace_platform.settings import Settings
 
 Subject = Annotated[
     str | None,
@@ -20,9 +23,10 @@ Days = Annotated[int, typer.Option("--days", help="How long it holds.", metavar=
 
 
 def token(subject: Subject = None, days: Days = 30, home: Home = None, json: Json = False) -> None:
-    """Print a token of this machine's own issuer, for `Authorization: Bearer`. What it may is the user's role.
+    """Print a token of this machine's own issuer, for `Authorization: Bearer`. The user's role decides what it may do.
 
-    Only who can read the home folder can make one. Treat it as a password.
+    Only who can read the home folder can make one. Treat it as a password. Refused for a subject that is no user, if
+    the system runs; else a note on standard error says that this was not checked.
     """
     from trace_platform.lite.home import Home as HomeFolder
     from trace_platform.lite.home import ensure_issuer_key
@@ -37,7 +41,30 @@ def token(subject: Subject = None, days: Days = 30, home: Home = None, json: Jso
         )
     who = subject or FIRST_ADMIN
     made = mint_user_token(ensure_issuer_key(folder), settings.identity, who, days * DAY)
+    checked = _is_a_users(made, who, settings)
+    if not checked:
+        say.err.print(f"not checked: no Trace runs in {settings.home} to say whether {who} is a user", markup=False)
     if json:
-        say.as_json({"token": made, "subject": who, "expires_at": int(time.time()) + days * DAY})
+        expires = int(time.time()) + days * DAY
+        say.as_json({"token": made, "subject": who, "expires_at": expires, "checked": checked})
     else:
         sys.stdout.write(made + "\n")
+
+
+def _is_a_users(token: str, subject: str, settings: Settings) -> bool:
+    """Refused as the system that runs there refuses it, if it knows no such user; False: none runs there."""
+    from trace_platform.cli.remote import at_home
+    from trace_platform.user_contracts import DagList
+
+    try:
+        with at_home(settings, token) as gateway:
+            gateway.ask("list_dags", DagList)
+    except (SetupError, DoorUnavailable):
+        return False
+    except Unauthenticated as refusal:
+        raise Unauthenticated(
+            f"a token for {subject!r} would open nothing here: {refusal.message}",
+            where="--subject",
+            hint="give a user's external_id; without --subject it is the first admin's",
+        ) from None
+    return True

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_platform.cli.yaml_nodes import composed, entry, items, pairs
-from trace_platform.errors import BadInput, InvalidBundle, InvalidDag, Problem
+from trace_platform.errors import BadInput, InvalidBundle, Problem
 
 if TYPE_CHECKING:
     from trace_platform.pack import Packed
@@ -30,9 +30,11 @@ class FromFolder:
     packed: Packed
 
 
-def with_udf_folders(text: str, folder: Path) -> tuple[str, list[FromFolder]]:
-    """The DAG with its bundles' hashes in it, and the bundles; the folders lie in `folder` or below."""
-    problems: list[Problem] = []
+def with_udf_folders(text: str, folder: Path, problems: list[Problem]) -> tuple[str, list[FromFolder]]:
+    """The DAG with its bundles' hashes in it, and the bundles; the folders lie in `folder` or below.
+
+    A folder that cannot be a bundle is noted in `problems` and stays as it is named.
+    """
     made: list[FromFolder] = []
     for place, udf, key, value in reversed(list(_named(text))):  # from the end: places before it stay right
         try:
@@ -44,8 +46,6 @@ def with_udf_folders(text: str, folder: Path) -> tuple[str, list[FromFolder]]:
         said = f'bundle: {found.name}, sha256: "{sha256}"'
         text = text[: key.start_mark.index] + said + text[value.end_mark.index :]
         made.append(found)
-    if problems:
-        raise InvalidDag(problems[::-1])
     return text, made[::-1]
 
 

@@ -30,9 +30,13 @@ PortBase = Annotated[
 Without = Annotated[str, typer.Option("--without", help="Processes to leave out.", metavar="worker,sink,...")]
 ReadyFile = Annotated[
     Path | None,
-    typer.Option("--ready-file", help="Written when all is ready: doors, CA, tokens, as JSON.", metavar="F"),
+    typer.Option(
+        "--ready-file", help="Written when each process is ready or held back: doors, CA, tokens, as JSON.", metavar="F"
+    ),
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Return when each process is ready or held back, and leave it running.")
+]
 
 
 def up(
@@ -63,6 +67,7 @@ def up(
 
 
 def _in_background(home: Path, port_base: int, without: str, ready_file: Path | None) -> None:
+    from trace_platform.cli.watch import held_back_lines
     from trace_platform.lite.home import Home as HomeFolder
     from trace_platform.lite.home import holder, in_use
 
@@ -82,6 +87,8 @@ def _in_background(home: Path, port_base: int, without: str, ready_file: Path | 
     _wait_for(process, ready, lambda: log.read_bytes()[began:].decode(errors="replace").strip())
     say.out.print(f"Trace is up (process {process.pid}); `trace status` shows it, `trace down` stops it.")
     say.out.print(f"  doors and tokens: {ready}\n  logs: {folder.logs}", markup=False)
+    for line in held_back_lines(json.loads(ready.read_text())):
+        say.err.print(line, markup=False)
 
 
 def _wait_for(process: subprocess.Popen[bytes], ready: Path, said: Callable[[], str]) -> None:

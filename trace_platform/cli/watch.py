@@ -8,9 +8,11 @@ from typing import Any
 
 from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
 from trace_platform.cli.say import out
 from trace_platform.cli.table import process_table
+from trace_platform.domain.visible import visible
 from trace_platform.lite.supervisor import Seen
 from trace_platform.lite.up import Watcher
 
@@ -66,12 +68,20 @@ class LiveTable:
         self._draw()
 
     def _draw(self) -> None:
-        self._live.update(Group(process_table(self._everyone), "", *self._notes), refresh=True)
+        self._live.update(Group(process_table(self._everyone), "", *map(Text, map(visible, self._notes))), refresh=True)
+
+
+def held_back_lines(document: dict[str, Any]) -> list[str]:
+    """The processes that the start went on without."""
+    return [
+        f"  but {name} is held back: it {why}. It is started again by itself; `trace status` shows how it is."
+        for name, why in document["held_back"].items()
+    ]
 
 
 def how_to_reach(document: dict[str, Any]) -> list[str]:
     doors = document["endpoints"]
-    lines = [f"Trace is ready in {document['home']}."]
+    lines = [f"Trace is ready in {document['home']}.", *held_back_lines(document)]
     if "gateway" in doors:
         lines.append(f"  try: curl --cacert '{document['ca_file']}' {doors['gateway']}/healthz")
     return lines

@@ -1,32 +1,43 @@
-"""`trace why`: why a task or a partition is as it is."""
+"""`trace why`: why a task, a dataset or a partition of it is as it is."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 
 from trace_platform.cli.options import Home, Json
-from trace_platform.errors import BadInput
+from trace_platform.cli.task_ids import find_task
+from trace_platform.errors import NotFound
+
+if TYPE_CHECKING:
+    from trace_platform.cli.remote import Remote
+    from trace_platform.user_contracts import Explanation
 
 Subject = Annotated[
-    str, typer.Argument(help="A task's id, or a dataset's name or uuid.", metavar="TASK|DATASET", show_default=False)
+    str,
+    typer.Argument(
+        help="A task's id or the beginning of it, or a dataset's name or uuid.",
+        metavar="TASK|DATASET",
+        show_default=False,
+    ),
 ]
 Partition = Annotated[
-    str | None, typer.Argument(help="With a dataset: the partition, such as 1000-1999.", show_default=False)
+    str | None, typer.Argument(help="With a dataset: one partition, such as 1000-1999.", show_default=False)
 ]
 
 
 def why(subject: Subject, partition: Partition = None, home: Home = None, json: Json = False) -> None:
-    """Tell the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it."""
+    """Tell the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it.
+
+    Of a dataset without a partition: how it stands, its newest commits, and which of its tasks failed or wait.
+    """
     from trace_platform.cli import rows
     from trace_platform.cli.remote import remote
-    from trace_platform.user_contracts import Explanation
 
-    asked = {"dataset": subject, "partition": partition} if partition else {"task": _task(subject)}
     with remote(home) as gateway:
-        found = gateway.ask("why", Explanation, query=asked)
+        found = _explained(gateway, subject, partition)
     if json:
         rows.as_json(found)
     else:
@@ -41,10 +52,25 @@ def why(subject: Subject, partition: Partition = None, home: Home = None, json: 
             )
 
 
-def _task(subject: str) -> UUID:
+def _explained(gateway: Remote, subject: str, partition: str | None) -> Explanation:
+    """A task's id begins with a digit, a dataset's name never does; a whole uuid may be either's."""
+    from trace_platform.user_contracts import Explanation
+
+    if partition is not None:
+        return gateway.ask("why", Explanation, query={"dataset": subject, "partition": partition})
+    whole = _is_uuid(subject)
+    if whole or subject[:1].isdigit():
+        try:
+            return gateway.ask("why", Explanation, query={"task": find_task(gateway, subject)})
+        except NotFound:
+            if not whole:
+                raise
+    return gateway.ask("why", Explanation, query={"dataset": subject})
+
+
+def _is_uuid(text: str) -> bool:
     try:
-        return UUID(subject)
+        UUID(text)
     except ValueError:
-        raise BadInput(
-            f"{subject[:80]!r} is not a task's id", where="TASK", hint="for a dataset, name the partition too"
-        ) from None
+        return False
+    return True

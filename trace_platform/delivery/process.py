@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from trace_platform.client import dispatcher_client
 from trace_platform.delivery.courier import Courier
 from trace_platform.delivery.listen import listening
+from trace_platform.delivery.prune_items import pruning
 from trace_platform.delivery.routes import delivery_door
 from trace_platform.delivery.send import Sender
 from trace_platform.delivery.targets import Targets
@@ -22,11 +25,11 @@ async def main(process: Process) -> None:
             app = delivery_door(pool, dispatcher, settings.identity, process.metrics)
             door = Door("delivery_internal", told.host, told.internal_port, app)
             courier = Courier(pool, Targets(dispatcher, told.target_seconds), sender, told, process.metrics)
-            async with open_doors([door], settings.tls, metrics=process.metrics) as at:
+            async with open_doors([door], settings.tls, metrics=process.metrics, limits=settings.http) as at:
                 await until_answers(process, "data Postgres", lambda: answers(pool))
                 await until_answers(process, "the Dispatcher", dispatcher.ready)
                 process.ready(f"data Postgres and the Dispatcher answer; open at {at['delivery_internal']}")
-                async with listening(pool, courier.wake):
+                async with listening(pool, courier.wake), pruning(pool, timedelta(days=told.kept_days)):
                     await courier.deliver(process.stop)
     finally:
         await sender.close()

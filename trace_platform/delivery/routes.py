@@ -21,7 +21,7 @@ from trace_platform.doors import bearer, door_app, json_response, require_our_to
 from trace_platform.errors import NotFound, Unauthenticated
 from trace_platform.observe.metrics import OPENMETRICS_TEXT, Metrics
 from trace_platform.settings import IdentitySettings
-from trace_platform.store.db import OUTAGES, answers
+from trace_platform.store.db import OUTAGES, answers, unavailable
 from trace_platform.user_calls import CALLS, USER, Call, named
 from trace_platform.user_requests import read_body, read_query, require_role
 
@@ -50,7 +50,7 @@ def delivery_door(
         if call.door == "delivery"
     ]
     routes = [*calls, Route("/metrics", figures, methods=["GET"])]
-    return door_app(routes, lambda: answers(pool), OUTAGES)
+    return door_app(routes, lambda: answers(pool), OUTAGES, unavailable)
 
 
 def _endpoint(

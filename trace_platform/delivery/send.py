@@ -15,6 +15,7 @@ import httpx
 from trace_platform.delivery.backoff import retry_after
 from trace_platform.delivery.guard import Address, Destination
 from trace_platform.errors import Unavailable
+from trace_platform.http_client import AsyncClient
 
 TRIED: Final = 3
 """Addresses of one name."""
@@ -34,11 +35,11 @@ class Sender:
 
     def __init__(self, answer_bytes: int, context: ssl.SSLContext | None = None) -> None:
         self._answer_bytes = answer_bytes
-        self._http = httpx.AsyncClient(
+        self._http = AsyncClient(
             verify=context or ssl.create_default_context(),
             trust_env=False,
             follow_redirects=False,
-            timeout=None,  # noqa: S113 - the whole of it is timed by who calls
+            timeout=None,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 

@@ -18,6 +18,7 @@ from trace_platform.dispatcher.catalog import catalog
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.declare_tables import declare_tables
 from trace_platform.dispatcher.deploy_dag import input_ids, storage_kinds
+from trace_platform.dispatcher.leave_sources import leave_sources
 from trace_platform.domain.catalog import PublishedDataset
 from trace_platform.domain.dag import (
     BufferedDataset,
@@ -157,7 +158,7 @@ class _Switch:
         assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
         if former is not None:
             await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
-        await self.connection.execute(queries("sources")["leave"], self.org, self.dag.name)
+        await leave_sources(self.connection, self.org, self.dag.name)
         await self.connection.execute(queries("sources")["inherit_pauses"], self.org, self.version)
         await self.connection.execute(queries("sources")["enter"], self.org, self.version)
         return Activated(self.version, former, row["canceled"], row["made_again"])

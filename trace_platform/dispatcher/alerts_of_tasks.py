@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from trace_platform.contracts import AlertRef, Claimed
+from trace_platform.contracts import AlertRef, TaskPayload
 from trace_platform.dispatcher.control import Control
 from trace_platform.store.queries import queries
 
@@ -21,17 +21,17 @@ ROUTES: Final = "alert_route"
 ABOUT_ALERTS: Final = frozenset({EVALUATES, ROUTES})
 
 
-async def with_alerts(
-    control: Control, claimed: Mapping[UUID, Claimed], orgs: Mapping[UUID, UUID]
-) -> dict[UUID, Claimed]:
-    """The same claims, with their alerts: one statement for those that have any, none if nobody has."""
+async def alerts_of(
+    control: Control, tasks: Mapping[UUID, TaskPayload], orgs: Mapping[UUID, UUID]
+) -> dict[UUID, list[AlertRef]]:
+    """The alerts of those tasks that are about any: one statement for all of them, none if no task is."""
     asked = [
         {"task_id": task, "org_id": orgs[task], "names": _names(one)}
-        for task, one in claimed.items()
-        if one.task.operator in ABOUT_ALERTS
+        for task, one in tasks.items()
+        if one.operator in ABOUT_ALERTS
     ]
     if not asked:
-        return dict(claimed)
+        return {}
     found: dict[UUID, list[AlertRef]] = {one["task_id"]: [] for one in asked}
     for row in await control.pool.fetch(queries("alerts")["alerts_of_tasks"], asked):
         found[row["task_id"]].append(
@@ -43,15 +43,9 @@ async def with_alerts(
                 channels=list(row["channels"]),
             )
         )
-    return {task: _with(one, found.get(task)) for task, one in claimed.items()}
+    return found
 
 
-def _names(one: Claimed) -> Any:
+def _names(one: TaskPayload) -> Any:
     """Those that its job names; None: all of the organisation's."""
-    return list(one.task.config.get("definitions", ())) if one.task.operator == EVALUATES else None
-
-
-def _with(one: Claimed, alerts: list[AlertRef] | None) -> Claimed:
-    if alerts is None:
-        return one
-    return msgspec.structs.replace(one, task=msgspec.structs.replace(one.task, alerts=alerts))
+    return list(one.config.get("definitions", ())) if one.operator == EVALUATES else None

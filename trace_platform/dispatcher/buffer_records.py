@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import asyncpg
 import msgspec
 
 from trace_platform.contracts import BufferAnswer, BufferQuestion, BufferRecord, BufferTable
 from trace_platform.dispatcher.control import Control
-from trace_platform.domain.places import buffer_folder
+from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.domain.places import buffer_folder, shared_buffer_folder
+from trace_platform.errors import InvalidRequest
 from trace_platform.store.queries import queries
 
 
@@ -22,8 +25,17 @@ async def buffer_records(control: Control, asked: BufferQuestion) -> BufferAnswe
 
 
 def _record(control: Control, row: asyncpg.Record) -> BufferRecord:
-    folder = buffer_folder(control.places.scratch_bucket, row["dataset_uuid"], row["task_id"], row["attempt"])
-    return BufferRecord(**dict(row), folder=str(folder))
+    return BufferRecord(**dict(row), folder=str(_folder(control, row)))
+
+
+def _folder(control: Control, row: asyncpg.Record) -> Folder:
+    """Of the two folders that the attempt may publish from, the one that the batch lies in; if none, the dataset's."""
+    bucket, task, attempt = control.places.scratch_bucket, row["task_id"], row["attempt"]
+    shared = shared_buffer_folder(bucket, task, attempt)
+    with suppress(InvalidRequest):
+        if shared.holds(ObjectName.parse(row["batch_uri"])):
+            return shared
+    return buffer_folder(bucket, row["dataset_uuid"], task, attempt)
 
 
 def _table(row: asyncpg.Record) -> BufferTable:

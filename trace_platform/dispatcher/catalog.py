@@ -10,8 +10,8 @@ import asyncpg
 import msgspec
 
 from trace_platform.dispatcher.runtimes import INVOKERS, runtime_specs
-from trace_platform.domain.buffered import from_json
-from trace_platform.domain.catalog import Catalog, OperatorSpec, PublishedDataset
+from trace_platform.domain.buffered import Declaration, from_json
+from trace_platform.domain.catalog import Catalog, Columns, OperatorSpec, PublishedDataset
 from trace_platform.domain.dag_graph import reach
 from trace_platform.domain.dag_model import Storage
 from trace_platform.operators.registry import specs
@@ -34,20 +34,29 @@ async def catalog(
     for edge in await pool.fetch(sql["live_edges"], org_id):
         edges.setdefault(str(edge["made"]), set()).add(str(edge["read"]))
     names = {str(row["id"]): row["name"] for row in rows}
+    declared = {
+        (row["dag_name"], row["name"]): from_json(msgspec.json.decode(row["declaration"]))
+        for row in await pool.fetch(queries("buffered")["declarations"], org_id)
+    }
     published = {
         row["name"]: PublishedDataset(
             row["dag_name"],
             frozenset(names[one] for one in reach([str(row["id"])], edges) if one in names),
             Storage(row["storage"]) if row["storage"] else None,
+            _columns(row, declared.get((row["dag_name"], row["name"]))),
         )
         for row in rows
     }
-    declared = {
-        (row["dag_name"], row["name"]): from_json(msgspec.json.decode(row["declaration"]))
-        for row in await pool.fetch(queries("buffered")["declarations"], org_id)
-    }
     alerts = frozenset(row["name"] for row in await pool.fetch(queries("alerts")["definition_names"], org_id))
-    return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared, alerts)
+    roles = frozenset(row["slug"] for row in await pool.fetch(sql["role_slugs"], org_id))
+    return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared, alerts, roles)
+
+
+def _columns(row: asyncpg.Record, declared: Declaration | None) -> Columns | None:
+    """As declared, or as it was first committed; of a hot table that is known only where its rows lie."""
+    if declared is not None:
+        return declared.names
+    return None if row["columns"] is None else tuple(one["name"] for one in msgspec.json.decode(row["columns"]))
 
 
 def operators() -> Mapping[str, OperatorSpec]:

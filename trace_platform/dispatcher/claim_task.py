@@ -13,6 +13,7 @@ import asyncpg
 import msgspec
 
 from trace_platform.contracts import (
+    AlertRef,
     BootstrapRef,
     Claimed,
     ClaimRequest,
@@ -24,7 +25,7 @@ from trace_platform.contracts import (
     TaskPayload,
 )
 from trace_platform.crash_points import crash_point
-from trace_platform.dispatcher.alerts_of_tasks import with_alerts
+from trace_platform.dispatcher.alerts_of_tasks import alerts_of
 from trace_platform.dispatcher.bundle_url import bundle_ref
 from trace_platform.dispatcher.catalog import operators
 from trace_platform.dispatcher.coalesce import Coalesced
@@ -57,10 +58,19 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
     if others := [one for one in asked if one.task_id not in given]:
         statuses = await _statuses(control, others)
         rows += await claim_again(control, [one for one in others if statuses.get(one.task_id) == TaskState.RUNNING])
+        if waiting := [one for one in others if statuses.get(one.task_id) == TaskState.QUEUED]:
+            rows += await _claim_waiting(control, waiting)
+            statuses |= await _statuses(control, waiting)
     answers = {row["task_id"]: await _answer(control, row) for row in rows}
     claimed = {task: one for task, one in answers.items() if isinstance(one, Claimed)}
-    answers |= await with_alerts(control, claimed, {row["task_id"]: row["org_id"] for row in rows})
+    orgs = {row["task_id"]: row["org_id"] for row in rows}
+    alerts = await alerts_of(control, {task: one.task for task, one in claimed.items()}, orgs)
+    answers |= {task: _with_alerts(claimed[task], some) for task, some in alerts.items()}
     return [answers.get(one.task_id) or NotClaimed(reason=_why_not(statuses.get(one.task_id))) for one in asked]
+
+
+def _with_alerts(one: Claimed, alerts: list[AlertRef]) -> Claimed:
+    return msgspec.structs.replace(one, task=msgspec.structs.replace(one.task, alerts=alerts))
 
 
 def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list[UUID]]:
@@ -78,8 +88,7 @@ async def claim_again(control: Control, asked: Sequence[ClaimRequest]) -> list[a
     return await control.hot.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
 
 
-def payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
-    """What a task is, in the same shape for a claim, a fetch and a Lambda's invocation."""
+def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
     names = _names(row)
     return TaskPayload(
         task_id=row["task_id"],
@@ -110,6 +119,21 @@ async def _statuses(control: Control, asked: Sequence[ClaimRequest]) -> dict[UUI
     return {row["id"]: row["status"] for row in rows}
 
 
+async def _claim_waiting(control: Control, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
+    """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The others
+    are asked for again: what stood before them may have ended meanwhile.
+    """
+    rows = await control.hot.fetch(queries("claim")["supersede"], [one.task_id for one in asked])
+    closed = {row["id"] for row in rows}
+    if closed:
+        control.metrics.moved("Queued", "Canceled", len(closed))
+        control.owed.ring()  # slots came back
+    left = [one for one in asked if one.task_id not in closed]
+    rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
+    control.metrics.moved("Queued", "Running", len(rows))
+    return rows
+
+
 async def _answer(control: Control, row: asyncpg.Record) -> Claimed | Exception:
     """What goes wrong with one (its code's folder is away, say) is said to who asked for it, and to nobody else."""
     try:
@@ -122,8 +146,19 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
     job = await control.jobs.get(row["job_id"])
     control.names.remember(row["task_id"], job)
     control.leases.due_in(job.heartbeat_timeout_seconds)
-    inputs = _inputs(row["inputs"], _trigger_dataset(row["trigger"]))
-    task = payload(job, row, inputs)
+    task = await payload(control, job, row)
+    return Claimed(
+        attempt=row["attempt"],
+        lease_token=row["lease_token"],
+        lease_expires_at=row["lease_expires_at"],
+        capability_token=await token_for(control, job, row["task_id"], row["attempt"], task.inputs, names=_names(row)),
+        task=task,
+    )
+
+
+async def payload(control: Control, job: Job, row: asyncpg.Record) -> TaskPayload:
+    """What a task is, the same for a claim, a fetch and a function's invocation; `alerts_of` adds its alerts."""
+    task = _payload(job, row, _inputs(row["inputs"], _trigger_dataset(row["trigger"])))
     bootstrap = _bootstrap(row["bootstrap"])
     if bootstrap is not None:  # from the beginning: what a former version remembered is of what is reset now
         task = msgspec.structs.replace(task, bootstrap=bootstrap)
@@ -133,13 +168,7 @@ async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
         task = msgspec.structs.replace(task, udf=await bundle_ref(control, job.org_id, job.bundle))
     if job.secrets and _may_have_secrets(control, job):
         task = msgspec.structs.replace(task, secrets=job.secrets)
-    return Claimed(
-        attempt=row["attempt"],
-        lease_token=row["lease_token"],
-        lease_expires_at=row["lease_expires_at"],
-        capability_token=await token_for(control, job, row["task_id"], row["attempt"], inputs, names=_names(row)),
-        task=task,
-    )
+    return task
 
 
 def _may_have_secrets(control: Control, job: Job) -> bool:

@@ -31,7 +31,8 @@ from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
-GLOB: Final = re.compile(r"[A-Za-z0-9_.=+*-]{1,255}")
+GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
+"""As the schema has it."""
 
 
 async def commit_outputs(
@@ -57,7 +58,7 @@ async def commit_outputs(
         if news:
             commits[dataset] = await _commit_dataset(connection, news, claims, schemas.get(dataset))
     for index, published in enumerate(request.datasets_published):
-        await _publish(connection, job, published, f"/datasets_published/{index}", claims)
+        await _publish(connection, published, f"/datasets_published/{index}", claims)
     return commits
 
 
@@ -132,7 +133,7 @@ def _said(row: asyncpg.Record | None) -> str:
     return in_words(msgspec.json.decode(row["columns"], type=list[ColumnEntry]))
 
 
-async def _publish(connection: Connection, job: Job, published: PublishedBody, where: str, claims: Claims) -> None:
+async def _publish(connection: Connection, published: PublishedBody, where: str, claims: Claims) -> None:
     """Same key and contents again is nothing; same key and other contents is a conflict."""
     if (published.range_start is None) != (published.range_end is None):
         raise InvalidRequest("a range needs both its start and its end", where=f"{where}/range_start")
@@ -141,24 +142,22 @@ async def _publish(connection: Connection, job: Job, published: PublishedBody, w
     span = inclusive(published.range_start, published.range_end)
     ref = published.storage_ref
     location = str(_published_folder(ref, claims.grants.written[published.dataset_uuid], where))
-    config_hash = published.config_hash or job.config_hash
     sql = queries("complete")
     new = await connection.fetchval(
         sql["publish_range"],
-        _range_version(published, config_hash),
-        job.org_id,
+        _range_version(published),
+        claims.org_id,
         published.dataset_uuid,
         published.dataset_version,
         location,
         ref.glob,
-        config_hash,
+        published.config_hash,
         span.start,
         span.stop,
     )
     if new is None:
-        row = await connection.fetchrow(
-            sql["published_range"], published.dataset_uuid, config_hash, published.range_start, published.range_end
-        )
+        key = (published.config_hash, published.range_start, published.range_end)
+        row = await connection.fetchrow(sql["published_range"], published.dataset_uuid, published.dataset_version, *key)
         if row is None or (row["storage_location"], row["storage_glob"]) != (location, ref.glob):
             raise Conflict("this range has been published with other contents", where=f"{where}/storage_ref")
 
@@ -175,13 +174,16 @@ def _published_folder(ref: StorageRef, granted: GrantedDataset, where: str) -> F
         )
     if not GLOB.fullmatch(ref.glob):
         raise InvalidRequest(
-            "a glob is one file name, in which * stands for anything", where=f"{where}/storage_ref/glob"
+            "a glob is one file name of letters, digits and _.-, in which * stands for anything",
+            where=f"{where}/storage_ref/glob",
         )
     return folder
 
 
-def _range_version(published: PublishedBody, config_hash: str) -> UUID:
-    return uuid5(published.dataset_version, f"{config_hash}:{published.range_start}-{published.range_end}")
+def _range_version(published: PublishedBody) -> UUID:
+    return uuid5(
+        published.dataset_version, f"{published.config_hash or ''}:{published.range_start}-{published.range_end}"
+    )
 
 
 def _refuse_other_index(output: OutputBody, where: str, job: Job) -> None:

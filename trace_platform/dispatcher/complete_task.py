@@ -32,11 +32,14 @@ from trace_platform.dispatcher.commit_outputs import commit_outputs
 from trace_platform.dispatcher.complete_plain import Plain, complete_plain
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.count_completions import count_one
+from trace_platform.dispatcher.failed_for_good import say_failed_for_good
 from trace_platform.dispatcher.told import Told, read_events
 from trace_platform.dispatcher.verify_outputs import Schema, verify_outputs
 from trace_platform.domain.task import Backoff, retry_delay
-from trace_platform.errors import InvalidRequest, LeaseLost, TraceError
+from trace_platform.errors import InvalidRequest, LeaseLost, TraceError, is_platform_fault
+from trace_platform.store.jobs import Job
 from trace_platform.store.queries import queries
+from trace_platform.user_contracts import Fault
 
 Connection = asyncpg.pool.PoolConnectionProxy
 
@@ -116,6 +119,8 @@ async def complete_task(
         else:
             answer = await _fail_or_cancel(control, connection, row, request, body)
     await count_one(control, row, answer.status, len(told))
+    if answer.status == "Failed" and answer.next_retry_at is None and not row["was_final"]:
+        await _say_final(control, row, request)
     return answer
 
 
@@ -133,7 +138,7 @@ class _Success:
     async def commit(self, told: Sequence[Told], body: bytes) -> CompleteAnswer:
         connection, row, request = self.connection, self.row, self.request
         spans = read_invalidations(request.invalidations, self.claims)
-        job = await self.control.jobs.get(row["job_id"])
+        job = await self.control.jobs.through(connection).get(row["job_id"])
         if row["late"] and request.outputs:
             await self._refuse_swept()
         commits = await commit_outputs(
@@ -141,8 +146,8 @@ class _Success:
         )
         await store_events(connection, self.claims, told, commits)
         await store_invalidations(connection, self.claims, request.invalidations, spans, None)
+        await _raise_cursor(connection, row)  # before the state: `complete_plain` locks them in this order
         await self._remember()
-        await _raise_cursor(connection, row)
         return await self._end(body, commits)
 
     async def _refuse_swept(self) -> None:
@@ -171,8 +176,12 @@ class _Success:
         sql, row = queries("complete"), self.row
         answer = CompleteAnswer(status="Completed", commits=dict(commits) or None)
         outputs, told = msgspec.to_builtins(self.request.outputs), msgspec.to_builtins(answer)
-        await self.connection.fetchval(sql["end_task"], row["id"], "Completed", None, None, None, outputs, body, told)
-        await self.connection.execute(sql["end_attempt"], row["id"], row["attempt"], "Completed", None, row["late"])
+        await self.connection.fetchval(
+            sql["end_task"], row["id"], "Completed", None, None, None, outputs, body, told, None
+        )
+        await self.connection.execute(
+            sql["end_attempt"], row["id"], row["attempt"], "Completed", None, row["late"], None
+        )
         crash_point("complete_outputs.before_commit")
         return answer
 
@@ -182,27 +191,55 @@ async def _fail_or_cancel(
 ) -> CompleteAnswer:
     sql = queries("complete")
     failed = request.status == "Failed"
-    job = await control.jobs.get(row["job_id"])
-    delay = _delay(row, request, Backoff(job.retry_backoff_seconds, job.retry_backoff_max_seconds)) if failed else None
+    fault = _fault(request) if failed else None
+    job = await control.jobs.through(connection).get(row["job_id"])
+    delay = _delay(row, job, fault) if failed and request.retryable else None
     error = (request.error_message or "the task failed and did not say why") if failed else None
     reason = None if failed else request.error_message or "the worker canceled it"
     # The answer holds a time that only the database knows, so it is written in two steps.
     next_retry_at = await connection.fetchval(
-        sql["end_task"], row["id"], request.status, delay, error, reason, None, body, None
+        sql["end_task"], row["id"], request.status, delay, error, reason, None, body, None, fault
     )
     if delay is not None:
         control.leases.due_in(delay.total_seconds())
     answer = CompleteAnswer(status=request.status, next_retry_at=next_retry_at)
     await connection.execute(sql["set_answer"], row["id"], msgspec.to_builtins(answer))
-    await connection.execute(sql["end_attempt"], row["id"], row["attempt"], request.status, error, row["late"])
+    await connection.execute(sql["end_attempt"], row["id"], row["attempt"], request.status, error, row["late"], fault)
+    if failed and next_retry_at is None and not job.restarts:
+        owed = queries("lifecycle")["notify_failure"]
+        await connection.execute(owed, row["org_id"], row["id"], control.failure_alert)
     crash_point("complete_failed.before_commit")
     return answer
 
 
-def _delay(row: asyncpg.Record, request: CompleteRequest, backoff: Backoff) -> timedelta | None:
-    if not request.retryable or row["attempt"] >= row["max_attempts"]:
+async def _say_final(control: Control, row: asyncpg.Record, request: CompleteRequest) -> None:
+    """A source is started again by its own loop: its end is not the end of its work."""
+    job = await control.jobs.get(row["job_id"])
+    if not job.restarts:
+        failure = {
+            "org": row["org_id"],
+            "dag": job.dag_name,
+            "job": job.name,
+            "task": row["id"],
+            "attempt": row["attempt"],
+        }
+        say_failed_for_good(control, {**failure, "fault": _fault(request), "because": request.error_message})
+
+
+def _fault(request: CompleteRequest) -> Fault:
+    return "platform" if is_platform_fault(request.error_code or None, retryable=request.retryable) else "job"
+
+
+def _delay(row: asyncpg.Record, job: Job, fault: Fault | None) -> timedelta | None:
+    """Until the next attempt; None: as many as may end in this way have."""
+    lost = row["platform_failures"]
+    used, allowed = (
+        (lost + 1, job.max_platform_failures) if fault == "platform" else (row["attempt"] - lost, row["max_attempts"])
+    )
+    if used >= allowed:
         return None
-    return timedelta(seconds=retry_delay(row["attempt"], backoff, random.random()))  # noqa: S311 - spreads load only
+    backoff = Backoff(job.retry_backoff_seconds, job.retry_backoff_max_seconds)
+    return timedelta(seconds=retry_delay(used, backoff, random.random()))  # noqa: S311 - spreads load only
 
 
 async def _raise_cursor(connection: Connection, row: asyncpg.Record) -> None:

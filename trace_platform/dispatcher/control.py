@@ -67,6 +67,8 @@ class Control:
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
     bundles: BundleSettings = field(default_factory=BundleSettings)
     """How large user code may be, and how long its URLs hold."""
+    failure_alert: str = "task_failed"
+    """The name of the alert that a task raises which has failed for good, where its organisation defines one."""
     task_url: str = ""
     """Where runners find our task door; empty: URLs at it are given without a host."""
     url_keys: UrlKeys = field(default_factory=UrlKeys)

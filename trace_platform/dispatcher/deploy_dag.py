@@ -46,7 +46,7 @@ from trace_platform.domain.ids import (
     job_id,
 )
 from trace_platform.domain.places import buffered_table, generation_folder
-from trace_platform.errors import Conflict
+from trace_platform.errors import Conflict, Problem
 from trace_platform.store.queries import queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
@@ -62,6 +62,8 @@ class Deployed:
     """False: there was a version of this content already, and nothing happened."""
     jobs: Mapping[str, UUID]
     datasets: Mapping[JobOutput, UUID]
+    warnings: tuple[Problem, ...] = ()
+    """Fields that have no effect."""
 
 
 async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> Deployed:
@@ -81,6 +83,7 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
         new is not None,
         {job.name: job_id(version, job.name) for job in dag.jobs},
         dataset_ids(dag, OrgId(org_id)),
+        dag.warnings,
     )
 
 
@@ -275,7 +278,14 @@ def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], 
         job.retry.backoff_seconds,
         job.retry.max_backoff_seconds,
         None if job.udf is None else job.udf.handler,
+        job.max_platform_failures,
+        _makes_whole(job),
     )
+
+
+def _makes_whole(job: Job) -> bool:
+    operator = operators().get(job.operator)
+    return operator is not None and operator.makes_whole is not None and operator.makes_whole(job.config)
 
 
 def _source(job: Job) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from trace_platform.dispatcher.explain_dataset import dataset_summary
 from trace_platform.dispatcher.explain_event import told_of
 from trace_platform.dispatcher.explain_partition import not_written, nothing_made, parts_missing
 from trace_platform.dispatcher.explain_task import Facts, commit_of, explained
@@ -25,8 +26,17 @@ async def explain(pool: asyncpg.Pool, user: User, asked: WhyQuery) -> Explanatio
             return await explain_task(pool, user.org_id, task)
         case WhyQuery(task=None, dataset=str() as dataset, partition=str() as partition):
             return await explain_partition(pool, user, dataset, partition)
+        case WhyQuery(task=None, dataset=str() as dataset, partition=None):
+            return await explain_dataset(pool, user, dataset)
         case _:
-            raise InvalidRequest("ask about a task, or about a dataset and a partition", where="query task")
+            raise InvalidRequest("ask about a task, a dataset, or a partition of a dataset", where="query task")
+
+
+async def explain_dataset(pool: asyncpg.Pool, user: User, dataset: str) -> Explanation:
+    found = await show_dataset(pool, user, dataset)
+    writers = await pool.fetch(queries("user_why")["writers_of"], user.org_id, found.dataset_uuid)
+    event = await pool.fetchrow(queries("user_why")["last_event_of"], user.org_id, found.dataset_uuid)
+    return dataset_summary(found, [dict(row) for row in writers], dict(event) if event else None)
 
 
 async def explain_task(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> Explanation:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from trace_platform.user_contracts import AttemptRow, Explanation, Step, Stop, TaskDetail
+from trace_platform.user_contracts import AttemptRow, DeadBatchRow, Explanation, Step, Stop, TaskDetail
 
 
 class Edge(msgspec.Struct, frozen=True):
@@ -51,6 +51,7 @@ def explained(task: TaskDetail, facts: Facts, repeated: Sequence[Step]) -> Expla
     counts = "what it wrote counts" if task.commits else "it committed nothing"
     verdict = stopped.sentence if stopped else f"It is completed, and {counts}."
     steps = [*_cause(task, facts), *repeated, _made(task), *map(_attempt, task.attempts), *_commits(task)]
+    steps += map(_dead_batch, reversed(task.dead_batches))
     return Explanation(subject=f"task {task.id}", verdict=verdict, steps=steps, stopped=stopped)
 
 
@@ -98,7 +99,8 @@ def _attempt(one: AttemptRow) -> Step:
     }
     how = words.get(one.outcome, str(one.outcome)) + (", and its reply came late" if one.late else "")
     error = f": {one.error}" if one.error else ""
-    sentence = f"Attempt {one.attempt} on {one.worker} {how}{error}."
+    counts = " (the platform's fault: not counted against max_attempts)" if one.fault == "platform" else ""
+    sentence = f"Attempt {one.attempt} on {one.worker} {how}{counts}{error}."
     return Step(kind="attempt", at=one.ended_at or one.started_at, id=str(one.attempt), sentence=sentence)
 
 
@@ -109,10 +111,25 @@ def _commits(task: TaskDetail) -> Iterator[Step]:
         yield Step(kind="commit", at=one.committed_at, id=f"{one.dataset_uuid}:{one.commit}", sentence=sentence)
 
 
+def _dead_batch(one: DeadBatchRow) -> Step:
+    sentence = f"The sink refused a batch for {_dataset(one)}{_place(one)}: {one.reason}."
+    return Step(kind="batch", at=one.died_at, id=str(one.publish_id), sentence=sentence)
+
+
+def _dataset(one: DeadBatchRow) -> str:
+    return one.dataset or str(one.dataset_uuid)
+
+
+def _place(one: DeadBatchRow) -> str:
+    return f", at line {one.line}" if one.line is not None else ""
+
+
 def _stop(task: TaskDetail, facts: Facts) -> Stop | None:
     match task.status:
         case "Completed":
-            return None
+            return _batches(task)
+        case "Canceled" if task.superseded_by is not None:
+            return _superseded(task, task.superseded_by)
         case "Canceled":
             return Stop(rule="canceled", sentence=f"It was canceled: {task.cancel_reason}.", since=task.completed_at)
         case "Failed":
@@ -123,20 +140,56 @@ def _stop(task: TaskDetail, facts: Facts) -> Stop | None:
             return _queued(task, facts)
 
 
+def _batches(task: TaskDetail) -> Stop | None:
+    """A task has done its work when its batches are in their tables: that is the sink's part, and follows later."""
+    counts = task.batches
+    total = counts.accepted + counts.committed + counts.dead
+    if task.dead_batches:
+        newest = task.dead_batches[0]
+        return Stop(
+            rule="batch_dead",
+            sentence=f"It is completed, but the sink refused {counts.dead} of its {total} batches; the newest,"
+            f" {newest.publish_id} for {_dataset(newest)}{_place(newest)}: {newest.reason}.",
+            since=newest.died_at,
+            hint=f"`trace sink replay {newest.publish_id}` once the cause is mended, or with `--batch FILE`",
+        )
+    if counts.accepted:
+        sentence = f"It is completed, and {counts.accepted} of its {total} batches are on their way to the sink."
+        return Stop(rule="waits_for_sink", sentence=sentence, since=task.completed_at)
+    return None
+
+
+def _superseded(task: TaskDetail, later: UUID) -> Stop:
+    sentence = (
+        f"It was superseded: {task.dag}.{task.job} makes its whole output anew for each update, "
+        f"and task {later}, queued later, reads all that this one would have read."
+    )
+    return Stop(rule="superseded", sentence=sentence, since=task.completed_at, hint=f"`trace why {later}`")
+
+
 def _failed(task: TaskDetail) -> Stop:
     if task.next_retry_at is not None:
         sentence = (
-            f"Attempt {task.attempt} of {task.max_attempts} failed ({task.error}); "
-            f"the next one is due at {task.next_retry_at:%Y-%m-%d %H:%M:%S %Z}."
+            f"{_counted(task)} failed ({task.error}); the next one is due at {task.next_retry_at:%Y-%m-%d %H:%M:%S %Z}."
         )
         hint = f"`trace task retry {task.id}` does not wait"
         return Stop(rule="waits_for_retry", sentence=sentence, since=task.completed_at, hint=hint)
     return Stop(
         rule="failed_for_good",
-        sentence=f"It failed for good, after attempt {task.attempt} of {task.max_attempts}: {task.error}.",
+        sentence=f"It failed for good. {_counted(task)} was the last: {task.error}.",
         since=task.completed_at,
         hint=f"`trace task retry {task.id}` gives it one more attempt",
     )
+
+
+def _counted(task: TaskDetail) -> str:
+    """The last attempt, and against which of the two limits its failure counts."""
+    if task.fault == "platform":
+        count = f"platform failure {task.platform_failures} of {task.max_platform_failures}"
+        return f"Attempt {task.attempt} ({count}; not counted against max_attempts)"
+    own = task.attempt - task.platform_failures
+    more = f"; {task.platform_failures} more ended by the platform's fault" if task.platform_failures else ""
+    return f"Attempt {task.attempt} ({own} of {task.max_attempts} that count{more})"
 
 
 def _running(task: TaskDetail) -> Stop:

@@ -1,21 +1,25 @@
-"""What a task is, for a worker that has not claimed it, or wants to know whether it still should."""
+"""What a task is, for a worker that has not claimed it, or wants to know whether it still should.
+
+The same as a claim is answered with, without what makes an attempt one: lease and capability.
+"""
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
-import msgspec
-
+from trace_platform.contracts import FetchAnswer, TaskPayload
+from trace_platform.dispatcher.alerts_of_tasks import alerts_of
 from trace_platform.dispatcher.claim_task import payload
 from trace_platform.dispatcher.control import Control
 from trace_platform.errors import NotFound
 from trace_platform.store.queries import queries
 
 
-async def fetch_task(control: Control, task_id: UUID) -> dict[str, Any]:
+async def fetch_task(control: Control, task_id: UUID) -> FetchAnswer:
     row = await control.pool.fetchrow(queries("claim")["fetch_task"], task_id)
     if row is None:
         raise NotFound("no such task", where="query task_id")
-    job = await control.jobs.get(row["job_id"])
-    return {"status": row["status"], **msgspec.to_builtins(payload(job, row, []))}
+    task = await payload(control, await control.jobs.get(row["job_id"]), row)
+    alerts = await alerts_of(control, {task_id: task}, {task_id: row["org_id"]})
+    fields = {name: getattr(task, name) for name in TaskPayload.__struct_fields__}
+    return FetchAnswer(status=row["status"], **{**fields, "alerts": alerts.get(task_id, task.alerts)})

@@ -14,7 +14,7 @@ from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.grants import GrantedDataset, S3Prefixes
 from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
 from trace_platform.domain.objects import SCHEME, Folder
-from trace_platform.domain.places import buffer_folder, scratch_folder
+from trace_platform.domain.places import buffer_folder, scratch_folder, shared_buffer_folder
 from trace_platform.markers import attempt_folder
 from trace_platform.store.jobs import Job
 
@@ -56,6 +56,8 @@ def _folders(control: Control, job: Job, task_id: UUID, attempt: int) -> Iterato
             yield attempt_folder(output.storage_location, task_id, attempt)
         elif output.kind == Storage.BUFFERED:
             yield buffer_folder(scratch, output.dataset_uuid, task_id, attempt)
+    if any(output.kind == Storage.BUFFERED for output in job.outputs):
+        yield shared_buffer_folder(scratch, task_id, attempt)
     yield scratch_folder(scratch, job.org_id, task_id, attempt)
 
 

@@ -59,13 +59,14 @@ class Keeper:
                 return Promise(one.promise)
 
     async def keep(self, promises: Sequence[Promise]) -> None:
-        await self.mark(await self.publish(promises))
+        called = [one.id for one in promises if one.function]
+        await self.mark([*await self.publish(promises), *called])
+        if called and self._functions is not None:  # Queued and woken, they are found in the tasks themselves
+            self._functions.bell.ring()
         nowhere = [one.id for one in promises if one.queue is None and one.task_id is None]
         if nowhere:
             error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
             await self.put_off(nowhere, error, delay=NOWHERE_DELAY)
-        if self._functions is not None:  # which marks them when they are claimed
-            self._functions.line_up({one.task_id: one.id for one in promises if one.task_id and one.function})
         await self._run_here({one.task_id: one.id for one in promises if one.task_id and not one.function})
 
     async def publish(self, promises: Sequence[Promise]) -> list[int]:

@@ -11,6 +11,8 @@ from trace_platform.user_contracts import DeadBatchList, DeadBatchQuery, DeadBat
 
 
 async def list_dead_batches(pool: asyncpg.Pool, org_id: UUID, asked: DeadBatchQuery) -> DeadBatchList:
-    found = await pool.fetch(queries("buffered")["list_dead"], org_id, asked.before, asked.limit + 1, asked.dataset)
+    sql = queries("buffered")
+    found = await pool.fetch(sql["list_dead"], org_id, asked.before, asked.limit + 1, asked.dataset)
     rows = [DeadBatchRow(**dict(row)) for row in found[: asked.limit]]
-    return DeadBatchList(batches=rows, next=rows[-1].publish_id if len(found) > asked.limit else None)
+    total = await pool.fetchval(sql["count_dead"], org_id, asked.dataset)
+    return DeadBatchList(batches=rows, next=rows[-1].publish_id if len(found) > asked.limit else None, total=total)

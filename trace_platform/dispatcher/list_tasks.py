@@ -13,7 +13,22 @@ from trace_platform.user_contracts import TaskList, TaskRow, TasksQuery
 async def list_tasks(pool: asyncpg.Pool, org_id: UUID, asked: TasksQuery) -> TaskList:
     # One more than asked for says whether there is a next page.
     rows = await pool.fetch(
-        queries("user_tasks")["list_tasks"], org_id, asked.status, asked.dag, asked.job, asked.before, asked.limit + 1
+        queries("user_tasks")["list_tasks"],
+        org_id,
+        asked.status,
+        asked.dag,
+        asked.job,
+        asked.before,
+        *_between(asked.prefix),
+        asked.limit + 1,
     )
     tasks = [TaskRow(**dict(row)) for row in rows[: asked.limit]]
     return TaskList(tasks=tasks, next=tasks[-1].id if len(rows) > asked.limit else None)
+
+
+def _between(prefix: str | None) -> tuple[UUID | None, UUID | None]:
+    """The first and the last id that begins so: a range, which the primary key finds."""
+    if prefix is None:
+        return None, None
+    digits = prefix.replace("-", "")
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))

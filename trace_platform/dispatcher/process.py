@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 from trace_platform.capability.verifier import Verifier
 from trace_platform.dispatcher.bell import Bell
@@ -26,11 +27,13 @@ from trace_platform.dispatcher.loops.janitor import Janitor
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.loops.loop import Loop, run_loop, stopped
 from trace_platform.dispatcher.loops.owe_batches import OweBatches
+from trace_platform.dispatcher.loops.prune_audit import PruneAudit
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.loops.reconcile import Reconciler
 from trace_platform.dispatcher.loops.retain import Retain
 from trace_platform.dispatcher.loops.retire import Retire
 from trace_platform.dispatcher.loops.rotate_keys import keep_rotating
+from trace_platform.dispatcher.loops.watch_pools import watch_pools
 from trace_platform.dispatcher.replicas import take_over
 from trace_platform.dispatcher.runtimes import INVOKERS
 from trace_platform.dispatcher.wake import Wake
@@ -55,12 +58,16 @@ async def main(
     invoker: Invoker | None = None,
 ) -> None:
     settings = process.settings
-    dsn = required(settings.state.dsn, "state.dsn")
+    state = settings.state
+    dsn, patience = required(state.dsn, "state.dsn"), state.acquire_seconds
     await asyncio.to_thread(check, dsn, "state")
     async with (
         # One more: the connection that hears the other replicas.
-        open_pool(dsn, name="dispatcher", max_size=settings.state.pool_max + 1) as pool,
-        open_pool(dsn, name="dispatcher hot path", max_size=settings.state.pool_max, steady=True) as hot,
+        open_pool(dsn, name="dispatcher", max_size=state.pool_max + 1, acquire_seconds=patience) as pool,
+        open_pool(
+            dsn, name="dispatcher hot path", max_size=state.pool_max, steady=True, acquire_seconds=patience
+        ) as hot,
+        _beside(watch_pools(process, dsn, (pool, hot), state.stuck_seconds)),
     ):
         replica = f"{socket.gethostname()}:{os.getpid()}"
         clock = DatabaseClock()
@@ -83,6 +90,7 @@ async def main(
             credentials=settings.credentials,
             invokers=INVOKERS if invoker else INVOKERS - {"function"},
             bundles=settings.bundles,
+            failure_alert=settings.dispatcher.failure_alert,
             task_url=settings.endpoints.dispatcher_task or "",
         )
         await release_sources(control)
@@ -90,6 +98,16 @@ async def main(
         async with dispatching(control, verifier, settings, invoker):
             process.ready("state schema checked; both doors open")
             await process.stop.wait()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """For as long as the block lasts."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await stopped(task)
 
 
 @asynccontextmanager
@@ -124,7 +142,8 @@ async def dispatching(
                 internal_door(control),
             ),
         ]
-        addresses = await stack.enter_async_context(open_doors(doors, settings.tls, metrics=control.metrics))
+        opened = open_doors(doors, settings.tls, metrics=control.metrics, limits=settings.http)
+        addresses = await stack.enter_async_context(opened)
         stack.callback(control.stops.close)
         yield addresses
 
@@ -156,6 +175,11 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
                 ),
                 ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
                 ("forget_logs", ForgetLogs(control, timedelta(days=settings.dispatcher.logs_kept_days)), Bell()),
+                (
+                    "prune_audit",
+                    PruneAudit(control, timedelta(days=settings.dispatcher.query_audit_kept_days)),
+                    Bell(),
+                ),
                 ("reconcile", Reconciler(control, settings.loops), Bell()),
             )
         ),

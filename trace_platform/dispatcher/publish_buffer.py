@@ -6,7 +6,9 @@ with other contents is a conflict. Next: the sink.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -17,14 +19,16 @@ from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.accept_event import lock_fenced
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.grants import GrantedDataset
-from trace_platform.domain.objects import ObjectName
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest
+from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.domain.places import buffer_folder, shared_buffer_folder
+from trace_platform.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from trace_platform.store.queries import queries
 
 
 async def publish_buffer(control: Control, request: BufferPublishRequest, claims: Claims) -> BufferPublishAnswer:
     target = _target(request, claims)
-    _refuse_foreign_uri(request, claims)
+    _refuse_foreign_uri(request, claims, _folders(control, target, claims))
+    await _refuse_missing(control, request, claims, target)
     contents = _contents(request, target)
     async with control.pool.acquire() as connection, connection.transaction():
         await lock_fenced(connection, request)
@@ -50,6 +54,18 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
     return BufferPublishAnswer(publish_id=row["id"])
 
 
+async def _refuse_missing(
+    control: Control, request: BufferPublishRequest, claims: Claims, target: GrantedDataset
+) -> None:
+    """A batch is written before it is published. One that was published before may have been merged and removed."""
+    name = ObjectName.parse(request.batch_uri)
+    if await asyncio.to_thread(control.objects.head, name) is not None:
+        return
+    before = (claims.task_id, claims.attempt, target.dataset_uuid, request.batch_uri)
+    if not await control.pool.fetchval(queries("events")["is_published"], *before):
+        raise NotFound("there is no object of this name", where="/batch_uri", hint="write the batch, then publish it")
+
+
 def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
     """By `dataset_uuid`, or by the name in `dedupe_scope`; both given must agree."""
     writable = claims.grants.written.values()
@@ -68,21 +84,29 @@ def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
     return found[0]
 
 
-def _refuse_foreign_uri(request: BufferPublishRequest, claims: Claims) -> None:
-    if not _is_object(request.batch_uri) or not claims.grants.storage.may_write(ObjectName.parse(request.batch_uri)):
+def _folders(control: Control, target: GrantedDataset, claims: Claims) -> list[Folder]:
+    """Where the sink reads batches of this attempt for this dataset: with the dataset in the path, or without (S2)."""
+    bucket, task, attempt = control.places.scratch_bucket, claims.task_id, claims.attempt
+    return [buffer_folder(bucket, target.dataset_uuid, task, attempt), shared_buffer_folder(bucket, task, attempt)]
+
+
+def _refuse_foreign_uri(request: BufferPublishRequest, claims: Claims, folders: Sequence[Folder]) -> None:
+    """A token from before may not grant both folders."""
+    name = _object(request.batch_uri)
+    lies_there = name is not None and any(folder.holds(name) for folder in folders)
+    if name is None or not lies_there or not claims.grants.storage.may_write(name):
         raise Forbidden(
             "the batch lies outside of what the token lets this task write",
             where="/batch_uri",
-            hint=f"write it below one of: {', '.join(claims.s3.write) or 'nothing'}",
+            hint=f"write it below one of: {', '.join(map(str, folders))}",
         )
 
 
-def _is_object(uri: str) -> bool:
+def _object(uri: str) -> ObjectName | None:
     try:
-        ObjectName.parse(uri)
+        return ObjectName.parse(uri)
     except InvalidRequest:
-        return False
-    return True
+        return None
 
 
 def _contents(request: BufferPublishRequest, target: GrantedDataset) -> bytes:

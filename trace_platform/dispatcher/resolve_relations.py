@@ -18,7 +18,14 @@ from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.list_files import refuse_removed
 from trace_platform.dispatcher.partition_files import from_text, partition_files
 from trace_platform.errors import InvalidRequest, LeaseLost, NotFound
-from trace_platform.query_contracts import ColdPart, Moment, Relation, RelationsAnswer, RelationsRequest
+from trace_platform.query_contracts import (
+    MAX_READABLE,
+    ColdPart,
+    Moment,
+    Relation,
+    RelationsAnswer,
+    RelationsRequest,
+)
 from trace_platform.store.identity import User
 from trace_platform.store.queries import queries
 
@@ -32,8 +39,17 @@ async def user_relations(control: Control, user: User, request: RelationsRequest
     sql = queries("relations")["user_pins"]
     found = await control.pool.fetch(sql, user.org_id, user.id, user.role == "admin", names, *moments)
     return RelationsAnswer(
-        org_id=user.org_id, user_id=user.id, relations=await _relations(control.pool, found, request)
+        org_id=user.org_id,
+        user_id=user.id,
+        relations=await _relations(control.pool, found, request),
+        readable=await _readable(control, user) if len(found) < len(names) else [],
     )
+
+
+async def _readable(control: Control, user: User) -> list[str]:
+    sql = queries("relations")["readable_names"]
+    rows = await control.pool.fetch(sql, user.org_id, user.id, user.role == "admin", MAX_READABLE)
+    return [row["name"] for row in rows]
 
 
 async def task_relations(control: Control, request: RelationsRequest) -> RelationsAnswer:
@@ -82,7 +98,7 @@ async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], reques
             name=row["name"],
             dataset_uuid=row["dataset_uuid"],
             dataset_version=row["dataset_version"],
-            commit=row["commit"] if not row["hot"] else pin[1] if pin else 0,
+            commit=row["commit"] if pin is None else pin[1],
             hot=row["hot"],
             cold=None if pin is None else parts[pin],
             filters=from_text(row.get("filters")),

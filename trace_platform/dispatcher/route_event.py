@@ -36,13 +36,13 @@ class Routed:
 async def route(control: Control, kind: str) -> Routed:
     """Everything due of this kind, up to a batch."""
     try:
-        return await _route(control, kind, BATCH)
+        return await _route(control, kind)
     except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError):
         return await _one_by_one(control, kind)
 
 
-async def _route(control: Control, kind: str, most: int) -> Routed:
-    row = await control.hot.fetchrow(queries("route")[STATEMENTS[kind]], most, control.replica, HOLD)
+async def _route(control: Control, kind: str, only: int | None = None) -> Routed:
+    row = await control.hot.fetchrow(queries("route")[STATEMENTS[kind]], BATCH, control.replica, HOLD, only)
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
     control.metrics.moved("new", "Queued", row["tasks"])
     owed = zip(row["owed"] or [], row["payloads"] or [], strict=True)
@@ -55,7 +55,7 @@ async def _one_by_one(control: Control, kind: str) -> Routed:
     due = await control.hot.fetch(sql["due_routing"], kind, BATCH)
     for row in due:
         try:
-            routed = await _route(control, kind, 1)  # the oldest due: this one, or one that came before it
+            routed = await _route(control, kind, row["id"])
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as wrong:
             attempt = row["attempts"] + 1
             delay = timedelta(seconds=retry_delay(attempt, BACKOFF, 0.5))

@@ -97,7 +97,8 @@ async def _run_together(control: Control, tasks: Sequence[UUID], error: str | No
         await _lock_job(connection, tasks[0])
         if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
             return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
-        alone = replace(control, pool=cast("asyncpg.Pool", _OneConnection(connection)), steady=None, handed=None)
+        pool = cast("asyncpg.Pool", _OneConnection(connection))
+        alone = replace(control, pool=pool, jobs=control.jobs.through(connection), steady=None, handed=None)
         complete, state = Completer(alone), None
         for claimed in await _claim(alone, tasks):
             task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)

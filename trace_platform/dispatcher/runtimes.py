@@ -16,7 +16,9 @@ def runtime_specs(
     runtimes: Mapping[str, RuntimeSettings], invokers: frozenset[str] = INVOKERS
 ) -> dict[str, RuntimeSpec]:
     return {
-        name: RuntimeSpec(one.untrusted, _missing(name, one, invokers), _defaults(one))
+        name: RuntimeSpec(
+            one.untrusted, _missing(name, one, invokers), _defaults(one), in_process=one.invoker == "in_process"
+        )
         for name, one in runtimes.items()
     }
 
@@ -33,5 +35,6 @@ def _defaults(one: RuntimeSettings) -> RunDefaults:
         heartbeat_timeout_seconds=one.heartbeat_timeout_seconds,
         heartbeat_interval_seconds=one.heartbeat_interval_seconds,
         max_attempts=one.max_attempts,
+        max_platform_failures=one.max_platform_failures,
         retry=Retry(one.retry_backoff_seconds, one.retry_max_backoff_seconds),
     )

@@ -1,4 +1,4 @@
-"""A dataset by name or uuid: its generations, what is in force in each, and its last commits."""
+"""A dataset by name or uuid: its generations, what is in force in each, its last commits, ranges and dead batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trace_platform.store.identity import User
 from trace_platform.store.queries import queries
 from trace_platform.user_contracts import DatasetDetail
 
-SHOWN_COMMITS = 20
+SHOWN = 20
 
 
 async def show_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> DatasetDetail:
     uuid = as_uuid(name_or_uuid)
     name = None if uuid else name_or_uuid
     sql = queries("user_datasets")["show_dataset"]
-    found = await pool.fetchval(sql, user.org_id, user.id, user.role == "admin", uuid, name, SHOWN_COMMITS)
+    found = await pool.fetchval(sql, user.org_id, user.id, user.role == "admin", uuid, name, SHOWN)
     if found is None:
         raise NotFound(
             f"there is no dataset {name_or_uuid}",

@@ -1,4 +1,4 @@
-"""A task with its cause, its attempts, what each read, and what was committed."""
+"""A task with its cause, its attempts, what each read, what was committed, and which of its batches are dead."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from trace_platform.errors import NotFound
 from trace_platform.store.queries import queries
 from trace_platform.user_contracts import TaskDetail
 
+SHOWN_BATCHES = 20
+
 
 async def show_task(pool: asyncpg.Pool, org_id: UUID, task_id: UUID) -> TaskDetail:
-    found = await pool.fetchval(queries("user_tasks")["show_task"], task_id, org_id)
+    found = await pool.fetchval(queries("user_tasks")["show_task"], task_id, org_id, SHOWN_BATCHES)
     if found is None:
         raise no_such_task(task_id)
     return msgspec.json.decode(found, type=TaskDetail)

@@ -79,7 +79,7 @@ async def _manual_source(
     if row["kind"] != "manual":
         what = "reacts to its inputs" if row["kind"] is None else f"is a source of kind {row['kind']}"
         raise Conflict(f"job {job!r} {what}", where="job", hint="only a source of kind manual is triggered")
-    return await control.jobs.get(row["job_id"])
+    return await control.jobs.through(connection).get(row["job_id"])
 
 
 async def _store(

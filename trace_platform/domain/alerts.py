@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from socket import inet_aton
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -30,6 +32,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 NEEDED: Final = frozenset({"event_time", "severity"})
 """Besides the key, these are never empty."""
 
+METADATA: Final = frozenset({"fd00:ec2::254"})
+"""Where a cloud's machine finds its keys, and which is not link-local."""
 HOST: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
@@ -57,6 +61,22 @@ def why_no_url(url: str) -> str | None:
         return str(wrong)
 
 
+def _is_link_local(host: str) -> bool:
+    """In every spelling that a resolver takes for an address: in four parts, in fewer, octal, hexadecimal, mapped.
+
+    Names that lead there are found out when something is to be sent.
+    """
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        try:
+            address = IPv4Address(inet_aton(host))
+        except OSError:
+            return False
+    inner = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (inner or address).is_link_local or str(address) in METADATA
+
+
 def _why_no_parts(parts: SplitResult) -> str | None:
     if parts.scheme not in {"http", "https"}:
         return "it does not begin with https:// or http://"
@@ -66,4 +86,6 @@ def _why_no_parts(parts: SplitResult) -> str | None:
         return "it names no host"
     if parts.port == 0:
         return "there is no port 0"
+    if _is_link_local(parts.hostname):
+        return "it is a link-local address, where a machine finds its own keys, never a receiver of alerts"
     return "it has a fragment, which no server is sent" if parts.fragment else None

@@ -28,6 +28,10 @@ class ConfigProblem:
 ConfigCheck = Callable[[Mapping[str, Any]], Sequence[ConfigProblem]]
 
 
+Columns = tuple[str, ...]
+"""Names, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wired:
     """What a job reads and writes, by the names that its DAG gives them."""
@@ -40,6 +44,8 @@ class Wired:
     """By output: the same; None is a dataset of the output's own."""
     alerts: frozenset[str] = frozenset()
     """The alerts that are defined in the organisation."""
+    columns: tuple[Columns | None, ...] = ()
+    """By input: the columns that it has; None, or left out: not known."""
 
 
 WiringCheck = Callable[[Mapping[str, Any], Wired], Sequence[ConfigProblem]]
@@ -56,6 +62,9 @@ class ColumnSource:
 
 
 ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
+
+OutputColumns = Callable[[Mapping[str, Any], Wired], Sequence[Columns | None]]
+"""By output; called only with a config that passed its own check. None: not known."""
 
 InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
 """From the config and the names of all inputs; called only with what passed the other checks."""
@@ -106,6 +115,10 @@ class OperatorSpec:
     """Of which inputs it reads the rows, from files or through the sink's tables: none of these may be a hot table."""
     narrows: InputsRead | None = None
     """Of which inputs it reads only the rows that their `where` keeps: on any other a `where` is refused."""
+    output_columns: OutputColumns | None = None
+    """Which columns its outputs have, where its config says that: queries downstream are checked against them."""
+    makes_whole: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether, with this config, each task makes all of the output anew: of several in a queue the newest is enough."""
     column_lineage: ColumnLineage | None = None
     """Which input columns the columns of its first output are made from, where its config says that."""
 
@@ -117,6 +130,8 @@ class RuntimeSpec:
     missing: str | None = None
     """Why nothing can run there on this system; None: it can."""
     defaults: RunDefaults = field(default_factory=RunDefaults)
+    in_process: bool = False
+    """A task is one transaction of the Dispatcher: it has no lease and no heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +141,8 @@ class PublishedDataset:
     """Published names it is made from, at any distance: by these a ring through several DAGs is seen."""
     storage: Storage | None = None
     """None: not known."""
+    columns: Columns | None = field(default=None, compare=False)
+    """Those of the generation that is served; None: it has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +155,8 @@ class Catalog:
     """By DAG and name: the declarations of buffered datasets in force, which a new one must follow."""
     alerts: frozenset[str] = frozenset()
     """The alerts that are defined in the organisation."""
+    roles: frozenset[str] | None = None
+    """The roles of the organisation, by which datasets are shared; None: not known."""
     deployed: bool = False
     """Whether the file was accepted before: what is refused only since then, and did no harm, is let through."""
 

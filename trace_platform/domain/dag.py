@@ -8,6 +8,7 @@ one reading finds them all. `docs/dag_yaml.md` explains the language.
 from __future__ import annotations
 
 from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.dag_effects import warn_of_no_effect
 from trace_platform.domain.dag_graph import downstream_of, job_order, upstream_of
 from trace_platform.domain.dag_hash import (
     canonical_json,
@@ -86,7 +87,8 @@ def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
     problems = Problems(root, found)
     draft = read_dag(root, problems, catalog.runtimes)
     jobs, publish, buffered = check_dag(draft, catalog, problems)
+    warn_of_no_effect(draft, catalog, problems)
     problems.raise_if_any()
     canonical = canonical_json(plain(root))
     tuning = {job.operator: catalog.operators[job.operator].tuning for job in jobs}
-    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical), buffered, tuning)
+    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical), buffered, tuning, problems.warnings)

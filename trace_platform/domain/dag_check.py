@@ -9,6 +9,8 @@ from trace_platform.domain.dag_problems import Problems
 from trace_platform.domain.ids import DatasetName
 
 _TRUSTED = RuntimeSpec()
+NOT_BUILT = {SourceKind.CRON: "a crontab", SourceKind.WEBHOOK: "what would call the webhook"}
+"""Kinds of source that no operator of the platform is, and what can start a manual one instead."""
 
 
 def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Output, ...]:
@@ -19,7 +21,7 @@ def check_job(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Ou
     operator, runtime = _look_up(draft, catalog, problems)
     _check_trust(draft, operator, runtime, problems)
     if operator is not None:
-        _check_operator(draft, operator, problems)
+        _check_operator(draft, operator, catalog, problems)
     return _outputs(draft, operator, runtime or _TRUSTED, problems)
 
 
@@ -117,16 +119,15 @@ def _check_bundle(
         problems.add(path, "udf_on_trusted_runtime", reason, "use an untrusted runtime", on_key=True)
 
 
-def _check_operator(draft: JobDraft, operator: OperatorSpec, problems: Problems) -> None:
+def _check_operator(draft: JobDraft, operator: OperatorSpec, catalog: Catalog, problems: Problems) -> None:
     job = draft.job
+    # A version with a cron source was accepted once, and never did anything: it may be activated again.
+    allowed = operator.source_kinds | (frozenset(NOT_BUILT) if catalog.deployed else frozenset())
     if job.activation is Activation.REACTIVE and not operator.reactive:
         reason = f"operator {job.operator!r} is a source"
         problems.add((*draft.path, "operator"), "operator_is_source", reason, "give the job a `source`")
-    if job.source is not None and job.activation is Activation.SOURCE and job.source.kind not in operator.source_kinds:
-        reason = f"operator {job.operator!r} cannot be a source of kind {job.source.kind}"
-        kinds = ", ".join(sorted(operator.source_kinds))
-        hint = f"one of: {kinds}" if kinds else "it only reacts: give it inputs"
-        problems.add((*draft.path, "source", "kind"), "source_kind_not_allowed", reason, hint)
+    if job.source is not None and job.activation is Activation.SOURCE and job.source.kind not in allowed:
+        _refuse_source_kind(draft, job.source.kind, operator, problems)
     if (
         job.activation is Activation.REACTIVE
         and draft.inputs is not None
@@ -140,6 +141,19 @@ def _check_operator(draft: JobDraft, operator: OperatorSpec, problems: Problems)
         at = (*draft.path, "config", *problem.path)
         on_key = problem.code == "unknown_field"
         problems.add(at, problem.code, problem.reason, problem.suggestion, on_key=on_key)
+
+
+def _refuse_source_kind(draft: JobDraft, kind: SourceKind, operator: OperatorSpec, problems: Problems) -> None:
+    path = (*draft.path, "source", "kind")
+    if kind in NOT_BUILT:
+        reason = f"a source of kind {kind} is not supported yet: nothing would start it"
+        hint = f"use a noop with source: {{kind: manual}}, started by `trace trigger` from {NOT_BUILT[kind]}"
+        problems.add(path, "not_supported", reason, hint)
+        return
+    reason = f"operator {draft.job.operator!r} cannot be a source of kind {kind}"
+    kinds = ", ".join(sorted(operator.source_kinds))
+    hint = f"one of: {kinds}" if kinds else "it only reacts: give it inputs"
+    problems.add(path, "source_kind_not_allowed", reason, hint)
 
 
 def _outputs(

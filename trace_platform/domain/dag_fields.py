@@ -18,6 +18,7 @@ SHARED = (
     "heartbeat_timeout_seconds",
     "heartbeat_interval_seconds",
     "max_attempts",
+    "max_platform_failures",
     "retry",
 )
 """What `defaults` may set for all jobs: how they run, never what they are."""

@@ -11,6 +11,7 @@ from trace_platform.domain.buffered import Declaration
 from trace_platform.domain.filters import Filter
 from trace_platform.domain.ids import DagName, DatasetName, JobName, YamlHash
 from trace_platform.domain.pressure import Priority
+from trace_platform.errors import Problem
 
 
 class Activation(StrEnum):
@@ -117,6 +118,7 @@ class RunDefaults:
     heartbeat_interval_seconds: int | None = None
     """None: a quarter of the lease."""
     max_attempts: int = 3
+    max_platform_failures: int = 100
     retry: Retry = Retry()
 
     def interval(self, lease: int) -> int:
@@ -160,6 +162,8 @@ class Job:
     """The lease: an attempt not heard of for so long is lost."""
     heartbeat_interval_seconds: int = 30
     max_attempts: int = 3
+    max_platform_failures: int = 100
+    """So many attempts may the platform end; then the task has failed for good. 0: an always-on source is restarted."""
     retry: Retry = Retry()
     udf: Udf | None = None
     secrets: tuple[str, ...] = ()
@@ -194,6 +198,8 @@ class Dag:
     buffered: tuple[BufferedDataset, ...] = ()
     tuning: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By operator: settings that change nothing in what a job produces."""
+    warnings: tuple[Problem, ...] = field(default=(), compare=False)
+    """Fields that have no effect, each at its place in the file."""
 
     def job(self, name: JobName) -> Job:
         return {job.name: job for job in self.jobs}[name]

@@ -16,6 +16,7 @@ class Problems:
     def __init__(self, root: Node, found: Iterable[Problem] = ()) -> None:
         self._root = root
         self._found: list[Problem] = []
+        self._warned: list[Problem] = []
         self._seen: set[tuple[int, int, str, str]] = set()
         for problem in found:
             self._keep(problem)
@@ -41,6 +42,13 @@ class Problems:
         place = mark if at is None else at
         self._keep(Problem(place.line, place.column, show_path(path), reason, suggestion, code))
 
+    def warn(self, path: Path, code: str, reason: str, suggestion: str | None = None) -> None:
+        """Something at this place is accepted, and is not what the author may think it is."""
+        _, mark = self._find(path, on_key=True)
+        warning = Problem(mark.line, mark.column, show_path(path), reason, suggestion, code)
+        if warning not in self._warned and len(self._warned) < MAX_PROBLEMS:
+            self._warned.append(warning)
+
     def unknown(self, path: Path, what: str, name: str, known: Iterable[str], *, on_key: bool = False) -> None:
         """There is no such job, field, ...: with the nearest known name."""
         if not self.full:
@@ -52,9 +60,13 @@ class Problems:
         field = show_path(path)
         return any(problem.field == field for problem in self._found)
 
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(sorted(self._warned, key=lambda warning: (warning.line, warning.column)))
+
     def raise_if_any(self) -> None:
         if self._found:
-            raise InvalidDag(self._all())
+            raise InvalidDag(self._all(), self.warnings)
 
     def _keep(self, problem: Problem) -> None:
         # One place is wrong in one way once: a bad default, say, is met again by every job.

@@ -94,6 +94,7 @@ def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> J
     runtime = shared.text("runtime", ANY_TEXT, "")
     silent = runtimes[runtime].defaults if runtime in runtimes else RunDefaults()
     lease = shared.seconds("heartbeat_timeout_seconds", silent.heartbeat_timeout_seconds, least=2, most=DAY)
+    lost = shared.whole("max_platform_failures", silent.max_platform_failures, least=1, most=10_000)
     endless = source is not None and source.kind is SourceKind.ALWAYS_ON
     job = Job(
         name=JobName(own.text("name", NAME, "")),
@@ -117,6 +118,7 @@ def _read_job(own: Form, shared: Form, runtimes: Mapping[str, RuntimeSpec]) -> J
         heartbeat_timeout_seconds=lease,
         heartbeat_interval_seconds=shared.seconds("heartbeat_interval_seconds", silent.interval(lease), most=DAY),
         max_attempts=shared.whole("max_attempts", silent.max_attempts, least=1, most=100),
+        max_platform_failures=0 if endless else lost,
         retry=_retry(shared, silent.retry),
         udf=_udf(own),
         secrets=own.texts("secrets", SECRET),

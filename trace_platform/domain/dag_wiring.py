@@ -8,6 +8,7 @@ from dataclasses import replace
 from trace_platform.domain.catalog import Catalog, Wired
 from trace_platform.domain.dag_buffered import BufferedDraft, check_follows
 from trace_platform.domain.dag_check import check_job
+from trace_platform.domain.dag_columns import KnownColumns
 from trace_platform.domain.dag_draft import DagDraft, InputDraft, JobDraft, PublicationDraft, Reference
 from trace_platform.domain.dag_graph import sort
 from trace_platform.domain.dag_model import (
@@ -42,6 +43,7 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
             known.setdefault(job.job.name, outputs)
     publish = _publications(draft, known, catalog, problems)
     buffered = _declarations(draft, publish, catalog, problems)
+    _check_roles([*draft.publish, *draft.buffered], catalog, problems)
     _check_writers(draft.jobs, buffered, problems)
     wiring = _Wiring(draft, known, publish, buffered, catalog=catalog, problems=problems)
     jobs = tuple(
@@ -49,15 +51,22 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
         for job, outputs in zip(draft.jobs, outputs_of, strict=True)
     )
     wiring.check_cycles()
+    columns = KnownColumns(jobs, buffered, catalog)
     for each, wired in zip(draft.jobs, jobs, strict=True):
-        if _check_wiring(each, wired, buffered, catalog, problems):
+        if _check_wiring(each, wired, buffered, columns, catalog=catalog, problems=problems):
             _check_reads(each, wired, known, catalog, problems)
             _check_filters(each, wired, catalog, problems)
     return jobs, tuple(publish), tuple(buffered)
 
 
 def _check_wiring(
-    draft: JobDraft, job: Job, buffered: Sequence[BufferedDataset], catalog: Catalog, problems: Problems
+    draft: JobDraft,
+    job: Job,
+    buffered: Sequence[BufferedDataset],
+    columns: KnownColumns,
+    *,
+    catalog: Catalog,
+    problems: Problems,
 ) -> bool:
     """The operator's own view of the names. An input that leads nowhere was reported: it would be missed here too."""
     operator = catalog.operators.get(job.operator)
@@ -75,6 +84,7 @@ def _check_wiring(
         ),
         tuple(declared.get(each.dataset) if each.dataset else None for each in job.outputs),
         catalog.alerts,
+        () if catalog.deployed else tuple(columns.of(each) for each in job.inputs),
     )
     found = operator.check_wiring(job.config, wired)
     for problem in found:
@@ -148,6 +158,16 @@ def _check_owner(each: PublicationDraft | BufferedDraft, draft: DagDraft, catalo
     if owner is not None and owner.dag != draft.name:
         reason = f"DAG {owner.dag!r} already publishes {each.name!r}"
         _at_name(each, "published_elsewhere", reason, "choose another name", problems)
+
+
+def _check_roles(published: Sequence[PublicationDraft | BufferedDraft], catalog: Catalog, problems: Problems) -> None:
+    """A role that is not there would share the dataset with nobody. One that has gone since a deploy did no harm."""
+    if catalog.roles is None or catalog.deployed:
+        return
+    for each in published:
+        for index, role in enumerate(each.read_roles):
+            if role not in catalog.roles:
+                problems.unknown((*each.path, "read_roles", index), "role", role, catalog.roles)
 
 
 def _declarations(

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from trace_platform.domain.ids import (
-    CommitNumber,
     DatasetId,
     DatasetVersion,
     DedupeKey,
     EventId,
-    InvalidationId,
-    JobId,
     TaskId,
     event_id,
 )
@@ -78,16 +75,6 @@ class Event:
         return event_id(producer, self.dataset, self.version, scope_key(self.scope))
 
 
-@dataclass(frozen=True, slots=True)
-class Invalidation:
-    """Readers of this range (or partition, or all) must read it again."""
-
-    dataset: DatasetId
-    version: DatasetVersion
-    scope: RangeScope | LabelScope | WholeScope
-    reason: str
-
-
 def read_scope(
     *, cursor: int | None = None, partition_key: str | None = None, start: int | None = None, end: int | None = None
 ) -> Scope:
@@ -134,17 +121,6 @@ def first_dedupe_key(event: Event) -> DedupeKey:
     kind, _, rest = scope_key(event.scope).partition(":")
     parts = [kind, str(event.dataset), str(event.version), *([rest] if rest else [])]
     return DedupeKey(":".join(parts))
-
-
-def later_dedupe_key(event: Event, cause: InvalidationId | CommitNumber) -> DedupeKey:
-    """For the same unit of work again: once for each invalidation, or for each commit of the input."""
-    reason = f"commit:{cause}" if isinstance(cause, int) else f"invalidation:{cause}"
-    return DedupeKey(f"{first_dedupe_key(event)}:{reason}")
-
-
-def source_run_key(job: JobId) -> DedupeKey:
-    """The one long task of an always-on source: the same across restarts, so that its events stay the same events."""
-    return DedupeKey(f"source:{job}")
 
 
 def _cursor(cursor: int, *, alone: bool) -> CursorScope:

@@ -10,6 +10,12 @@ import json
 from typing import NewType
 from uuid import UUID, uuid5
 
+_HEX = "[0-9a-fA-F]"
+ID_PREFIX = (
+    rf"^({_HEX}{{1,8}}|{_HEX}{{8}}(-{_HEX}{{4}}){{0,2}}-{_HEX}{{0,4}}|{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{0,12}})$"
+)
+"""The beginning of a UUID as it is written, up to all of it."""
+
 OrgId = NewType("OrgId", UUID)
 UserId = NewType("UserId", UUID)
 DagVersionId = NewType("DagVersionId", UUID)
@@ -20,7 +26,6 @@ DatasetVersion = NewType("DatasetVersion", UUID)
 TaskId = NewType("TaskId", UUID)
 EventId = NewType("EventId", UUID)
 InvalidationId = NewType("InvalidationId", UUID)
-OutboxKey = NewType("OutboxKey", UUID)
 """What an outbox row promises; a second promise of the same thing has the same key."""
 LeaseToken = NewType("LeaseToken", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
@@ -85,10 +90,6 @@ def invalidation_id(dataset: DatasetId, version: DatasetVersion, scope_key: str,
 def delivery_id(org: OrgId, alert: UUID, dedupe_key: str, channel: str) -> DeliveryId:
     """One for each event and channel, however often the event is published and routed."""
     return DeliveryId(_made_from("delivery", str(org), str(alert), dedupe_key, channel))
-
-
-def outbox_key(kind: str, *meaning: str | int) -> OutboxKey:
-    return OutboxKey(_made_from("outbox", kind, *meaning))
 
 
 def _made_from(*meaning: str | int) -> UUID:

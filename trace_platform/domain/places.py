@@ -48,6 +48,11 @@ def buffer_folder(bucket: str, dataset: UUID, task: UUID, attempt: int) -> Folde
     return Folder(bucket, ("buffers", str(dataset), str(task), str(attempt)))
 
 
+def shared_buffer_folder(bucket: str, task: UUID, attempt: int) -> Folder:
+    """Batches of any dataset that the attempt writes: the publish names the dataset, and the path does not."""
+    return Folder(bucket, ("buffers", str(task), str(attempt)))
+
+
 def repaired_name(publish: UUID, digest: str) -> str:
     """What a repaired batch is called, in the folder of the attempt that published the first one."""
     return f"repaired-{publish}-{digest}"

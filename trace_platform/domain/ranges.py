@@ -18,7 +18,7 @@ from trace_platform.errors import BadInput
 MAX_END = 2**63 - 2
 """The last number a range can hold: its `stop`, one further, must still fit an int8."""
 
-_EDGES = {separator: re.compile(rf"(0|[1-9][0-9]{{0,18}}){separator}(0|[1-9][0-9]{{0,18}})") for separator in "-_"}
+_EDGES = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})")
 
 
 class InvalidRange(BadInput):
@@ -67,22 +67,22 @@ def format_partition_key(span: Range) -> str:
 
 
 def parse_partition_key(text: str) -> Range:
-    return _parse(text, "-")
+    match = _EDGES.fullmatch(text)
+    if match is None:
+        hint = "write start-end as whole numbers without sign or leading zeros, e.g. 1000-1999"
+        raise InvalidRange(f"{text[:80]!r} is not a range", hint=hint)
+    return inclusive(int(match[1]), int(match[2]))
 
 
 def is_partition_key(text: str) -> bool:
     """Whether it is `{start}-{end}` exactly as `format_partition_key` writes it, and not some other label."""
-    match = _EDGES["-"].fullmatch(text)
+    match = _EDGES.fullmatch(text)
     return match is not None and int(match[1]) <= int(match[2]) <= MAX_END
 
 
 def format_file_part(span: Range) -> str:
     """For names such as `blocks_{start}_{end}.parquet`."""
     return "{}_{}".format(*span.edges)
-
-
-def parse_file_part(text: str) -> Range:
-    return _parse(text, "_")
 
 
 def split(whole: Range, size: int) -> Iterator[Range]:
@@ -172,27 +172,6 @@ def overlapping(ranges: Iterable[Range]) -> tuple[tuple[Range, Range], ...]:
         if widest is None or piece.stop > widest.stop:
             widest = piece
     return tuple(found)
-
-
-def tiles(ranges: Iterable[Range], whole: Range) -> bool:
-    """Whether they cover `whole` once each number: no hole, no overlap, nothing outside."""
-    ordered = sorted(ranges)
-    return (
-        bool(ordered)
-        and ordered[0].start == whole.start
-        and ordered[-1].stop == whole.stop
-        and all(one.stop == following.start for one, following in pairwise(ordered))
-    )
-
-
-def _parse(text: str, separator: str) -> Range:
-    match = _EDGES[separator].fullmatch(text)
-    if match is None:
-        raise InvalidRange(
-            f"{text[:80]!r} is not a range",
-            hint=f"write start{separator}end as whole numbers without sign or leading zeros, e.g. 1000{separator}1999",
-        )
-    return inclusive(int(match[1]), int(match[2]))
 
 
 def _check_size(size: int) -> None:

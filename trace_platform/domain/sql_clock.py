@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from trace_platform.domain.sql_words import CLOCK_WORDS, CLOCKS_AND_CHANCE, TIMES
+from trace_platform.domain.sql_words import CLOCK_COLUMNS, CLOCK_WORDS, CLOCKS_AND_CHANCE, TIMES
 
 
 def is_clock_word(text: str) -> bool:
@@ -18,12 +18,19 @@ def is_clock_or_chance(call: exp.Anonymous) -> bool:
     return name in CLOCKS_AND_CHANCE and (name != "unix_timestamp" or not call.expressions)
 
 
+def is_clock_column(column: exp.Column) -> bool:
+    """`current_date` and the like: the clock, unless a table has a column of that name."""
+    quoted = isinstance(column.this, exp.Identifier) and column.this.quoted
+    return len(column.parts) == 1 and column.name.casefold() in CLOCK_COLUMNS and not quoted
+
+
 def is_lasting(tree: exp.Query) -> bool:
     """Casts that are not written down are seen in Spark's plan, those inside of its functions of time are not."""
     calls = list(tree.find_all(exp.Anonymous))
     of_time = [argument for call in calls if str(call.this).casefold() in TIMES for argument in call.expressions]
     of_time += [extract.expression for extract in tree.find_all(exp.Extract)]
-    return not any(is_clock_or_chance(call) for call in calls) and all(_stands_still(one) for one in of_time)
+    clocks = any(is_clock_or_chance(call) for call in calls) or any(map(is_clock_column, tree.find_all(exp.Column)))
+    return not clocks and all(_stands_still(one) for one in of_time)
 
 
 def _stands_still(argument: exp.Expr) -> bool:

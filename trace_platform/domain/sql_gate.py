@@ -4,8 +4,7 @@ One SELECT. Every kind of node and every function must be on a list; every table
 rendered from the checked tree, never the text that came; and the rendered text, read again, must give the same tree, so
 that nothing changes its meaning on the way. The second line is `spark/plan_check.py`.
 
-Functions are kept as they are written (the parser of sqlglot would translate many of them, and not always faithfully),
-so the list in `sql_words.py` names what Spark will run.
+Functions are kept as they are written (`sql_dialect.py`), so the list in `sql_words.py` names what Spark will run.
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
-from sqlglot.parsers.spark import SparkParser
 
-from trace_platform.domain.sql_clock import is_clock_or_chance, is_clock_word, is_lasting
+from trace_platform.domain.sql_bounds import MAX_VALUE_BYTES, refuse_unbounded
+from trace_platform.domain.sql_clock import is_clock_column, is_clock_or_chance, is_clock_word, is_lasting
+from trace_platform.domain.sql_dialect import parse, render
+from trace_platform.domain.sql_refusal import refusal
 from trace_platform.domain.sql_words import (
     FUNCTIONS,
     GENERATORS,
-    REPEATERS,
+    JOIN_HINTS,
     SESSION_WORDS,
     TIMES,
 )
@@ -35,7 +35,6 @@ from trace_platform.errors import InvalidSql
 
 MAX_CHARS: Final = 100_000
 MAX_NODES: Final = 20_000
-MAX_REPEATS: Final = 10_000
 SAME_AGAIN: Final = "what is stored must be the same when made again"
 KEPT: Final = 512
 """Checked queries that are remembered: a job's query is the same for all of its tasks."""
@@ -46,38 +45,18 @@ _NODES: Final[frozenset[type[Any]]] = frozenset({
     *(exp.Subquery, exp.With, exp.CTE, exp.TableAlias, exp.Table, exp.Union, exp.Intersect, exp.Except, exp.Values),
     *(exp.Distinct, exp.Lateral, exp.Cube, exp.Rollup, exp.GroupingSets, exp.Tuple, exp.Alias, exp.Star, exp.Column),
     *(exp.Identifier, exp.Paren, exp.Window, exp.WindowSpec, exp.Filter, exp.WithinGroup, exp.IgnoreNulls),
-    *(exp.RespectNulls, exp.Exists),
+    *(exp.RespectNulls, exp.Exists, exp.Qualify, exp.Pivot, exp.PivotAlias, exp.Hint),
     # values
     *(exp.Literal, exp.Boolean, exp.Null, exp.HexString, exp.Interval, exp.IntervalSpan, exp.Var),
     *(exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Anonymous, exp.Lambda, exp.Bracket),
-    *(exp.Dot, exp.Case, exp.If, exp.Extract),
+    *(exp.Dot, exp.Case, exp.If, exp.Extract, exp.Trim),
     # operators
     *(exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ),
     *(exp.Between, exp.In, exp.Is, exp.Like, exp.ILike, exp.RegexpLike, exp.Escape, exp.Any, exp.All),
     *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.DPipe),
-    *(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot),
+    *(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot, exp.BitwiseLeftShift),
+    exp.BitwiseRightShift,
 })  # fmt: skip
-
-
-class _Parser(SparkParser):
-    """Spark's grammar, with functions left alone: whatever is called becomes a call of that very name."""
-
-    STRICT_CAST = True
-    FUNCTIONS: ClassVar[dict[str, Any]] = {}
-    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-        name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
-    }
-    NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
-    NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-        name: SparkParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "IF", "ANY")
-    }
-
-
-class _Dialect(Spark):
-    Parser = _Parser
-
-
-_DIALECT: Final = _Dialect()
 
 
 @dataclass(frozen=True)
@@ -90,6 +69,8 @@ class CheckedSql:
     """It asks neither a clock nor chance, so of the same rows it always makes the same."""
     read_once: frozenset[str] = frozenset()
     """Those of the tables that one place of it reads; none where WITH parts may be read in several."""
+    row_bytes: int = 0
+    """What a row of the result may hold, as far as the text tells; 0 for a job's."""
 
     def render(self, relations: Mapping[str, str]) -> str:
         """As text for Spark, each granted name standing for one of its relations."""
@@ -98,16 +79,25 @@ class CheckedSql:
             if not table.alias:
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
             table.set("this", exp.to_identifier(relations[name], quoted=True))
-        return _text(tree)
+        return render(tree)
 
 
-def check_sql(text: str, tables: Collection[str], *, deterministic: bool = True, bounded: bool = True) -> CheckedSql:
+def check_sql(
+    text: str,
+    tables: Collection[str],
+    *,
+    deterministic: bool = True,
+    bounded: bool = True,
+    max_value_bytes: int = MAX_VALUE_BYTES,
+    near: Collection[str] = (),
+) -> CheckedSql:
     """The query as a checked tree, or InvalidSql. `tables` are all the names that it may read.
 
-    `deterministic` refuses what gives other rows each time. `bounded` refuses what makes much of little unless it says
-    how much: for questions from outside; a job's author has other means to fill a disk.
+    `deterministic` refuses what gives other rows each time. `bounded` refuses what makes much of little, as
+    `sql_bounds.py` says: for queries from outside; a job's author has other means to fill a disk. `near` are further
+    names that the caller may read, to suggest one of them for a table that there is not.
     """
-    return _check(text, frozenset(tables), deterministic, bounded)
+    return _check(text, frozenset(tables), deterministic, max_value_bytes if bounded else None, frozenset(near))
 
 
 def table_names(text: str) -> frozenset[str]:
@@ -120,21 +110,28 @@ def table_names(text: str) -> frozenset[str]:
 @lru_cache(maxsize=KEPT)
 def _parsed(text: str) -> exp.Query:
     """Never changed after this: a copy is."""
-    return _plain_strings(_parse(text))
+    return _parse(text)
 
 
 @lru_cache(maxsize=KEPT)
-def _check(text: str, tables: frozenset[str], deterministic: bool, bounded: bool) -> CheckedSql:
+def _check(
+    text: str, tables: frozenset[str], deterministic: bool, max_value_bytes: int | None, near: frozenset[str]
+) -> CheckedSql:
     tree = _parsed(text)
-    rules = _Rules(tables, deterministic, bounded)
+    rules = _Rules(tables, deterministic, near)
     for count, node in enumerate(tree.walk()):
         if count > MAX_NODES:
             raise InvalidSql(f"the query has more than {MAX_NODES} parts", hint="split it over several jobs")
         rules.check(node)
+    row_bytes = 0
+    if max_value_bytes is not None:
+        row_bytes = refuse_unbounded(tree, max_value_bytes)
     _refuse_other_meaning(tree)
+    if max_value_bytes is not None:
+        tree = _without_hints(tree) if tree.find(exp.Hint) else tree
     read = Counter(name for _, name in granted_tables(tree, tables))
     once = () if tree.find(exp.CTE) else (name for name, count in read.items() if count == 1)
-    return CheckedSql(tree, frozenset(read), is_lasting(tree), frozenset(once))
+    return CheckedSql(tree, frozenset(read), is_lasting(tree), frozenset(once), row_bytes)
 
 
 def granted_tables(tree: exp.Query, tables: Collection[str]) -> Iterator[tuple[exp.Table, str]]:
@@ -148,12 +145,11 @@ def granted_tables(tree: exp.Query, tables: Collection[str]) -> Iterator[tuple[e
 def _parse(text: str) -> exp.Query:
     _refuse_text(text)
     try:
-        found = _DIALECT.parse(text)
+        statements = parse(text)
     except SqlglotError as wrong:
         raise _not_sql(wrong) from None
     except RecursionError:
         raise InvalidSql("the query is nested too deeply", hint="name its parts in a WITH") from None
-    statements = [one for one in found if one is not None]
     if len(statements) != 1:
         raise InvalidSql(f"one SELECT is needed, and there are {len(statements)} statements")
     (tree,) = statements
@@ -190,16 +186,10 @@ def _not_sql(wrong: SqlglotError) -> InvalidSql:
     )
 
 
-def _plain_strings(tree: exp.Query) -> exp.Query:
-    for raw in list(tree.find_all(exp.RawString)):
-        raw.replace(exp.Literal.string(raw.this))
-    return tree
-
-
 def _refuse_other_meaning(tree: exp.Query) -> None:
     """What is rendered must be read as what was checked."""
     try:
-        same = _DIALECT.parse(_text(tree))
+        same = parse(render(tree))
     except (SqlglotError, RecursionError):
         same = []
     if len(same) != 1 or same[0] != tree:
@@ -208,21 +198,23 @@ def _refuse_other_meaning(tree: exp.Query) -> None:
         )
 
 
-def _text(tree: exp.Query) -> str:
-    return _DIALECT.generate(tree, comments=False, normalize_functions=False, copy=False)
+def _without_hints(tree: exp.Query) -> exp.Query:
+    """A hint may have a large table held in memory, which the queries of others share: Spark decides by sizes."""
+    tree = tree.copy()
+    for hint in list(tree.find_all(exp.Hint)):
+        hint.pop()
+    return tree
 
 
 @dataclass(frozen=True)
 class _Rules:
     tables: frozenset[str]
     deterministic: bool
-    bounded: bool
+    near: frozenset[str] = frozenset()
 
     def check(self, node: exp.Expr) -> None:
-        if isinstance(node, exp.Concat):  # the parser's name for two texts side by side, and for '' inside of one
-            raise _refusal(node, "two texts stand side by side", r"write \' for a quote inside a text")
         if type(node) not in _NODES:
-            raise _refusal(node, f"{_said(node)} is not allowed in a query")
+            raise refusal(node, f"{_said(node)} is not allowed in a query")
         rule = _BY_TYPE.get(type(node))
         if rule is not None:
             rule(self, node)
@@ -230,49 +222,52 @@ class _Rules:
     def _table(self, table: exp.Table) -> None:
         given = {name for name, value in table.args.items() if value}
         if given & {"db", "catalog"}:
-            raise _refusal(table, "a table is named by one word, without a dot", "use the names of the inputs")
+            raise refusal(table, "a table is named by one word, without a dot", "use the names of the inputs")
         if not isinstance(table.this, exp.Identifier):
-            raise _refusal(table, "a function cannot stand in FROM", "name an input")
-        if given - {"this", "alias", "joins", "laterals"}:
-            raise _refusal(table, "a table in FROM has a name and an alias, nothing more")
+            raise refusal(table, "a function cannot stand in FROM", "name an input")
+        if given - {"this", "alias", "joins", "laterals", "pivots"}:
+            raise refusal(table, "a table in FROM has a name and an alias, nothing more")
         known = {name.casefold() for name in self.tables}
         if not _names_cte(table) and table.name.casefold() not in known:
-            raise _refusal(table, "there is no input of this name", closest(table.name, self.tables), "unknown_table")
+            reason = f"there is no table named {table.name[:128]!r}"
+            raise refusal(table, reason, closest(table.name, self.tables | self.near), "unknown_table")
 
     def _cte(self, cte: exp.CTE) -> None:
         folded = cte.alias.casefold()
         if folded in {name.casefold() for name in self.tables}:
-            raise _refusal(cte, "a WITH has the name of an input", "rename it")
+            raise refusal(cte, "a WITH has the name of an input", "rename it")
         others = [one for one in cte.parent.expressions if one is not cte]  # type: ignore[union-attr]
         if any(one.alias.casefold() == folded for one in others):
-            raise _refusal(cte, "two parts of a WITH have one name", "rename one")
+            raise refusal(cte, "two parts of a WITH have one name", "rename one")
 
     def _with(self, given: exp.With) -> None:
         if given.args.get("recursive"):
-            raise _refusal(given, "WITH RECURSIVE is not taken")
+            raise refusal(given, "WITH RECURSIVE is not taken")
 
     def _column(self, column: exp.Column) -> None:
         names = [part.name.casefold() for part in column.parts]
         if "_metadata" in names or names[:2] == ["system", "session"]:
-            raise _refusal(column, "there are no columns but those of the inputs")
+            raise refusal(column, "there are no columns but those of the inputs")
+        if is_clock_column(column) and not self.deterministic:
+            return
         if len(names) == 1 and names[0] in SESSION_WORDS and not column.this.args.get("quoted"):
-            raise _refusal(
+            raise refusal(
                 column, f"{names[0]} could be a function", f"for a column of that name, write the table: t.{names[0]}"
             )
 
     def _call(self, call: exp.Anonymous) -> None:
         if not isinstance(call.this, str):
-            raise _refusal(call, "the name of a function is not quoted")
+            raise refusal(call, "the name of a function is not quoted")
         name = call.this.casefold()
+        if isinstance(call.parent, exp.Hint):
+            return  # one of the known ones, which `_hint` has seen
         if is_clock_or_chance(call):
             if self.deterministic:
-                raise _refusal(call, f"{name}() gives another result each time", SAME_AGAIN)
+                raise refusal(call, f"{name}() gives another result each time", SAME_AGAIN)
         elif name not in FUNCTIONS and name != "unix_timestamp":
-            raise _refusal(call, f"there is no function {name[:64]}()", closest(name, FUNCTIONS), "unknown_function")
+            raise refusal(call, f"there is no function {name[:64]}()", closest(name, FUNCTIONS), "unknown_function")
         if name in TIMES:
             self._times(call, call.expressions)
-        if self.bounded:
-            self._bounds(call, name)
 
     def _cast(self, cast: exp.Cast) -> None:
         if cast.to.is_type("date", "timestamp", "timestampntz", "timestamptz", "timestampltz"):
@@ -282,26 +277,41 @@ class _Rules:
         """Where Spark makes a time of a text, some words mean the clock."""
         for text in texts if self.deterministic else ():
             if isinstance(text, exp.Literal) and is_clock_word(text.name):
-                raise _refusal(node, f"{text.name!r} is another time each time", SAME_AGAIN)
-
-    def _bounds(self, call: exp.Anonymous, name: str) -> None:
-        if name in REPEATERS:
-            at = REPEATERS[name]
-            if len(call.expressions) > at and not _small(call.expressions[at]):
-                raise _refusal(call, f"{name}() takes a plain number up to {MAX_REPEATS} here")
-        if name == "sequence" and not _short_sequence(call.expressions):
-            raise _refusal(call, f"sequence() takes plain numbers here, at most {MAX_REPEATS} of them")
+                raise refusal(node, f"{text.name!r} is another time each time", SAME_AGAIN)
 
     def _lateral(self, lateral: exp.Lateral) -> None:
         call = lateral.this
         name = call.this if isinstance(call, exp.Anonymous) else None
         if not lateral.args.get("view") or not isinstance(name, str) or name.casefold() not in GENERATORS:
-            raise _refusal(lateral, "LATERAL VIEW takes a function that makes rows", closest("explode", GENERATORS))
+            raise refusal(lateral, "LATERAL VIEW takes a function that makes rows", closest("explode", GENERATORS))
+
+    def _hint(self, hint: exp.Hint) -> None:
+        for one in hint.expressions:
+            known = isinstance(one, exp.Anonymous) and str(one.this).casefold() in JOIN_HINTS
+            if not known or not all(isinstance(table, exp.Column) for table in one.expressions):
+                raise refusal(hint, "this hint is not known", f"hints about joins are: {', '.join(sorted(JOIN_HINTS))}")
+
+    def _pivot(self, pivot: exp.Pivot) -> None:
+        plain = [isinstance(one, exp.In) and bool(one.expressions) for one in pivot.fields] == [True]
+        if not plain or any(pivot.args.get(name) for name in ("this", "using", "group", "into", "default_on_null")):
+            raise refusal(pivot, "PIVOT takes aggregates FOR a column IN a list of values")
+
+    def _distinct(self, distinct: exp.Distinct) -> None:
+        if distinct.args.get("on"):
+            raise refusal(distinct, "DISTINCT ON is not taken", "QUALIFY row_number() OVER (...) = 1 picks one row")
+
+    def _star(self, star: exp.Star) -> None:
+        if star.args.get("replace") or star.args.get("rename"):
+            raise refusal(star, "* takes EXCEPT alone", "name the other columns: * EXCEPT (a), a + 1 AS a")
+
+    def _union(self, union: exp.Union) -> None:
+        if union.args.get("by_name"):
+            raise refusal(union, "UNION BY NAME is not taken", "name the columns on both sides, in one order")
 
     def _limit(self, limit: exp.Limit) -> None:
         ordered = limit.parent is not None and limit.parent.args.get("order")
         if self.deterministic and not ordered:
-            raise _refusal(limit, "LIMIT without ORDER BY takes any rows", "say which by ORDER BY")
+            raise refusal(limit, "LIMIT without ORDER BY takes any rows", "say which by ORDER BY")
 
 
 _BY_TYPE: Final[Mapping[type[Any], Any]] = {
@@ -314,6 +324,11 @@ _BY_TYPE: Final[Mapping[type[Any], Any]] = {
     exp.TryCast: _Rules._cast,  # noqa: SLF001
     exp.Lateral: _Rules._lateral,  # noqa: SLF001
     exp.Limit: _Rules._limit,  # noqa: SLF001
+    exp.Hint: _Rules._hint,  # noqa: SLF001
+    exp.Pivot: _Rules._pivot,  # noqa: SLF001
+    exp.Distinct: _Rules._distinct,  # noqa: SLF001
+    exp.Star: _Rules._star,  # noqa: SLF001
+    exp.Union: _Rules._union,  # noqa: SLF001
 }
 
 
@@ -335,51 +350,6 @@ def _names_cte(table: exp.Table) -> bool:
             return True
         below, above = above, above.parent
     return False
-
-
-def _small(node: exp.Expr) -> bool:
-    number = _number(node)
-    return number is not None and abs(number) <= MAX_REPEATS
-
-
-def _short_sequence(arguments: list[exp.Expr]) -> bool:
-    numbers = [_number(one) for one in arguments]
-    if None in numbers:
-        return False
-    start, stop, *rest = [number for number in (*numbers, 0, 0) if number is not None][: max(2, len(numbers))]
-    step = abs(rest[0]) if rest else 1
-    return step > 0 and abs(stop - start) // step < MAX_REPEATS
-
-
-def _number(node: exp.Expr) -> int | None:
-    if isinstance(node, exp.Neg):
-        inside = _number(node.this)
-        return None if inside is None else -inside
-    if isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal():
-        return int(node.this)
-    return None
-
-
-def _refusal(node: exp.Expr, message: str, hint: str | None = None, code: str = "refused_sql") -> InvalidSql:
-    line, column = place_of(node)
-    return InvalidSql(message, line=line, column=column, hint=hint, reason=code)
-
-
-def place_of(node: exp.Expr) -> tuple[int | None, int | None]:
-    """Where the node begins; else where the first thing in it does, or what is around it."""
-    for near in (*node.walk(bfs=False), *_ancestors(node)):
-        meta = near.meta if near._meta else {}  # noqa: SLF001 - asking for `meta` makes one
-        if "line" in meta and "start" in meta:
-            length = meta["end"] - meta["start"]
-            return meta["line"], max(1, meta["col"] - length)
-    return None, None
-
-
-def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
-    above = node.parent
-    while above is not None:
-        yield above
-        above = above.parent
 
 
 def _said(node: exp.Expr) -> str:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from trace_platform.domain.catalog import ColumnSource
-from trace_platform.domain.sql_gate import CheckedSql, place_of
+from trace_platform.domain.sql_gate import CheckedSql
+from trace_platform.domain.sql_refusal import place_of
+from trace_platform.domain.sql_words import UNIT_FIRST
 from trace_platform.errors import InvalidSql
 
 STAR = "*"
@@ -88,7 +90,25 @@ class _Made:
         return self.columns
 
 
-_Relation = _Input | _Made
+@dataclass(frozen=True)
+class _Pivoted:
+    """A relation after PIVOT or UNPIVOT: a column of it may be made of what is turned, whatever its name."""
+
+    before: _Input | _Made | _Pivoted
+    turned: frozenset[Origin]
+
+    def column(self, name: str) -> frozenset[Origin]:
+        return self.before.column(name) | self.turned
+
+    def has(self, name: str) -> bool | None:
+        return self.before.has(name) or None
+
+    def all(self) -> Mapping[str, frozenset[Origin]]:
+        kept = {name: origins | self.turned for name, origins in self.before.all().items()}
+        return {**kept, STAR: kept.get(STAR, frozenset()) | self.turned}
+
+
+_Relation = _Input | _Made | _Pivoted
 
 
 @dataclass(frozen=True)
@@ -156,6 +176,21 @@ def _plain_sources(parts: list[exp.Expr], scope: _Scope) -> Iterator[tuple[str, 
 
 
 def _source(part: exp.Expr, scope: _Scope) -> Iterator[tuple[str, _Relation]]:
+    for name, relation in _unpivoted(part, scope):
+        found, called = relation, name
+        for pivot in part.args.get("pivots") or ():
+            alias = pivot.args.get("alias")
+            found = _Pivoted(found, _turned(pivot, {called: found}, scope))
+            called = alias.name.casefold() if alias else called
+        yield called, found
+
+
+def _turned(pivot: exp.Pivot, sources: Mapping[str, _Relation], scope: _Scope) -> frozenset[Origin]:
+    parts = [*pivot.expressions, *(part for one in pivot.fields for part in (one.this, *one.expressions))]
+    return frozenset().union(*(_origins(part, sources, scope) for part in parts))
+
+
+def _unpivoted(part: exp.Expr, scope: _Scope) -> Iterator[tuple[str, _Relation]]:
     alias = part.args.get("alias")
     if isinstance(part, exp.Table):
         relation = scope.names[part.name.casefold()]
@@ -206,8 +241,19 @@ def _origins(node: exp.Expr, sources: Mapping[str, _Relation], scope: _Scope) ->
         elif isinstance(one, exp.Column) and not one.is_star:
             found |= _column(one, sources)
         else:
-            stack.extend(one.iter_expressions())
+            stack.extend(part for part in one.iter_expressions() if not _is_unit(part))
     return found
+
+
+def _is_unit(part: exp.Expr) -> bool:
+    """SECOND in timestampdiff(SECOND, a, b), which is no column."""
+    call = part.parent
+    return (
+        isinstance(call, exp.Anonymous)
+        and str(call.this).casefold() in UNIT_FIRST
+        and len(call.expressions) == len(("unit", "from", "to"))
+        and part is call.expressions[0]
+    )
 
 
 def _column(column: exp.Column, sources: Mapping[str, _Relation]) -> frozenset[Origin]:

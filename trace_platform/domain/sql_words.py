@@ -35,7 +35,7 @@ NUMBERS: Final = _words("""
 
 TEXTS: Final = _words("""
     ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains crc32 decode elt
-    encode endswith find_in_set format_number format_string hash hex initcap instr lcase left length levenshtein
+    encode endswith find_in_set format_number format_string hash hex initcap instr lcase left len length levenshtein
     locate lower lpad ltrim luhn_check mask md5 octet_length overlay position printf regexp_count regexp_extract
     regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat replace reverse right rpad rtrim
     sha sha1 sha2 soundex space split split_part startswith substr substring substring_index to_binary to_char
@@ -43,12 +43,13 @@ TEXTS: Final = _words("""
 """)
 
 TIMES: Final = _words("""
-    add_months convert_timezone date date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc
-    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear from_unixtime from_utc_timestamp hour last_day
-    make_date make_dt_interval make_interval make_timestamp make_timestamp_ntz make_ym_interval minute month monthname
-    months_between next_day quarter second timestamp timestamp_micros timestamp_millis timestamp_seconds to_date
-    to_timestamp to_timestamp_ntz to_unix_timestamp to_utc_timestamp trunc try_to_date try_to_timestamp unix_date
-    unix_micros unix_millis unix_seconds weekday weekofyear year
+    add_months convert_timezone date date_add date_diff date_format date_from_unix_date date_part date_sub
+    date_trunc dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear from_unixtime from_utc_timestamp
+    hour last_day make_date make_dt_interval make_interval make_timestamp make_timestamp_ntz make_ym_interval minute
+    month monthname months_between next_day quarter second session_window timestamp timestamp_micros
+    timestamp_millis timestamp_seconds timestampadd timestampdiff to_date to_timestamp to_timestamp_ntz
+    to_unix_timestamp to_utc_timestamp trunc try_to_date try_to_timestamp unix_date unix_micros unix_millis
+    unix_seconds weekday weekofyear window window_time year
 """)
 
 SHAPES: Final = _words("""
@@ -61,7 +62,7 @@ SHAPES: Final = _words("""
 """)
 
 TYPES: Final = _words("""
-    bigint binary boolean double float int smallint string tinyint typeof
+    bigint binary boolean decimal double float int smallint string tinyint typeof
 """)
 
 CHOICES: Final = _words("""
@@ -84,10 +85,18 @@ CLOCKS_AND_CHANCE: Final = _words("""
 CLOCK_WORDS: Final = ("now", "today", "yesterday", "tomorrow")
 """Texts that Spark takes for a time of its own clock, where it makes a time of a text."""
 
+CLOCK_COLUMNS: Final = _words("current_date current_time current_timestamp localtimestamp")
+"""Those of the clocks that may be written without parentheses, where no column has this name."""
+
+JOIN_HINTS: Final = _words("""
+    broadcast broadcastjoin mapjoin merge mergejoin shuffle_hash shuffle_merge shuffle_replicate_nl
+""")
+"""Hints that choose how tables are joined, and nothing else."""
+
+UNIT_FIRST: Final = _words("date_add date_diff dateadd datediff timestampadd timestampdiff")
+"""Functions of three arguments, the first of them the name of a unit."""
+
 SESSION_WORDS: Final = _words("""
     current_date current_time current_timestamp current_user localtimestamp session_user user
 """)
 """Where no column has this name, Spark takes it for a function."""
-
-REPEATERS: Final = {"repeat": 1, "space": 0, "lpad": 1, "rpad": 1, "array_repeat": 1}
-"""Functions that make much of little, and which argument says how much."""

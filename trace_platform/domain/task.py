@@ -51,6 +51,8 @@ class Verb(StrEnum):
     """A worker takes the lease."""
     RENEW = "renew"
     """A heartbeat; never brings a lost attempt back."""
+    RELEASE = "release"
+    """The claim is undone, because nothing has run under it: the same attempt waits again."""
     EMIT = "emit"
     """Events, invalidations or a buffer publish, sent before the completion."""
     COMPLETE = "complete"
@@ -81,6 +83,7 @@ TRANSITIONS: Mapping[tuple[Phase, Verb], Phase] = MappingProxyType(
         (Phase.QUEUED, Verb.CLAIM): Phase.RUNNING,
         (Phase.QUEUED, Verb.CANCEL): Phase.CANCELED,
         (Phase.RUNNING, Verb.RENEW): Phase.RUNNING,
+        (Phase.RUNNING, Verb.RELEASE): Phase.QUEUED,
         (Phase.RUNNING, Verb.EMIT): Phase.RUNNING,
         (Phase.RUNNING, Verb.COMPLETE): Phase.COMPLETED,
         (Phase.RUNNING, Verb.FAIL): Phase.FAILED_WAITING,
@@ -107,7 +110,8 @@ TRANSITIONS: Mapping[tuple[Phase, Verb], Phase] = MappingProxyType(
 )
 
 NEW_ATTEMPT = frozenset({Verb.RETRY, Verb.REVIVE})
-"""The verbs that raise `attempt` and take the old lease token away. No other verb may touch either (S10)."""
+"""The verbs that raise `attempt` and take the old lease token away. No other verb may touch either (S10); but RELEASE
+takes the token of a claim under which nothing has run."""
 
 ENDED = frozenset({Phase.COMPLETED, Phase.CANCELED, Phase.FAILED_FINAL, Phase.LOST_FINAL})
 """Nothing more happens of its own accord."""
@@ -130,7 +134,10 @@ def after(phase: Phase, verb: Verb) -> Phase:
 
 
 def after_failure(phase: Phase, verb: Verb, *, attempt: int, max_attempts: int, retryable: bool = True) -> Phase:
-    """Where a FAIL or TIME_OUT leads when attempts are counted: one transaction, one answer."""
+    """Where a FAIL or TIME_OUT leads when attempts are counted: one transaction, one answer.
+
+    Ends by the job's own fault and ends by the platform's are counted apart: both numbers are of the kind of this end.
+    """
     failed = after(phase, verb)
     can_give_up = (failed, Verb.GIVE_UP) in TRANSITIONS
     return after(failed, Verb.GIVE_UP) if can_give_up and (attempt >= max_attempts or not retryable) else failed

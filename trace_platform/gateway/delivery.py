@@ -13,6 +13,7 @@ from trace_platform.client import WORKER_TOKEN
 from trace_platform.errors import DoorUnavailable, SettingsError
 from trace_platform.gateway.forward import body_of, relayed
 from trace_platform.gateway.users import UserGate
+from trace_platform.http_client import AsyncClient
 from trace_platform.observe.tracing import carried
 from trace_platform.settings import Settings
 from trace_platform.tls import client_context
@@ -33,7 +34,7 @@ def carried_over(
         url = f"{path}?{request.url.query}" if request.url.query else path
         headers = {USER: quote(user, safe=""), **carried()}
         try:
-            answer = await http.request(call.method, url, content=body, headers=headers)
+            answer = await http.request(call.method, url, content=body, headers=headers, timeout=call.seconds)
         except httpx.HTTPError as away:
             raise DoorUnavailable(f"{WHO} does not answer: {away or type(away).__name__}") from None
         return relayed(answer, WHO)
@@ -52,5 +53,5 @@ async def delivery_client(settings: Settings) -> AsyncIterator[httpx.AsyncClient
         raise SettingsError("identity.worker_token is not set", where="identity.worker_token")
     headers = {WORKER_TOKEN: token.get_secret_value()}
     verify = client_context(settings.tls.ca)
-    async with httpx.AsyncClient(base_url=url, headers=headers, verify=verify, timeout=10) as http:
+    async with AsyncClient(base_url=url, headers=headers, verify=verify, timeout=10) as http:
         yield http

@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect
 from trace_platform.client import DispatcherClient
 from trace_platform.contracts import MAX_BODY_BYTES
 from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
-from trace_platform.gateway.users import UserGate
+from trace_platform.gateway.users import STRANGER, WHERE, UserGate
 from trace_platform.user_calls import USER, Call, named
 
-SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 422, 429, 503})
+SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 422, 429, 503, 504})
 """Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
 
 
@@ -35,6 +35,7 @@ def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Calla
             query=request.url.query,
             body=_passed_on(request, call.most_bytes) if call.takes_bytes else await body_of(request, call.most_bytes),
             content_type=call.takes_bytes or _content_type(request),
+            seconds=call.seconds,
         )
         return relayed(answer, "the Dispatcher")
 
@@ -68,9 +69,10 @@ def relayed(answer: httpx.Response, who: str) -> Response:
     status, content = answer.status_code, answer.content
     if status in SAID_AS_IT_IS:
         kind = answer.headers.get("content-type", "application/json")
-        return Response(content, status_code=status, media_type=kind)
+        again = answer.headers.get("retry-after")
+        return Response(content, status_code=status, media_type=kind, headers={"retry-after": again} if again else None)
     if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
-        raise Unauthenticated("the token is good, but its user is not known here", where="header Authorization")
+        raise Unauthenticated(STRANGER, where=WHERE)
     raise DoorUnavailable(f"{who} answered {status} to the Gateway", hint="try again in a moment")
 
 

@@ -13,7 +13,7 @@ from trace_platform.gateway.delivery import carried_over, delivery_client
 from trace_platform.gateway.forward import forwarded
 from trace_platform.gateway.openapi import DescribedDoor, query_operation
 from trace_platform.gateway.query import asked, query_client
-from trace_platform.gateway.users import UserGate
+from trace_platform.gateway.users import STRANGER, WHERE, UserGate
 from trace_platform.openapi import answers, operation
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import IdentitySettings, TlsSettings
@@ -30,7 +30,7 @@ async def main(process: Process) -> None:
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         app = public_door(dispatcher, settings.identity, settings.tls, query, delivery)
         door = Door("gateway", settings.gateway.host, settings.gateway.port, app)
-        async with open_doors([door], settings.tls, metrics=process.metrics) as addresses:
+        async with open_doors([door], settings.tls, metrics=process.metrics, limits=settings.http) as addresses:
             process.ready(f"open at {addresses['gateway']}")
             await process.stop.wait()
 
@@ -61,9 +61,7 @@ def public_door(
         try:
             return json_response(await dispatcher.user(subject))
         except NotFound:
-            raise Unauthenticated(
-                "the token is good, but its user is not known here", where="header Authorization"
-            ) from None
+            raise Unauthenticated(STRANGER, where=WHERE) from None
 
     app.add_api_route(
         "/v1/query",

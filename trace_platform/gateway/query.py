@@ -14,6 +14,7 @@ from trace_platform.doors import while_wanted
 from trace_platform.errors import DoorUnavailable, SettingsError
 from trace_platform.gateway.forward import body_of, relayed
 from trace_platform.gateway.users import UserGate
+from trace_platform.http_client import AsyncClient
 from trace_platform.observe.tracing import carried
 from trace_platform.query_contracts import ARROW
 from trace_platform.settings import Settings
@@ -53,7 +54,7 @@ async def query_client(settings: Settings) -> AsyncIterator[httpx.AsyncClient | 
     longest = max(limits.timeout_seconds, limits.export_timeout_seconds) + limits.wait_seconds + BESIDE_SECONDS
     headers = {WORKER_TOKEN: token.get_secret_value()}
     timeout = httpx.Timeout(longest, connect=10)
-    async with httpx.AsyncClient(
+    async with AsyncClient(
         base_url=url, headers=headers, verify=client_context(settings.tls.ca), timeout=timeout
     ) as http:
         yield http

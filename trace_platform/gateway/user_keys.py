@@ -18,6 +18,7 @@ import jwt
 import structlog
 
 from trace_platform.errors import DoorUnavailable
+from trace_platform.http_client import AsyncClient
 from trace_platform.settings import TlsSettings
 
 FLOOR_SECONDS: Final = 5.0
@@ -85,7 +86,7 @@ def fetch_from(url: str, tls: TlsSettings) -> Fetch:
 
     async def fetch() -> Mapping[str, Any]:
         async with (
-            httpx.AsyncClient(verify=context, timeout=FETCH_SECONDS) as http,
+            AsyncClient(verify=context, timeout=FETCH_SECONDS) as http,
             http.stream("GET", url) as answer,
         ):
             answer.raise_for_status()

@@ -34,6 +34,11 @@ class Home:
         return self.root / "seaweedfs"
 
     @property
+    def objects(self) -> Path:
+        """The disk store, unless a setting names another folder."""
+        return self.root / "objects"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -89,6 +94,9 @@ class Home:
                 self.lock.parent,
             ):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.root, self.objects, self.logs, self.keys):  # of a home from before, or made by hand
+                if folder.exists():
+                    folder.chmod(0o700)
         except OSError as wrong:
             raise SetupError(
                 f"the home folder cannot be made: {wrong.strerror}",

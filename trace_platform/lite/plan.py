@@ -25,7 +25,6 @@ from trace_platform.settings import (
     MetricsSettings,
     QueueSettings,
     Settings,
-    StateSettings,
     TlsSettings,
     to_document,
 )
@@ -89,7 +88,7 @@ def child_environment(env: Mapping[str, str]) -> dict[str, str]:
 def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
     return settings.model_copy(
         update={
-            "state": StateSettings(pool_max=settings.state.pool_max),
+            "state": settings.state.model_copy(update={"dsn": None}),
             "data": DataSettings(),
             "client": ClientSettings(),
             "queue": QueueSettings(),
@@ -119,7 +118,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
 
 def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
     """The table of who may reach what (docs/security.md) as code."""
-    state = StateSettings(dsn=SecretStr(dsns.state), pool_max=base.state.pool_max)
+    state = base.state.model_copy(update={"dsn": SecretStr(dsns.state)})
     queue = QueueSettings(dsn=SecretStr(dsns.queue))
     data = DataSettings(dsn=SecretStr(dsns.data))
     query = DataSettings(query_dsn=SecretStr(dsns.query))
@@ -161,4 +160,6 @@ def _child(name: str, settings: Settings, ports: Ports) -> Child:
         cwd=Path("/"),
         stdin=to_document(settings).encode(),
     )
-    return Child(name, lambda: launch, doors=[ports.url(door) for door in DOORS_OF.get(name, ())])
+    return Child(
+        name, lambda: launch, doors=[ports.url(door) for door in DOORS_OF.get(name, ())], essential=name == "dispatcher"
+    )

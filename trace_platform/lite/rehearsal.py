@@ -26,7 +26,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from trace_platform.contracts import AlertRef, InputRef, Invocation, JobRef, OutputRef, ScopeRef, UdfRef
-from trace_platform.domain.places import buffer_folder, buffered_table
+from trace_platform.domain.places import buffer_folder, buffered_table, shared_buffer_folder
 from trace_platform.errors import InvalidRequest
 from trace_platform.lite.rehearsal_doors import Heard, StandIns
 from trace_platform.lite.rehearsal_rows import Snapshot
@@ -209,6 +209,7 @@ def _told(names: Sequence[str], first: int) -> Iterator[OutputRef]:
 def _token(task: UUID, buffered: Mapping[str, UUID]) -> str:
     """In the form of a capability, signed by nobody: it says where batches go."""
     write = [str(buffer_folder("scratch", dataset, task, 1)) for dataset in buffered.values()]
+    write += [str(shared_buffer_folder("scratch", task, 1))] if buffered else []
     parts = ({"alg": "none"}, {"task_id": str(task), "attempt": 1, "s3": {"read": [], "write": write}})
     return ".".join([*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), ""])
 

@@ -133,7 +133,8 @@ class StandIns(ThreadingHTTPServer):
             raise InvalidRequest(f"the batch has {len(rows)} rows", where="/record_count")
         if asked.batch_uri not in self.published:
             self.published.add(asked.batch_uri)
-            self.heard.batches.setdefault(self._name(asked.dataset_uuid), []).extend(rows)
+            name = self._name(asked.dataset_uuid) if asked.dataset_uuid else asked.dedupe_scope or "?"
+            self.heard.batches.setdefault(name, []).extend(rows)
         return BufferPublishAnswer(publish_id=self.invocation.task_id)
 
     def _event(self, event: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from trace_platform.errors import ObjectsUnavailable, SetupError, TraceError
 from trace_platform.lite.launch import Launch
 from trace_platform.lite.ports import LOOPBACK, StorePorts
 from trace_platform.lite.supervisor import Child
-from trace_platform.settings import CredentialSettings, ObjectSettings
+from trace_platform.settings import CredentialSettings, ObjectSettings, QuerySettings
 from trace_platform.wiring import s3_objects
 
 INNER: Final = (
@@ -68,7 +68,7 @@ class StoreKeys:
     platform: Key = field(default_factory=Key)
     """The Dispatcher's, the workers' and the sink's: reads and writes both buckets."""
     query: Key = field(default_factory=Key)
-    """The Query service's: reads, and writes what it exports."""
+    """The Query service's: reads, and writes what it exports: users' into `exports`, tasks' into their scratch."""
     minter: Key = field(default_factory=Key)
     """The Dispatcher's second: may assume the role of tasks, and do nothing else."""
     signing: str = field(default_factory=lambda: base64.b64encode(secrets.token_bytes(32)).decode(), repr=False)
@@ -83,6 +83,8 @@ class SeaweedFS:
     ports: StorePorts
     places: ObjectSettings
     keys: StoreKeys = field(default_factory=StoreKeys)
+    exports: str = field(default_factory=lambda: QuerySettings().export_prefix)
+    """The folder that the Query service writes users' exports into."""
     _handed: list[int] = field(default_factory=list)
     _made: bool = False
 
@@ -92,7 +94,14 @@ class SeaweedFS:
 
     def child(self) -> Child:
         # Ended as if it had crashed: asked kindly it waits for a quarter of a minute, and what it took is written.
-        return Child("seaweedfs", self.launch, doors=[self.endpoint], probe=self.answers, stop_signal=signal.SIGKILL)
+        return Child(
+            "seaweedfs",
+            self.launch,
+            doors=[self.endpoint],
+            probe=self.answers,
+            stop_signal=signal.SIGKILL,
+            essential=True,
+        )
 
     def launch(self) -> Launch:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,10 +188,14 @@ class SeaweedFS:
         may = {
             "steward": [f"Admin:{data}", f"Admin:{scratch}"],
             "platform": both,
-            "query": [action for action in both if action != f"Write:{data}"],
+            "query": [*(action for action in both if action != f"Write:{data}"), self._write_exports()],
             MINTER: [],
         }
         return {"identities": [_identity(name, getattr(self.keys, name), actions) for name, actions in may.items()]}
+
+    def _write_exports(self) -> str:
+        folder = Folder.parse(self.exports)
+        return f"Write:{folder.bucket}/{folder.key}*"
 
     def _roles(self) -> Mapping[str, Any]:
         buckets = [f"arn:aws:s3:::{bucket}" for bucket in (self.places.bucket, self.places.scratch_bucket)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,12 +23,14 @@ from typing import Literal
 from trace_platform.errors import SetupError
 from trace_platform.lite.guard import end_sessions
 from trace_platform.lite.launch import Launch, spawn
+from trace_platform.lite.log_files import last_lines, rotate_log
 from trace_platform.settings import UpSettings
 
-State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
+State = Literal["waiting", "starting", "ready", "restarting", "held back", "stopping", "stopped", "failed"]
 
-FIRST_START_TRIES = 3
-"""A child that cannot start at all stops `trace up` with its reason; one that once ran is restarted for ever."""
+FAILURES_BEFORE_HELD_BACK = 3
+"""A child that ended so often in a row is `held back`: it is started again after growing waits, and no start waits
+for it. Only one that everything else depends on, and that ended by itself, stops the start with its reason."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Child:
     probe: Callable[[], bool] | None = None
     """For a child that does not speak the notify protocol: does it answer?"""
     stop_signal: signal.Signals = signal.SIGTERM
+    essential: bool = False
+    """Nothing can serve without it: if it ends by itself again and again before it was ever ready, `start` raises."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Supervisor:
         return [kept for stage in [*self._stages, self._ahead] for kept in stage]
 
     async def start(self, stage: Sequence[Child], *, ahead: bool = False) -> None:
-        """Start them together and return when all are ready; raises if one cannot start.
+        """Start them together and return when each is ready or held back; raises if an essential one cannot start.
 
         Those that go `ahead` of what they stand on are stopped as if they had come last.
         """
@@ -141,7 +144,7 @@ class Supervisor:
             await asyncio.sleep(5)
             self._ensure_guard()
             for kept in self._kept:
-                turn_over(self.log_of(kept.child.name), self._settings.log_megabytes)
+                rotate_log(self.log_of(kept.child.name), self._settings.log_megabytes)
 
     def _ensure_guard(self) -> None:
         if self._guard is not None and self._guard.poll() is None:
@@ -181,6 +184,7 @@ class _Kept:
         self._heard = _Heard()
         self._lives: asyncio.Task[None] | None = None
         self._failures = 0
+        self._ended_by_itself = True
 
     def begin(self) -> None:
         self._lives = asyncio.create_task(self._live())
@@ -196,16 +200,23 @@ class _Kept:
             reason = await self._one_life()
             if self._stopping.is_set():
                 return
-            self._see("restarting", pid=None, status=reason, restarts=self.seen.restarts + 1)
-            if not self.first_ready.done() and self._failures >= FIRST_START_TRIES:
-                self._see("failed")
+            restarts = self.seen.restarts + 1
+            if self._failures < FAILURES_BEFORE_HELD_BACK:
+                self._see("restarting", pid=None, status=reason, restarts=restarts)
+            elif self.child.essential and self._ended_by_itself and not self.first_ready.done():
+                self._see("failed", pid=None, status=reason, restarts=restarts)
                 self.first_ready.set_exception(self._cannot_start(reason))
                 return
+            else:
+                self._see("held back", pid=None, status=self._held_back_because(reason), restarts=restarts)
+                if not self.child.essential and not self.first_ready.done():
+                    self.first_ready.set_result(None)
             await _unless_set(self._stopping, self._backoff())
 
     async def _one_life(self) -> str:
         """From start to end; the answer says why it ended."""
         self._see("starting", status="", since=time.time())
+        self._ended_by_itself = True
         try:
             launch = await asyncio.to_thread(self.child.launch)
             with self._listening():
@@ -256,6 +267,7 @@ class _Kept:
         if time.monotonic() - started > self._supervisor.settings.steady_seconds:
             self._failures = 0
         self._failures += 1
+        self._ended_by_itself = bool(reason) or process.returncode >= 0
         return reason or _how_it_ended(process.returncode)
 
     async def _news(self, ended: asyncio.Task[None]) -> None:
@@ -335,10 +347,16 @@ class _Kept:
         settings = self._supervisor.settings
         return float(min(settings.backoff_seconds * 2 ** (self._failures - 1), settings.backoff_max_seconds))
 
+    def _held_back_because(self, reason: str) -> str:
+        again = time.strftime("%H:%M:%S", time.localtime(time.time() + self._backoff()))
+        last = last_lines(self._supervisor.log_of(self.child.name), 1)
+        logged = f"; its log ends: {last}" if last else ""
+        return f"{reason}, {self._failures} times in a row; next start at {again}{logged}"
+
     def _cannot_start(self, reason: str) -> SetupError:
         log = self._supervisor.log_of(self.child.name)
         return SetupError(
-            f"{self.child.name} does not start: {reason}", where=str(log), hint=last_words(log) or "read that log"
+            f"{self.child.name} does not start: {reason}", where=str(log), hint=last_lines(log, 3) or "read that log"
         )
 
     def _see(self, state: State, **changes: object) -> None:
@@ -366,23 +384,6 @@ class _Heard:
             elif key == "STATUS":
                 self.status = value
         self.event.set()
-
-
-def turn_over(log: Path, megabytes: int) -> None:
-    """Copy and empty: the child goes on writing to the same open file, which is in append mode."""
-    try:
-        if log.stat().st_size > megabytes * 1_000_000:
-            shutil.copyfile(log, log.with_suffix(".log.1"))
-            os.truncate(log, 0)
-    except OSError:
-        return
-
-
-def last_words(log: Path, lines: int = 3) -> str:
-    try:
-        return "\n".join(log.read_text(errors="replace").strip().splitlines()[-lines:])
-    except OSError:
-        return ""
 
 
 async def _exit_of(process: subprocess.Popen[bytes]) -> None:

@@ -67,6 +67,7 @@ class Watcher(Protocol):
 def up(wish: Wish, watcher: Watcher) -> None:
     """Returns when a signal asked for the end and everything has stopped."""
     _refuse_unknown(wish.without)
+    os.umask(0o077)  # inherited by every process: what is in the home is its owner's alone
     hide_memory()
     home = Home(wish.settings.home)
     home.make()
@@ -193,7 +194,9 @@ class _Up:
         if self._settings.objects.backend != "seaweedfs":
             return None
         ports = choose_store_ports(self._settings.up.port_base, others)
-        self._s3 = SeaweedFS(self._home.seaweedfs, ports, self._settings.objects)
+        self._s3 = SeaweedFS(
+            self._home.seaweedfs, ports, self._settings.objects, exports=self._settings.query.export_prefix
+        )
         await self._supervisor.start([self._s3.child()])
         return self._s3
 
@@ -224,7 +227,10 @@ class _Up:
         del seen
         everyone = self._supervisor.seen
         document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(one) for one in everyone]}
-        write_private(self._home.status, json.dumps(document))
+        try:
+            write_private(self._home.status, json.dumps(document))
+        except OSError as wrong:  # a full disk must not stop what keeps the processes alive
+            self._watcher.said(f"{self._home.status} was not written: {wrong.strerror}")
         self._watcher.changed(everyone)
 
     def _document(self, ports: Ports, tls: TlsFiles, user_token: str) -> Document:
@@ -246,6 +252,7 @@ class _Up:
         write_private(place, json.dumps({**found, "processes": pids}, indent=2) + "\n")
 
     def _tell_ready(self, found: Document) -> None:
+        found["held_back"] = {seen.name: seen.status for seen in self._supervisor.seen if seen.state == "held back"}
         for place in self._ready_files():
             self._write(place, found)
         self._watcher.ready(found)
@@ -331,4 +338,5 @@ def _postgres_child(server: Embedded) -> Child:
         doors=[f"127.0.0.1:{cluster.port}"],
         probe=lambda: postgres.answers(server.admin()),
         stop_signal=signal.SIGINT,
+        essential=True,
     )

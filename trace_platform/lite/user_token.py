@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 
-import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from trace_platform.capability.jws import encode_part, seal
 from trace_platform.settings import IdentitySettings
 
 DAY = 24 * 3600
+HEADER = encode_part(b'{"alg":"ES256","typ":"JWT"}')
 
 
 def mint_user_token(
@@ -25,4 +27,4 @@ def mint_user_token(
         "exp": now + seconds,
         "jti": str(uuid.uuid4()),
     }
-    return jwt.encode(claims, key, algorithm="ES256")
+    return seal(HEADER, json.dumps(claims).encode(), key)

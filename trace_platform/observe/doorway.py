@@ -12,9 +12,11 @@ from itertools import count
 from secrets import token_hex
 from typing import Any, Final
 
+import msgspec
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trace_platform.errors import InvalidRequest
 from trace_platform.observe.logs import is_debugging, speak_of
 from trace_platform.observe.metrics import Metrics, Tally
 from trace_platform.observe.tracing import is_tracing, note, server_span
@@ -25,6 +27,8 @@ REQUEST_ID: Final = "x-request-id"
 NOWHERE: Final = "(none)"
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADER: Final = REQUEST_ID.encode()
+IDENTITY: Final = frozenset({b"authorization", b"x-trace-task-capability", b"x-trace-worker-token", b"x-trace-user"})
+"""Headers that say who the caller is."""
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -48,7 +52,9 @@ class Doorway:
         answer = _Answer(send, request_id)
         began = time.perf_counter()
         try:
-            if is_tracing():
+            if (repeated := _repeated_identity(scope["headers"])) is not None:
+                await _refuse_repeated(repeated, answer)
+            elif is_tracing():
                 await self._traced(scope, receive, answer, request_id)
             else:
                 await self._app(scope, receive, answer)
@@ -110,6 +116,26 @@ class _Answer:
             self.status = message["status"]
             message["headers"].append(self._header)
         await self._send(message)
+
+
+def _repeated_identity(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """A header that says who the caller is, if it is there twice."""
+    seen = set()
+    for name, _ in headers:
+        if name in IDENTITY:
+            if name in seen:
+                return name
+            seen.add(name)
+    return None
+
+
+async def _refuse_repeated(name: bytes, send: Send) -> None:
+    """Whoever stands in front of us may have read the other one of the two."""
+    refusal = InvalidRequest("this header may be sent once", where=f"header {name.decode()}", hint="send one of them")
+    body = msgspec.json.encode({"error": refusal.as_dict()})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

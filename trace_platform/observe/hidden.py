@@ -13,6 +13,7 @@ from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
+from trace_platform.domain.redaction import redact_tokens
 from trace_platform.settings.job_secrets import SHORTEST
 
 INSTEAD: Final = "***"
@@ -22,14 +23,14 @@ Hide = Callable[[str], str]
 
 
 def hider(settings: BaseModel) -> Hide:
-    """Takes every secret of these settings, and every part of one that is secret by itself, out of a text."""
+    """Takes every secret of these settings, every part of one that is secret by itself, and tokens out of a text."""
     found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
     spelt = {way for piece in found for way in _spellings(piece)}
     wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
     if not wanted:
-        return lambda text: text
+        return redact_tokens
     pattern = re.compile("|".join(map(re.escape, wanted)))
-    return lambda text: pattern.sub(INSTEAD, text)
+    return lambda text: redact_tokens(pattern.sub(INSTEAD, text))
 
 
 def _secrets(value: Any) -> Iterator[str]:

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import start_http_server
+from prometheus_client import make_wsgi_app
 
 from trace_platform.errors import SetupError
 from trace_platform.observe.metrics import Metrics
 
 LOOPBACK = "127.0.0.1"
+STALL_SECONDS: Final = 10.0
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = STALL_SECONDS
+    """The standard library's own limit: on the wait for the next bytes of a request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the standard library's name
+        """A scrape is not worth a line."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each scrape: a caller that stalls holds up no other."""
+
+    daemon_threads = True
 
 
 @contextmanager
@@ -20,13 +39,15 @@ def serve_metrics(metrics: Metrics, port: int) -> Iterator[None]:
         yield
         return
     try:
-        server, thread = start_http_server(port, addr=LOOPBACK, registry=metrics.registry)
+        server = make_server(LOOPBACK, port, make_wsgi_app(metrics.registry), _Server, _Handler)
     except OSError as wrong:
         raise SetupError(
             f"the metrics listener cannot have {LOOPBACK}:{port}: {wrong.strerror}",
             where="metrics.port",
             hint="choose another, or 0 for none",
         ) from None
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         yield
     finally:

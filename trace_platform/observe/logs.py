@@ -11,16 +11,18 @@ import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
+from trace_platform.domain.visible import on_one_line, visible
 from trace_platform.observe.hidden import Hide
 from trace_platform.settings import LogSettings
 
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about")
 _NOTHING: Mapping[str, Any] = {}
 _debugging = False
+TRACEBACKS: Final = frozenset({"exception", "stack"})
 
 
 def speak_of(**fields: Any) -> None:
@@ -63,7 +65,8 @@ def configure_logging(process: str, settings: LogSettings, hide: Hide = str) -> 
     render: Any = structlog.dev.ConsoleRenderer() if for_eyes else structlog.processors.JSONRenderer()
 
     def renderer(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
-        return hide(render(logger, method, line))
+        # JSON escapes by itself. What hides secrets knows them as they are, so it comes before the escapes too.
+        return hide(render(logger, method, _escaped(line, hide) if for_eyes else line))
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -77,10 +80,45 @@ def configure_logging(process: str, settings: LogSettings, hide: Hide = str) -> 
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unbreakable(sys.stdout))),
         cache_logger_on_first_use=False,
     )
     _configure_libraries(shared, renderer)
+
+
+class _Unbreakable:
+    """Standard output that raises nothing: a line that cannot be written (a full disk) must not break an answer.
+
+    How many lines were lost is said when there is room again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = 0
+
+    def write(self, line: str) -> None:
+        try:
+            if self._lost and line.strip():
+                self._stream.write(f'{{"event": "log lines were lost", "lines": {self._lost}, "level": "warning"}}\n')
+                self._stream.flush()
+                self._lost = 0
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._lost += bool(line.strip())
+
+    def flush(self) -> None:
+        """Every write does it."""
+
+
+def _escaped(line: Mapping[str, Any], hide: Hide) -> dict[str, Any]:
+    """For a terminal, which must not obey what stands in a line; only a traceback has several lines."""
+    return {
+        on_one_line(name): (visible if name in TRACEBACKS else on_one_line)(hide(value))
+        if isinstance(value, str)
+        else value
+        for name, value in line.items()
+    }
 
 
 def _add_subject(_logger: object, _method: str, line: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,12 @@ class Metrics:
         self.transitions = Counter(
             "trace_task_transitions", "Tasks that went from one state to another.", ("from", "to"), registry=registry
         )
+        self.failed_for_good = Counter(
+            "trace_tasks_failed",
+            "Tasks that have failed for good, by whose fault their last failure was.",
+            ("dag", "job", "fault"),
+            registry=registry,
+        )
         self.batch_size = Histogram(
             "trace_batch_size", "Calls that one statement answered.", ("verb",), buckets=SIZES, registry=registry
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from trace_platform.domain.catalog import ConfigProblem, Wired
+from trace_platform.domain.catalog import Columns, ConfigProblem, Wired
 from trace_platform.errors import InvalidRequest
 from trace_platform.operators.outcome import Settings
 
@@ -25,6 +25,28 @@ KEYS: dict[str, tuple[str, ...]] = {
     "logs": ("block_number", "log_index"),
 }
 """What a row is known by, and sorted by, in each table."""
+
+
+def _names(text: str) -> Columns:
+    return tuple(text.split())
+
+
+COLUMNS: dict[str, Columns] = {
+    "blocks": _names("""
+        block_hash author block_number gas_used extra_data timestamp base_fee_per_gas chain_id parent_hash state_root
+        transactions_root receipts_root withdrawals_root gas_limit blob_gas_used excess_blob_gas
+    """),
+    "transactions": _names("""
+        block_number transaction_index transaction_hash nonce from_address to_address value_binary value_string
+        value_f64 input gas_limit gas_used gas_price transaction_type max_priority_fee_per_gas max_fee_per_gas
+        success n_input_bytes n_input_zero_bytes n_input_nonzero_bytes chain_id block_hash timestamp
+    """),
+    "logs": _names("""
+        block_number transaction_index log_index transaction_hash address topic0 topic1 topic2 topic3 data
+        n_data_bytes chain_id block_hash timestamp
+    """),
+}
+"""The names of `chain.schemas`, which the Dispatcher does not load: it comes with Arrow. A test compares."""
 
 
 _POOL_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -54,6 +76,11 @@ class Tables(Settings):
         if len(set(given)) != len(given):
             raise ValueError("a table is named once")
         return given
+
+
+def table_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
+    """Of the outputs of an operator that writes these tables."""
+    return [COLUMNS[table] for table in config.get("tables") or ALL]
 
 
 def check_tables(config: Mapping[str, Any], wired: Wired, *, more: int = 0) -> Iterator[ConfigProblem]:

@@ -18,7 +18,7 @@ from trace_platform.domain.catalog import Count, OperatorSpec, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range, format_partition_key, intersect, split
 from trace_platform.errors import WorkFailed
-from trace_platform.operators.chain_tables import ALL, Tables, check_tables, outputs_of, pool_of
+from trace_platform.operators.chain_tables import ALL, Tables, check_tables, outputs_of, pool_of, table_columns
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outcome import Outcome
 from trace_platform.operators.runtimes import ON_WORKERS
@@ -43,6 +43,7 @@ SPEC = OperatorSpec(
     storages=(Storage.PARQUET,),
     tuning=("chunk",),
     check_wiring=lambda config, wired: list(check_tables(config, wired)),
+    output_columns=table_columns,
 )
 
 

@@ -15,14 +15,12 @@ from trace_platform.domain.objects import SCHEME, Folder, ObjectName
 from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, format_partition_key, inclusive, intersect
 from trace_platform.errors import InvalidRequest, Unavailable
-from trace_platform.markers import ColumnEntry
+from trace_platform.markers import NUMBER, ColumnEntry
 from trace_platform.ports import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NUMBER: Final = "block_number"
-"""The column by which rows of a range partition are told apart, where there is one."""
 WHOLE: Final = "all"
 """The one partition of a dataset that is always written whole."""
 Part = Range | str

@@ -33,6 +33,11 @@ class Outcome:
     """On workers: what people should know of how it went."""
 
 
+def in_full(config: Mapping[str, Any]) -> bool:
+    """Whether a job has `mode: full`: each of its tasks reads all of every input and makes all of the output."""
+    return config.get("mode") == "full"
+
+
 class Settings(BaseModel):
     """Base of every Config: closed to fields it does not know, and to values that would need bending."""
 

@@ -24,7 +24,7 @@ from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range, format_partition_key, parse_partition_key, split, subtract
 from trace_platform.errors import InvalidRequest, Unavailable
-from trace_platform.operators.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of
+from trace_platform.operators.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of, table_columns
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import Input
 from trace_platform.operators.outcome import Outcome
@@ -80,6 +80,7 @@ SPEC = OperatorSpec(
     storages=(Storage.PARQUET,),
     tuning=("chunk", "delete_after_compact", "grace_seconds"),
     check_wiring=check_wiring,
+    output_columns=table_columns,
 )
 
 

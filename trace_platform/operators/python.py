@@ -17,7 +17,7 @@ from trace_platform.domain.ranges import Range
 from trace_platform.errors import WorkFailed
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import WHOLE
-from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.outcome import Outcome, Settings, in_full
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
 from trace_platform.operators.secret_values import Secrets
@@ -51,6 +51,7 @@ SPEC = OperatorSpec(
     reads=every_input,
     narrows=every_input,
     takes_secrets=True,
+    makes_whole=in_full,
 )
 
 

@@ -17,9 +17,10 @@ from trace_platform.domain.filters import Op
 from trace_platform.domain.ranges import Range, format_partition_key, intersect, subtract
 from trace_platform.domain.suggest import closest
 from trace_platform.errors import InvalidSql, WorkFailed
+from trace_platform.markers import NUMBER
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.inputs import NUMBER, WHOLE, Part
-from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.inputs import WHOLE, Part
+from trace_platform.operators.outcome import Outcome, Settings, in_full
 from trace_platform.operators.quality_checks import (
     MOST_ROWS,
     AnyCheck,
@@ -75,6 +76,7 @@ SPEC = OperatorSpec(
     check_wiring=check_wiring,
     reads=every_input,
     narrows=every_input,
+    makes_whole=in_full,
 )
 
 

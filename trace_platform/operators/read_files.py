@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trace_platform.domain.catalog import OperatorSpec, checked_by
-from trace_platform.domain.dag_model import SourceKind, Storage
+from trace_platform.domain.catalog import Columns, OperatorSpec, Wired, checked_by
+from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.event import LabelScope
 from trace_platform.domain.ranges import MAX_END, Range, is_partition_key
 from trace_platform.errors import InvalidRequest, WorkFailed
@@ -85,11 +85,16 @@ class Config(Settings):
         return {name: kind.strip() for name, _, kind in split}
 
 
+def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
+    """Those that are given; else they are guessed from the files."""
+    return [tuple(Config.model_validate(dict(config)).types) or None]
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
-    source_kinds=frozenset({SourceKind.CRON}),
     storages=(Storage.PARQUET,),
+    output_columns=output_columns,
 )
 
 
@@ -169,7 +174,10 @@ def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:
 def _root(ctx: TaskContext[Config]) -> Path:
     if ctx.resources.folder is None:
         raise InvalidRequest(
-            "this worker may read no files", where="worker.files_folder", hint="set it to the folder they lie in"
+            "this worker reads no files: its setting worker.files_folder is not set"
+            " (TRACE_WORKER__FILES_FOLDER, the folder that they lie in)",
+            where="worker.files_folder",
+            hint="set it and start the worker again, then `trace task retry`",
         )
     return ctx.resources.folder.resolve()
 

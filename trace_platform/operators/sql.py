@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
-from trace_platform.domain.catalog import ColumnSource, ConfigProblem, OperatorSpec, Wired, checked_by
+from trace_platform.domain.catalog import Columns, ColumnSource, ConfigProblem, OperatorSpec, Wired, checked_by
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.event import LabelScope, RangeScope
 from trace_platform.domain.places import is_buffered
@@ -15,7 +15,7 @@ from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidRequest, InvalidSql
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.inputs import WHOLE
-from trace_platform.operators.outcome import Outcome, Settings, say
+from trace_platform.operators.outcome import Outcome, Settings, in_full, say
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
 
@@ -35,13 +35,26 @@ class Config(Settings):
 
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
-    """The gate, at deploy: a query that would be refused, or that reads what is not an input, never gets that far."""
+    """At deploy: a query that would be refused, or that reads a table or column that is not there, gets no further."""
+    from trace_platform.domain.sql_columns import check_columns
+
     try:
-        checked(config["query"], wired.inputs)
+        check_columns(checked(config["query"], wired.inputs), dict(zip(wired.inputs, wired.columns, strict=False)))
     except InvalidSql as refusal:
         place = f"{refusal.where} of the query: " if refusal.where else ""
         return [ConfigProblem(("query",), f"{place}{refusal.message}", refusal.hint, refusal.reason)]
     return []
+
+
+def output_columns(config: Mapping[str, Any], wired: Wired) -> Sequence[Columns | None]:
+    """None for a query that its own check refuses."""
+    from trace_platform.domain.sql_columns import result_columns
+
+    try:
+        query = checked(config["query"], wired.inputs)
+        return [result_columns(query, dict(zip(wired.inputs, wired.columns, strict=False)))]
+    except InvalidSql:
+        return [None]
 
 
 def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSource]:
@@ -61,7 +74,9 @@ SPEC = OperatorSpec(
     check_wiring=check_wiring,
     reads=tables_read,
     narrows=tables_read,
+    output_columns=output_columns,
     column_lineage=column_lineage,
+    makes_whole=in_full,
 )
 
 

@@ -50,9 +50,10 @@ class Rows:
     truncated: bool
 
 
-def bounded(frame: DataFrame, max_rows: int, max_bytes: int) -> Plan:
+def bounded(frame: DataFrame, max_rows: int, max_bytes: int, row_bytes: int = 0) -> Plan:
+    """`row_bytes`: what a row may hold, where that is known beforehand."""
     columns = columns_of(frame)
-    few = _few(frame, max_rows, max_bytes)
+    few = min(_few(frame, max_rows, max_bytes), max(1, max_bytes // max(1, row_bytes)))
     return Plan(frame, _bounded(frame, few), few, columns)
 
 

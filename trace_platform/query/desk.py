@@ -34,6 +34,7 @@ from trace_platform.errors import (
 from trace_platform.observe.metrics import Metrics
 from trace_platform.query.audit import Audit
 from trace_platform.query.engine import Engine, Found
+from trace_platform.query.narrow import narrowed
 from trace_platform.query.question import Asker, Question, Relation
 from trace_platform.query.resolve import Resolver
 from trace_platform.query_contracts import (
@@ -71,6 +72,7 @@ class _Case:
     began: float = field(default_factory=time.perf_counter)
     asker: Asker | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
+    readable: Sequence[str] = ()
     found: Found | None = None
 
     @property
@@ -98,7 +100,7 @@ class Desk:
             await self._relations(
                 case, [Wish(name=name, as_of=request.as_of.get(name)) for name in names], user=subject
             )
-            return await _off_loop(request.sql, lambda text: _gate(text, case.relations))
+            return await _off_loop(request.sql, lambda text: self._gate(text, case.relations, case.readable))
 
         return await self._case(_Case(request), look_up)
 
@@ -108,7 +110,7 @@ class Desk:
 
         async def look_up(case: _Case) -> CheckedSql:
             case.asker = _attempt(claims)
-            checked = await _off_loop(request.sql, lambda text: _gate(text, views))
+            checked = await _off_loop(request.sql, lambda text: self._gate(text, views))
             wishes = [
                 Wish(
                     name=name,
@@ -125,6 +127,7 @@ class Desk:
 
     async def _relations(self, case: _Case, wishes: Sequence[Wish], **whose: object) -> None:
         told, case.relations = await self.resolver.relations(wishes, **whose)  # type: ignore[arg-type]
+        case.readable = told.readable
         if told.user_id is not None:
             case.asker = Asker(told.org_id, ("user", told.user_id), user_id=told.user_id)
 
@@ -170,9 +173,10 @@ class Desk:
             id=case.id,
             asker=case.asker,
             checked=checked,
-            relations={name: case.relations[name] for name in checked.tables},
+            relations=narrowed(checked, {name: case.relations[name] for name in checked.tables}),
             max_rows=min(request.limit or limits.max_rows, limits.max_rows),
             seconds=min(request.timeout_seconds or longest, longest),
+            answer_within=request.timeout_seconds,
             export=None if request.export is None else self._folder(case, claims),
             files=1 if request.export is None else request.export.files,
         )
@@ -193,6 +197,10 @@ class Desk:
             if any(folder == wanted or folder.holds(wanted) for folder in granted):
                 return wanted
         raise Forbidden("the token lets it write nowhere there", where="/export/to")
+
+    def _gate(self, text: str, names: Mapping[str, object], near: Sequence[str] = ()) -> CheckedSql:
+        longest = self.settings.max_value_bytes
+        return check_sql(text, names, deterministic=False, max_value_bytes=longest, near=near)
 
     def _count(self, case: _Case, verdict: Verdict) -> None:
         asker = "task" if isinstance(case.request, TaskQueryRequest) else "user"
@@ -227,10 +235,6 @@ class Desk:
 def _attempt(claims: Claims) -> Asker:
     grant = ("task", claims.task_id, claims.attempt)
     return Asker(claims.org_id, grant, task_id=claims.task_id, attempt=claims.attempt)
-
-
-def _gate(text: str, names: Mapping[str, object]) -> CheckedSql:
-    return check_sql(text, names, deterministic=False)
 
 
 async def _off_loop(text: str, check: Callable[[str], T]) -> T:

@@ -1,7 +1,8 @@
-"""Answers questions: a slot, a session of the asker's own, the plan looked at, the rows within their bounds.
+"""Answers queries: a slot, a session of the caller's own, the plan looked at, the rows within their bounds.
 
-Everything that Spark does for a question happens in one thread under one tag. When its time is over, or nobody waits
-any more, the tag is interrupted until the thread and its tasks have ended; only then is its slot free.
+Everything that Spark does for a query happens in one thread under one tag. When its time is over, or nobody waits any
+more, the tag is interrupted until the thread and its tasks have ended; only then is its slot free. What no interrupt
+ends is ended with its JVM. Queries beside it, and those whose JVM died by itself, are run once more.
 """
 
 from __future__ import annotations
@@ -9,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from trace_platform.errors import QueryTimeout, SetupError, TraceError, Unavailable
+from trace_platform.errors import QueryTimeout, SetupError, SparkLost, TraceError, Unavailable
 from trace_platform.observe.metrics import Metrics
 from trace_platform.ports import ObjectStore
 from trace_platform.query.collect import Rows, collect, export
-from trace_platform.query.failures import in_our_words
+from trace_platform.query.end_query import EndQuery
+from trace_platform.query.failures import in_our_words, spark_lost
 from trace_platform.query.plans import planned
 from trace_platform.query.question import Question
 from trace_platform.query.sessions import Prepared, Sessions
-from trace_platform.query.slots import Slots
+from trace_platform.query.slots import Kind, Slots
 from trace_platform.query.spark import Warm
 from trace_platform.query.views import Store, views_of
 from trace_platform.query_contracts import Exported, ResultColumn
@@ -37,9 +41,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-AGAIN_SECONDS: Final = 0.1
-"""Between interrupts: a job that begins just after one is not ended by it."""
-ANSWER_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = 1.0
 """How long a refusal waits for the end of what it refuses."""
 
 
@@ -66,10 +68,13 @@ class _Running:
     """One question in its thread."""
 
     question: Question
+    seconds: float
+    """How long it may."""
     over: threading.Event = field(default_factory=threading.Event)
     """Set when it is to end; looked at between the steps that no interrupt reaches."""
     told: asyncio.Event = field(default_factory=asyncio.Event)
     """The same for who watches it."""
+    began: float = field(default_factory=time.monotonic)
 
     def end(self) -> None:
         self.over.set()
@@ -97,29 +102,69 @@ class Engine:
         self._metrics = metrics or Metrics()
         self._store = Store(objects, data_dsn)
         self._max_bytes = settings.max_bytes
-        self._stuck_seconds = settings.stuck_seconds
-        self._slots = Slots(settings.concurrency, settings.waiting, settings.wait_seconds)
+        self._end = EndQuery(self._give_up, settings.stuck_seconds)
+        self._wait_seconds = settings.wait_seconds
+        self._again = asyncio.Lock()
+        self._slots = Slots(
+            settings.concurrency, settings.waiting, settings.wait_seconds, for_users=settings.user_slots
+        )
         self._threads = ThreadPoolExecutor(settings.concurrency, "query")
         self._ending: set[asyncio.Task[None]] = set()
         for state in ("running", "waiting"):
             self._metrics.queries_in_hand.labels(state).set_function(partial(getattr, self._slots, state))
 
     async def ask(self, question: Question) -> Found:
-        await self._slots.take()
-        running = _Running(question)
+        try:
+            async with asyncio.timeout(question.answer_within):
+                return await self._ask_twice(question)
+        except TimeoutError:
+            raise _timeout(question) from None
+
+    async def _ask_twice(self, question: Question) -> Found:
+        """Run once more if Spark died under it, within what is left of its time.
+
+        Which of several queries cost Spark its life is not known. So those that are run once more take turns: one that
+        does it again does it to none of the others.
+        """
+        running = _Running(question, question.seconds)
+        try:
+            return await self._ask(running)
+        except SparkLost:
+            left = question.seconds - (time.monotonic() - running.began)
+            if left <= 0:
+                raise
+        async with self._turn_after_loss():
+            return await self._ask(_Running(question, left))
+
+    @asynccontextmanager
+    async def _turn_after_loss(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self._again.acquire()
+        except TimeoutError:
+            raise spark_lost() from None
+        try:
+            yield
+        finally:
+            self._again.release()
+
+    async def _ask(self, running: _Running) -> Found:
+        kind: Kind = "user" if running.question.asker.task_id is None else "task"
+        await self._slots.take(kind)
         try:
             sessions = await self._sessions()
+            running.began = time.monotonic()
             thread = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, sessions, running)
         except BaseException:
-            self._slots.give_back()
+            self._slots.give_back(kind)
             raise
-        ended = asyncio.create_task(self._until_ended(sessions, running, thread))
+        ended = asyncio.create_task(self._until_ended(sessions, running, thread, kind))
         self._ending.add(ended)
         ended.add_done_callback(self._ending.discard)
         try:
-            return await asyncio.wait_for(asyncio.shield(thread), question.seconds)
+            return await asyncio.wait_for(asyncio.shield(thread), running.seconds)
         except TimeoutError:
-            raise _timeout(question) from None
+            raise _timeout(running.question) from None
         finally:
             running.end()
             await asyncio.wait({ended}, timeout=ANSWER_SECONDS)
@@ -136,46 +181,36 @@ class Engine:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._end.close()
 
-    async def _until_ended(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> None:
-        """Its slot is free when its thread and cores are. One that no interrupt reaches takes the JVM with it."""
+    async def _until_ended(
+        self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found], kind: Kind
+    ) -> None:
+        """Its slot is free when its thread and cores are."""
         try:
             told: asyncio.Future[Any] = asyncio.create_task(running.told.wait())
             both: set[asyncio.Future[Any]] = {thread, told}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             told.cancel()
-            since = time.monotonic()
-            while await self._goes_on(sessions, running, thread):
-                await asyncio.to_thread(sessions.interrupt, running.tag)
-                await (asyncio.sleep(AGAIN_SECONDS) if thread.done() else asyncio.wait([thread], timeout=AGAIN_SECONDS))
-                if time.monotonic() - since > self._stuck_seconds:
-                    if await self._warm.give_up(sessions):
-                        self._metrics.query_stuck.inc()
-                    since = time.monotonic()
+            await self._end(sessions, running, thread)
         finally:
-            self._slots.give_back()
-        if not thread.cancelled():
-            thread.exception()
+            self._slots.give_back(kind)
 
-    async def _goes_on(self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found]) -> bool:
-        """Rows that came leave nothing behind. A question that was ended, or failed, may leave tasks in their loops."""
-        if not thread.done():
-            return True
-        if thread.cancelled() or thread.exception() is None:
-            return False
-        return await asyncio.to_thread(sessions.runs, running.tag)
+    async def _give_up(self, sessions: Sessions) -> None:
+        if await self._warm.give_up(sessions):
+            self._metrics.query_stuck.inc()
 
     def _answer(self, sessions: Sessions, running: _Running) -> Found:
         """In a thread of its own."""
         try:
             prepared = sessions.take(running.question.asker.grant)
         except Exception as wrong:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
-            raise self._because(wrong) from None
+            raise _because(wrong, sessions, running) from None
         try:
             found = self._read(prepared, running)
         except Exception as wrong:  # noqa: BLE001
             sessions.throw_away(prepared)
-            raise self._because(wrong) from None
+            raise _because(wrong, sessions, running) from None
         sessions.give_back(prepared)
         return found
 
@@ -202,17 +237,23 @@ class Engine:
             rows: Rows = collect(plan, question.max_rows, self._max_bytes)
             return Found(rows.columns, rows.table, rows.truncated)
 
-    def _because(self, wrong: Exception) -> Exception:
-        """Whatever is said when the JVM dies under a question: that it has died."""
-        if self._warm.lost():
-            return Unavailable("the Query service lost its Spark, and starts another", hint="ask again in a moment")
-        if isinstance(wrong, TraceError):
-            return wrong
-        log.warning("a question broke", kind=type(wrong).__name__)  # what it says may hold what was asked
-        return Unavailable("the Query service could not ask its Spark", hint="ask again in a moment")
+
+def _because(wrong: Exception, sessions: Sessions, running: _Running) -> Exception:
+    """Whatever is said when the JVM dies under a query: that it has died."""
+    if running.over.is_set():  # what an interrupt breaks says nothing
+        return _timeout(running.question)
+    if isinstance(wrong, TraceError) and type(wrong) is not Unavailable:
+        return wrong
+    if sessions.lost(wrong):
+        return spark_lost()
+    if isinstance(wrong, TraceError):
+        return wrong
+    log.warning("a query broke", kind=type(wrong).__name__)  # what it says may hold what was asked
+    return Unavailable("the Query service could not ask its Spark", hint="ask again in a moment")
 
 
 def _timeout(question: Question) -> QueryTimeout:
     return QueryTimeout(
-        f"it took longer than {question.seconds:g} s, and was ended", hint="read less, or have the rows exported"
+        f"it took longer than {question.seconds:g} s, and was ended",
+        hint="read less, have the rows exported, or ask again when less runs",
     )

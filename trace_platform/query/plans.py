@@ -28,7 +28,7 @@ def planned(prepared: Prepared, question: Question, views: Mapping[str, str], ma
         prepared.plans.move_to_end(key)
         return found
     looked = looked_at(prepared.spark, text, frozenset(views.values()))
-    plan = bounded(looked.frame, question.max_rows, max_bytes)
+    plan = bounded(looked.frame, question.max_rows, max_bytes, question.checked.row_bytes)
     if looked.lasting and _stays(question) and not _holds_rows(plan):
         prepared.keep_plan(key, plan)
     return plan

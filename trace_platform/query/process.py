@@ -78,7 +78,7 @@ async def serving(
     ]
     telling = asyncio.create_task(audit.run())
     try:
-        async with open_doors(doors, settings.tls, metrics=metrics) as addresses:
+        async with open_doors(doors, settings.tls, metrics=metrics, limits=settings.http) as addresses:
             yield addresses
     finally:
         telling.cancel()

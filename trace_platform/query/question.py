@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from trace_platform.domain.filters import Filter
@@ -15,6 +15,13 @@ from trace_platform.markers import ColumnEntry
 
 Pin = tuple[UUID, int]
 """A generation as of a commit: what it holds never changes."""
+
+
+class FileFacts(NamedTuple):
+    bytes: int
+    rows: int
+    numbers: tuple[int, int] | None
+    """The least and the greatest block number in it; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,14 @@ class ColdFiles:
     rows: int
     cut: Mapping[tuple[Range, ...], tuple[ObjectName, ...]] = field(default_factory=dict)
     """More files, by the numbers of which their rows count: another generation has replaced the rest of them."""
+    facts: Mapping[ObjectName, FileFacts] = field(default_factory=dict)
+    narrowed: bool = False
+    """Only some of them, those that a query can need."""
+
+    @property
+    def key(self) -> Hashable:
+        """What a view of them is known by: all files of a pin, or these."""
+        return (self.pin, self.files, tuple(self.cut.items())) if self.narrowed else self.pin
 
     @property
     def in_one_go(self) -> bool:
@@ -72,6 +87,9 @@ class Question:
     """By the names that the query uses; no others."""
     max_rows: int
     seconds: float
+    """How long it may run."""
+    answer_within: float | None = None
+    """How long its caller waits for the answer, its turn and Spark's start included; None: as long as it takes."""
     export: Folder | None = None
     files: int = 1
 

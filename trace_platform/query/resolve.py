@@ -18,7 +18,7 @@ from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import Unavailable
 from trace_platform.markers import ColumnEntry
-from trace_platform.query.question import ColdFiles, Pin, Relation
+from trace_platform.query.question import ColdFiles, FileFacts, Pin, Relation
 from trace_platform.query_contracts import ColdPart, Known, RelationsAnswer, RelationsRequest, Wish
 from trace_platform.query_contracts import Relation as Told
 from trace_platform.spark.in_force import in_force
@@ -65,13 +65,21 @@ def _files(pin: Pin, part: ColdPart) -> ColdFiles:
     columns = None if part.columns is None else tuple(msgspec.convert(list(part.columns), list[ColumnEntry]))
     whole: list[ObjectName] = []
     cut: dict[tuple[Range, ...], tuple[ObjectName, ...]] = {}
-    size = rows = 0
+    facts: dict[ObjectName, FileFacts] = {}
     for one, spans in in_force(part.partitions or ()):
-        names = [Folder.parse(one.location).object(str(file["name"])) for file in one.files]
-        size += sum(int(file.get("bytes", 0)) for file in one.files)
-        rows += sum(int(file.get("rows", 0)) for file in one.files)
+        folder = Folder.parse(one.location)
+        names = [folder.object(str(file["name"])) for file in one.files]
+        facts |= {name: _facts(file) for name, file in zip(names, one.files, strict=True)}
         if spans is None:
             whole += names
         else:
             cut[spans] = (*cut.get(spans, ()), *names)
-    return ColdFiles(pin, columns, tuple(whole), size, rows, cut)
+    size, rows = sum(fact.bytes for fact in facts.values()), sum(fact.rows for fact in facts.values())
+    return ColdFiles(pin, columns, tuple(whole), size, rows, cut, facts)
+
+
+def _facts(file: Mapping[str, Any]) -> FileFacts:
+    numbers = file.get("numbers")
+    return FileFacts(
+        int(file.get("bytes", 0)), int(file.get("rows", 0)), None if numbers is None else (numbers[0], numbers[1])
+    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from trace_platform.query.collect import Plan
-from trace_platform.query.question import Pin
+from trace_platform.spark.lost import is_lost
 from trace_platform.spark.tags import has_tasks, interrupt
 
 if TYPE_CHECKING:
@@ -32,19 +32,19 @@ QUICK: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partit
 
 @dataclass
 class Prepared:
-    """A session and the views that its grant has used, by the pin that each shows; and its last plans, by their text.
+    """A session and the views that its grant has used, by the files that each shows; and its last plans, by their text.
 
-    A text names views and a view shows one pin for ever, so a plan never outlives the commit that it was made for.
+    A text names views and a view shows the same files for ever, so a plan never outlives the commit it was made for.
     """
 
     spark: SparkSession
     grant: Hashable = None
-    views: OrderedDict[Pin, tuple[str, DataFrame]] = field(default_factory=OrderedDict)
+    views: OrderedDict[Hashable, tuple[str, DataFrame]] = field(default_factory=OrderedDict)
     plans: OrderedDict[Hashable, Plan] = field(default_factory=OrderedDict)
     quick: bool | None = None
 
-    def keep(self, pin: Pin, name: str, frame: DataFrame) -> None:
-        self.views[pin] = (name, frame)
+    def keep(self, key: Hashable, name: str, frame: DataFrame) -> None:
+        self.views[key] = (name, frame)
         while len(self.views) > MOST_VIEWS:
             _, (old, _) = self.views.popitem(last=False)
             self.spark.catalog.dropTempView(old)
@@ -78,6 +78,7 @@ class Sessions:
         self._idle: list[Prepared] = []
         """Those that wait for their grant, the longest unused first."""
         self._making = ThreadPoolExecutor(1, "sessions")
+        self._closed = False
 
     @property
     def fresh(self) -> int:
@@ -130,7 +131,16 @@ class Sessions:
             return has_tasks(self._spark, tag)
         return False
 
+    def lost(self, error: BaseException) -> bool:
+        """Whether it was the end of their Spark that made a query fail so. May take two seconds to be sure."""
+        return self._closed or is_lost(self._spark, error)
+
     def close(self) -> None:
+        """Before their Spark is ended, or when it has: none of them is of any use then."""
+        self._closed = True
+        with self._lock:
+            self._fresh.clear()
+            self._idle.clear()
         self._making.shutdown(wait=False, cancel_futures=True)
 
     def _make_spare(self) -> None:

@@ -1,7 +1,7 @@
 """The Query service's Spark: started when it is first needed or a while after the process, and again if it was lost.
 
-A question may cost the JVM its life (a text of many gigabytes does, whatever limits say): then this one and those
-beside it are refused as retryable, and the next one finds a new JVM.
+A query may cost the JVM its life (a text of many gigabytes does, whatever limits say): then this one and those beside
+it are run once more on a new JVM, and refused as retryable if that one dies too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 
 from trace_platform.query.sessions import Sessions
 from trace_platform.settings import Settings
-from trace_platform.spark.session import is_alive, start_session, stop_session, warm
+from trace_platform.spark.session import is_alive, kill_session, start_session, stop_session, warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MEGABYTE = 1024 * 1024
+BATCH_BYTES = 8 * MEGABYTE
+"""Of rows on their way to the guard that counts them."""
 SMALL_HEAP = 2 * 1024 * MEGABYTE
 """Below it, one thread that stops all others for some milliseconds clears the heap with less work than Java's way."""
 
@@ -32,8 +34,6 @@ class Warm(Protocol):
     """Where sessions come from."""
 
     async def sessions(self) -> Sessions: ...
-
-    def lost(self) -> bool: ...
 
     async def give_up(self, stuck: Sessions) -> bool:
         """End the JVM of these, in which something runs that cannot be interrupted; the next question finds another.
@@ -79,7 +79,7 @@ class OwnSpark:
         async with self._turn:
             if self._sessions is not stuck:
                 return False
-            await self._end()
+            await self._end(kill_session)  # an orderly stop would wait for what does not end
             return True
 
     async def warm_later(self, seconds: float) -> None:
@@ -106,12 +106,12 @@ class OwnSpark:
         self._sessions.fill()
         log.info("Spark runs")
 
-    async def _end(self) -> None:
+    async def _end(self, stop: Callable[[SparkSession], None] = stop_session) -> None:
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None
         if self._spark is not None:
-            await asyncio.to_thread(stop_session, self._spark)
+            await asyncio.to_thread(stop, self._spark)
             self._spark = None
 
 
@@ -140,6 +140,7 @@ def starter(settings: Settings) -> Callable[[], SparkSession]:
             conf={
                 "spark.driver.maxResultSize": f"{max(1, settings.query.max_bytes // MEGABYTE)}m",
                 "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",  # rows may be large, and a batch is whole
+                "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
                 # A GROUP BY takes a page however few its groups are; Spark's own are 8 MB and more, cleared each time.
                 "spark.buffer.pageSize": "1m",
                 "spark.driver.extraJavaOptions": _collector(settings.query.driver_memory),

@@ -1,7 +1,7 @@
 """Tables of a question as temporary views of its session: files by their list, hot tables through the reading role.
 
-A view of files is made once for a pin and kept: what a commit holds never changes. One with hot rows is made for the
-question, in a snapshot that is held while it runs, and dropped after it.
+A view of files is made once for a pin, or for those of its files that a query can need, and kept: what a commit holds
+never changes. One with hot rows is made for the query, in a snapshot that is held while it runs, and dropped after it.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def _cold(prepared: Prepared, relation: Relation, store: Store) -> tuple[str, Da
 
 
 def _kept(prepared: Prepared, files: ColdFiles, store: Store, number: str = "") -> tuple[str, DataFrame]:
-    found = prepared.views.get(files.pin)
+    found = prepared.views.get(files.key)
     if found is None:
         frame = _read(prepared, files, store, number)
         name = f"v_{uuid4().hex}"
         frame.createTempView(name)
-        prepared.keep(files.pin, name, frame)
+        prepared.keep(files.key, name, frame)
         return name, frame
-    prepared.views.move_to_end(files.pin)
+    prepared.views.move_to_end(files.key)
     return found
 
 

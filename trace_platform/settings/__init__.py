@@ -31,6 +31,7 @@ from trace_platform.settings.groups import (
     UpSettings,
     WorkerSettings,
 )
+from trace_platform.settings.http import HttpSettings
 from trace_platform.settings.load import (
     load_settings,
     origin,
@@ -65,6 +66,7 @@ __all__ = [
     "EndpointSettings",
     "GatewaySettings",
     "Group",
+    "HttpSettings",
     "IdentitySettings",
     "Leaf",
     "LogSettings",

@@ -39,6 +39,13 @@ class DeliverySettings(Group):
     beat_seconds: float = setting(
         30.0, "It looks for work after so long though nobody woke it: a wake-up may be lost.", unit="s", gt=0
     )
+    kept_days: int = setting(
+        365,
+        "How long a delivery stays after it has ended; so long its event is not sent again, though published again.",
+        unit="days",
+        ge=1,
+        le=36500,
+    )
     https_only: bool = setting(default=True, why="Whether alerts are sent to https:// alone.")
     ports: str = setting("443 8443", "The ports that may be reached, apart by blanks; empty: any.", unit="ports")
     allow: str = setting(

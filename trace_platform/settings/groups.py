@@ -27,6 +27,16 @@ class StateSettings(Group):
     pool_max: int = setting(
         8, "Connections a Dispatcher keeps; two cores saturate at about 8.", unit="count", ge=1, le=200
     )
+    acquire_seconds: float = setting(
+        10.0, "How long a call waits for a free connection; then it is refused with a 503.", unit="s", gt=0, le=300
+    )
+    stuck_seconds: float = setting(
+        60.0,
+        "A Dispatcher whose connections are all held for so long without a statement, though Postgres answers, ends "
+        "itself to be restarted.",
+        unit="s",
+        ge=1,
+    )
 
 
 class DataSettings(Group):
@@ -86,7 +96,19 @@ class DispatcherSettings(Group):
         le=36500,
     )
     functions: int = setting(
-        16, "Functions (`runtime: lambda`) that a replica has called and waits for, at most.", unit="count", ge=1
+        16,
+        "Functions (`runtime: lambda`) that a replica has called and waits for, at most; fewer if the runner says that"
+        " it has fewer places.",
+        unit="count",
+        ge=1,
+    )
+    failure_alert: str = setting(
+        "task_failed",
+        "The alert that a task raises which has failed for good, in each organisation that defines one of this name.",
+        pattern=r"^[a-z][a-z0-9_]{0,127}$",
+    )
+    query_audit_kept_days: int = setting(
+        365, "How long the audit rows of queries are kept; then they are deleted.", unit="days", ge=1, le=36500
     )
     logs_kept_days: int = setting(14, "How long what tasks have said is kept.", unit="days", ge=1)
     outbox_kept_days: int = setting(
@@ -117,13 +139,28 @@ class QuerySettings(Group):
         ge=0,
     )
     concurrency: int = setting(4, "Questions that run at once; Spark shares its cores.", unit="count", ge=1, le=64)
+    user_slots: int = setting(
+        1,
+        "How many of those are kept for users' queries: tasks never take them, but for the last one there is.",
+        unit="count",
+        ge=0,
+        le=63,
+    )
     waiting: int = setting(
-        32, "Questions that may wait for their turn; one more is refused as busy.", unit="count", ge=0, le=10_000
+        32,
+        "Queries of users that may wait for their turn, and as many of tasks; one more is refused as busy.",
+        unit="count",
+        ge=0,
+        le=10_000,
     )
     wait_seconds: float = setting(30.0, "How long one waits before it is refused as busy.", unit="s", gt=0, le=600)
     timeout_seconds: float = setting(60.0, "The longest a question may run; then it is ended.", unit="s", gt=0, le=3600)
     stuck_seconds: float = setting(
-        30.0, "A question that does not end though it was told to takes Spark with it after so long.", unit="s", gt=0
+        1.5,
+        "A query that no interrupt ends takes Spark with it so long after its time is over; those beside it are run"
+        " once more.",
+        unit="s",
+        gt=0,
     )
     export_timeout_seconds: float = setting(
         600.0, "The same for one whose rows are exported.", unit="s", gt=0, le=86400
@@ -131,6 +168,13 @@ class QuerySettings(Group):
     max_rows: int = setting(100_000, "Rows of one answer; more are exported.", unit="count", ge=1, le=10_000_000)
     max_bytes: int = setting(
         64 * 1024 * 1024, "Size of one answer's rows; what is larger is exported.", unit="bytes", ge=1024, le=2**31
+    )
+    max_value_bytes: int = setting(
+        4 * 1024 * 1024,
+        "Size of one value that a query may make, as far as its text tells; one that may make a larger is refused.",
+        unit="bytes",
+        ge=1024,
+        le=2**30,
     )
     export_prefix: str = setting(
         "s3://trace/exports/",
@@ -172,6 +216,9 @@ class IdentitySettings(Group):
     user_audience: str = setting("trace", "The `aud` that a user's token must carry.")
     user_public_key: str | None = setting(
         None, "The local issuer's public key; `trace up` fills it in.", unit="PEM text"
+    )
+    user_token_max_days: int = setting(
+        366, "A user's token that holds for longer is refused, whoever signed it.", unit="days", ge=1, le=3660
     )
     user_jwks_url: str | None = setting(
         None,
@@ -283,6 +330,13 @@ class SinkSettings(Group):
     )
     driver_memory: str = setting(
         "512m", "Heap of the process that drives its Spark; rows pass by it.", unit="JVM size", pattern=r"^\d+[mg]$"
+    )
+    applied_kept_days: int = setting(
+        30,
+        "How long the note that a batch was applied stays at least; then it goes, if the batch is settled.",
+        unit="days",
+        ge=1,
+        le=36500,
     )
     batches_kept_seconds: int = setting(
         3600, "How long a batch stays in the object store after its rows are committed; dead ones stay.", unit="s", ge=0

@@ -38,6 +38,7 @@ from trace_platform.settings.groups import (
     WorkerSettings,
     setting,
 )
+from trace_platform.settings.http import HttpSettings
 from trace_platform.settings.job_secrets import JobSecret
 from trace_platform.settings.observing import FaultSettings, LogSettings, MetricsSettings, TracingSettings
 from trace_platform.settings.rpc_pools import RpcPoolSettings
@@ -72,6 +73,7 @@ class Settings(BaseSettings):
     bundles: BundleSettings = BundleSettings()
     postgres: PostgresSettings = PostgresSettings()
     tls: TlsSettings = TlsSettings()
+    http: HttpSettings = HttpSettings()
     dispatcher: DispatcherSettings = DispatcherSettings()
     query: QuerySettings = QuerySettings()
     gateway: GatewaySettings = GatewaySettings()

@@ -33,6 +33,14 @@ class RuntimeSettings(Group):
     max_attempts: int = setting(
         3, "How often a task is tried before it has failed for good.", unit="count", ge=1, le=100
     )
+    max_platform_failures: int = setting(
+        100,
+        "How many attempts of a task may end by the platform's fault (a lost worker, an outage, no room) before it has"
+        " failed for good; they do not count against max_attempts.",
+        unit="count",
+        ge=1,
+        le=10000,
+    )
     retry_backoff_seconds: int = setting(30, "Wait before the second attempt; it doubles.", unit="s", ge=0, le=86400)
     retry_max_backoff_seconds: int = setting(600, "The longest wait between attempts.", unit="s", ge=0, le=86400)
 

@@ -24,6 +24,15 @@ class UdfSettings(Group):
     )
     memory_mb: int = setting(512, "Memory of all processes of one sandbox.", unit="MiB", ge=64, le=65536)
     tmp_mb: int = setting(64, "Room in /tmp of one sandbox; it is memory too.", unit="MiB", ge=1, le=65536)
+    tmp_files: int = setting(
+        16_384, "Files and folders in /tmp of one sandbox; whoever has more is ended.", unit="count", ge=64
+    )
+    put_mb: int = setting(
+        256, "How much one attempt may write through the object endpoint, all objects together.", unit="MiB", ge=1
+    )
+    put_objects: int = setting(
+        10_000, "How many objects one attempt may write through the object endpoint.", unit="count", ge=1
+    )
     processes: int = setting(64, "Processes and threads in one sandbox.", unit="count", ge=16, le=4096)
     open_files: int = setting(256, "Open files of one process in a sandbox.", unit="count", ge=32, le=65536)
     sandboxes: int = setting(8, "Sandboxes at once, warm ones included.", unit="count", ge=1, le=900)

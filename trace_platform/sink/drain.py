@@ -2,7 +2,8 @@
 
 A message only says which publish it is about. What is believed is the Dispatcher's record; what is acknowledged is
 settled there. So a sink that dies anywhere loses nothing: the message comes again, a batch whose rows are in is only
-settled, and one that was settled is only acknowledged. Whatever is away is waited for, with the messages in hand.
+settled, and one that was settled is only acknowledged. Whatever is away is waited for, with the messages in hand. A
+fault that nobody foresaw is tried a few times, and then left to a later delivery: it must not hold up others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -26,7 +28,8 @@ from trace_platform.errors import Unavailable
 from trace_platform.observe.metrics import Metrics
 from trace_platform.observe.tracing import span
 from trace_platform.ports import Delivery, Queue
-from trace_platform.sink.write import Away, Dead, Outcome, Writer
+from trace_platform.sink.notify_failures import notify_failures
+from trace_platform.sink.write import Away, Dead, Failed, Outcome, Writer
 from trace_platform.spark.merge_batches import Applied
 
 log = structlog.get_logger()
@@ -36,6 +39,8 @@ VISIBILITY: Final = timedelta(minutes=2)
 """How long messages stay ours without a word; they are extended well before."""
 EXTEND_SECONDS: Final = 40.0
 AFTER_OUTAGE_SECONDS = 1.0
+FAILED_TRIES: Final = 3
+"""Of one delivery, for batches whose reading failed in a way that nobody foresaw."""
 MAX_REASON: Final = 2_000
 PART_BYTES: Final = 16 * 1024 * 1024
 """Of batches that are read by one Spark job, and merged by one transaction a table."""
@@ -44,15 +49,17 @@ UNTOLD_BYTES: Final = 1024 * 1024
 PARTS_AT_ONCE: Final = 3
 """One is merged, one waits for it, and one is read: no core is idle."""
 
+WORDS: Final = {Dead: "batch is dead", Away: "batch waits", Failed: "batch failed, and is tried again"}
 T = TypeVar("T")
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a message is trusted to say: which publish, or which dataset's table. The rest of it is for people."""
+    """What a message is trusted to say: which publish, which dataset's table, or which task that failed for good."""
 
     kind: str
     publish_id: UUID | None = None
     dataset_uuid: UUID | None = None
+    task_id: UUID | None = None
 
 
 class _Stopped(Exception):
@@ -134,6 +141,7 @@ class Sink:
 
     async def _do(self, held: Sequence[Held], stop: asyncio.Event) -> None:
         answer = await self._ask(held, stop)
+        await self._notify_failures([one.message.task_id for one in held if one.message.task_id], stop)
         await self._prepare(answer, stop)
         turns = asyncio.Semaphore(PARTS_AT_ONCE)
         work = [self._finish(part, answer, stop, turns) for part in _parts(held, answer)]
@@ -146,12 +154,14 @@ class Sink:
     ) -> None:
         """A part of a group, until each batch of it is settled and its message acknowledged."""
         left = list(held)
-        while True:
+        for tries in count(1):
             async with turns:
                 done = await self._outcomes(_about(left, answer))
             await self._settle(done, stop)
-            waiting = {one.publish_id for one in done if isinstance(one, Away)}
+            waiting = {one.publish_id for one in done if isinstance(one, Away | Failed)}
             await self._ack([one for one in left if one.message.publish_id not in waiting], stop)
+            if tries >= FAILED_TRIES:  # they come again by themselves: their messages are not acknowledged
+                waiting -= {one.publish_id for one in done if isinstance(one, Failed)}
             left = [one for one in left if one.message.publish_id in waiting]
             if not left or await _pause(stop):
                 return  # what is left comes again, to whoever is there then
@@ -162,6 +172,12 @@ class Sink:
         datasets = [one.message.dataset_uuid for one in held if one.message.dataset_uuid and not one.message.publish_id]
         return await self._patiently(lambda: self.dispatcher.buffer_records(publishes, datasets), stop)
 
+    async def _notify_failures(self, tasks: Sequence[UUID], stop: asyncio.Event) -> None:
+        """Each becomes a delivery to every channel of the alert that it raises; if it still is failed for good."""
+        if tasks:
+            alerts = await self._patiently(lambda: self.dispatcher.failure_alerts(tasks), stop)
+            await self._patiently(lambda: asyncio.to_thread(notify_failures, self.writer.dsn, alerts), stop)
+
     async def _prepare(self, answer: BufferAnswer, stop: asyncio.Event) -> None:
         """Tables that were asked for without a batch; the others are made with theirs."""
         with_batches = {one.dataset_uuid for one in answer.records}
@@ -171,7 +187,7 @@ class Sink:
 
     async def _outcomes(self, answer: BufferAnswer) -> list[Outcome]:
         """What the records say to do; data Postgres being away is an outcome too, of all of them."""
-        open_ones = [one for one in answer.records if one.status == "Accepted"]
+        open_ones = [one for one in answer.records if one.status != "Committed"]
         if not open_ones:
             return []
         began = time.perf_counter()
@@ -218,7 +234,7 @@ class Sink:
             else:
                 record = by_id[one.publish_id]
                 log.warning(
-                    "batch is dead" if isinstance(one, Dead) else "batch waits",
+                    WORDS[type(one)],
                     org=str(record.org_id),
                     dataset=str(record.dataset_uuid),
                     task=str(record.task_id),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from trace_platform.client import dispatcher_client
 from trace_platform.ports import ObjectStore, Queue
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import SinkSettings
 from trace_platform.sink.drain import Sink
+from trace_platform.sink.prune_applied import pruning
 from trace_platform.sink.spark import OwnSpark, starter
 from trace_platform.sink.write import Writer
 from trace_platform.spark.stage_batches import BatchLimits
@@ -24,17 +26,16 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     spark = OwnSpark(starter(settings))
     writer = Writer(spark.session, objects, dsn, limits_of(settings.sink))
     try:
-        async with dispatcher_client(settings) as dispatcher:
-            async with open_pool(dsn, name="sink", max_size=1) as data:
-                await until_answers(process, "data Postgres", lambda: answers(data))
+        async with dispatcher_client(settings) as dispatcher, open_pool(dsn, name="sink", max_size=1) as data:
+            await until_answers(process, "data Postgres", lambda: answers(data))
             await until_answers(process, "the Dispatcher", dispatcher.ready)
             if not process.stop.is_set():
                 await asyncio.to_thread(writer.sweep)
             process.ready("data Postgres and the Dispatcher answer; Spark starts with the first message")
             told = settings.sink
-            await Sink(
-                queue, BUFFER_QUEUE, dispatcher, writer, told.messages, told.groups, metrics=process.metrics
-            ).drain(process.stop)
+            sink = Sink(queue, BUFFER_QUEUE, dispatcher, writer, told.messages, told.groups, metrics=process.metrics)
+            async with pruning(data, dispatcher, timedelta(days=told.applied_kept_days)):
+                await sink.drain(process.stop)
     finally:
         writer.close()
         await asyncio.to_thread(spark.close)

@@ -1,7 +1,8 @@
 """Step 10 of one event, the rows: batches are staged on Spark and merged into their tables, each all or nothing.
 
 Takes only what the Dispatcher's record says. Whatever becomes of a batch is an outcome: applied, dead with its reason,
-or away and to be tried again; one batch never decides about another. Next: `drain.py` settles.
+away, or failed by no fault of its own and to be tried again; one batch never decides about another. Next: `drain.py`
+settles.
 """
 
 from __future__ import annotations
@@ -54,7 +55,15 @@ class Away:
     reason: str
 
 
-Outcome = Applied | Dead | Away
+@dataclass(frozen=True)
+class Failed:
+    """To be tried again: something failed that nobody foresaw, which says nothing about the batch."""
+
+    publish_id: UUID
+    reason: str
+
+
+Outcome = Applied | Dead | Away | Failed
 
 
 @dataclass(frozen=True)
@@ -70,12 +79,15 @@ class Writer:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def write(self, records: Sequence[BufferRecord], tables: Sequence[BufferTable]) -> list[Outcome]:
-        """An outcome for each record; DatabaseUnavailable when data Postgres is away, and nothing was decided."""
+        """An outcome for each record; DatabaseUnavailable when data Postgres is away, and nothing was decided.
+
+        One that is settled as dead has an outcome only if its rows are in the table after all.
+        """
         known = {one.dataset_uuid: _table(one) for one in tables}
         with self._connection() as connection:
             done: list[Outcome] = list(applied(connection, [one.publish_id for one in records]).values())
             settled = {one.publish_id for one in done}
-            left = [one for one in records if one.publish_id not in settled]
+            left = [one for one in records if one.publish_id not in settled and one.status == "Accepted"]
             refused = {one.publish_id: dead for one in left if (dead := _refused(one, known.get(one.dataset_uuid)))}
             good = [one for one in left if one.publish_id not in refused]
             return [*done, *refused.values(), *(self._groups(connection, good, known) if good else [])]
@@ -132,8 +144,7 @@ class Writer:
         except Exception as wrong:
             if len(batches) == 1:
                 log.exception("a batch cannot be read")
-                said = f"reading it ends in {type(wrong).__name__}"
-                return [StagedBatch(batches[0].number, 0, 0, 0, None, said, None)]
+                return [_faulty(batches[0], wrong)]
             log.warning("batches cannot be read together", because=str(wrong)[:500], batches=len(batches))
         return [found for one in batches for found in self._staged([one])]
 
@@ -155,6 +166,12 @@ class Writer:
         else:
             with self._lock:
                 self._idle.append(connection)
+
+
+def _faulty(batch: Batch, wrong: Exception) -> StagedBatch:
+    """Neither Spark nor one of its workers says why it died: that is no word about the batch."""
+    fault = f"reading it ends in {type(wrong).__name__}"
+    return StagedBatch(batch.number, 0, 0, 0, line=None, reason=None, away=None, fault=fault)
 
 
 def _table(one: BufferTable) -> BufferedTable:
@@ -210,6 +227,8 @@ def _merged(
             yield Dead(record.publish_id, one.reason, one.line)
         elif one.away is not None:
             yield Away(record.publish_id, one.away)
+        elif one.fault is not None:
+            yield Failed(record.publish_id, one.fault)
         else:
             place = (one.number, one.tried, one.rows, one.bytes)
             waiting.append(Waiting(record.publish_id, record.task_id, record.attempt, *place))

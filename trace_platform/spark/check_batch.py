@@ -187,6 +187,8 @@ def _open(body: bytes, kind: str, declaration: Declaration, limits: Limits) -> p
         if kind in PARQUET:
             return unpack_parquet(body, limits.unpacked_bytes, check)
         return unpack_arrow(body, kind, limits.unpacked_bytes, check)
+    except MemoryError:  # Arrow's is one of its own exceptions too
+        raise
     except (pa.ArrowException, OSError, ValueError) as wrong:
         raise Fault(
             f"the batch cannot be read as {kind}: {(str(wrong) or type(wrong).__name__).splitlines()[0]}"

@@ -43,6 +43,8 @@ INHERITED_FOR_CLUSTERS: Final = (
     *("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KRB5CCNAME", "KRB5_CONFIG"),
 )
 
+UNSAFE: Final = r"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff]"
+"""As in `domain/visible.py`: what a terminal would obey, in a text of others. Spark's log shows a `?` for each."""
 LOGGING: Final = """\
 # Written by Trace: what a person should see, on standard error, and nothing else.
 status = error
@@ -52,11 +54,15 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark %c{1}: %m%n%ex
+appender.stderr.layout.alwaysWriteExceptions = false
+appender.stderr.layout.pattern = %replace{%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark %c{1}: %m%n%ex}{UNSAFE}{?}
 # There is no native Hadoop library in the wheel, and Spark does without.
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
-"""
+# It warns of every pool that is not in a file; each task has one of its own.
+logger.pools.name = org.apache.spark.scheduler.FairSchedulableBuilder
+logger.pools.level = error
+""".replace("UNSAFE", UNSAFE)
 
 FAIR_POOLS: Final = """\
 <?xml version="1.0"?>

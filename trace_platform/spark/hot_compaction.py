@@ -49,6 +49,7 @@ def sweep(connection: psycopg.Connection[Any], table: HotTable, grace: timedelta
         numbers = [number for (number,) in connection.execute(statements("hot")["sweep_marks"], values)]
         if numbers:
             _delete_rows(connection, table, numbers)
+            connection.execute(statements("hot")["merge_swept"], values)
     return len(numbers)
 
 

@@ -64,13 +64,6 @@ def held(dsn: str) -> Iterator[HeldSnapshot]:
         yield HeldSnapshot(connection, str(row[0]) if row else "")
 
 
-@contextmanager
-def unheld(dsn: str) -> Iterator[HeldSnapshot]:
-    """A moment to take a view in, when nobody will be there to hold it."""
-    with _reading(dsn) as connection:
-        yield HeldSnapshot(connection, "")
-
-
 def view_of(held_snapshot: HeldSnapshot, table: HotTable, *, start: int, stop: int, commit: int) -> HotView:
     """Which numbers of [start, stop) are hot for a reader of `commit`. Refused if the rows it needs were swept."""
     connection = held_snapshot.connection

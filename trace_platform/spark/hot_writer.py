@@ -58,13 +58,6 @@ def rewrite(
     return written
 
 
-def known_chain(connection: psycopg.Connection[Any], table: HotTable, last: int, count: int) -> list[BlockMark]:
-    """The latest blocks up to number `last`, highest first: where a follower looks for the fork."""
-    values = {"version": table.dataset_version, "last": last, "count": count}
-    rows = connection.execute(statements("hot")["chain"], values).fetchall()
-    return [BlockMark(number, bytes(hash_), bytes(parent)) for number, hash_, parent in rows]
-
-
 def _numbers(blocks: Sequence[BlockMark]) -> list[int]:
     numbers = [block.number for block in blocks]
     if numbers != sorted(set(numbers)):

@@ -16,7 +16,7 @@ from uuid import uuid4
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range, format_file_part
 from trace_platform.errors import ObjectExists, TraceError, WorkFailed
-from trace_platform.markers import ColumnEntry, FileEntry
+from trace_platform.markers import NUMBER, ColumnEntry, FileEntry
 from trace_platform.ports import ObjectStore
 from trace_platform.spark.failures import spark_failures
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".parquet"
 COMPRESSION: Final = "zstd"
-_REPORT: Final = "part int, name string, rows long, bytes long, sha256 string, columns string, meta string"
+_REPORT: Final = (
+    "part int, name string, rows long, bytes long, sha256 string, columns string, meta string, least long, most long"
+)
 
 
 @dataclass(frozen=True)
@@ -139,14 +141,36 @@ def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink, rows = pa.BufferOutputStream(), 0
+    sink, rows, seen = pa.BufferOutputStream(), 0, _Seen()
     with pq.ParquetWriter(sink, schema, compression=COMPRESSION) as writer:
         for batch in batches:
-            writer.write_batch(_fitted(batch, schema))
+            fitted = _fitted(batch, schema)
+            writer.write_batch(fitted)
+            seen.add(fitted)
             rows += batch.num_rows
     body = memoryview(sink.getvalue()).cast("B")  # Arrow calls its bytes signed, and the store takes that for a list
-    entry = FileEntry(name=_put(place, stem, body), rows=rows, bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+    digest, name = hashlib.sha256(body).hexdigest(), _put(place, stem, body)
+    entry = FileEntry(name=name, rows=rows, bytes=len(body), sha256=digest, numbers=seen.numbers)
     return Written(part, entry, tuple(columns_of(schema)))
+
+
+class _Seen:
+    """The block numbers of a file; none where it has no such column of whole numbers, or no number in it."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, int] | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        place = batch.schema.get_field_index(NUMBER)
+        if place < 0 or not pa.types.is_signed_integer(batch.schema.field(place).type):
+            return
+        found: Any = pc.min_max(batch.column(place)).as_py()
+        if found["min"] is not None:
+            least, most = self.numbers or (found["min"], found["max"])
+            self.numbers = (min(least, found["min"]), max(most, found["max"]))
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -188,13 +212,16 @@ def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> p
         "sha256": [one.file.sha256 for one in written],
         "columns": [json.dumps([[column.name, column.type] for column in one.columns]) for one in written],
         "meta": list(metas or ["" for _ in written]),
+        "least": [one.file.numbers and one.file.numbers[0] for one in written],
+        "most": [one.file.numbers and one.file.numbers[1] for one in written],
     }
-    types = [pa.int32(), pa.string(), pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 3, *[pa.int64()] * 2]
     arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _written(row: Any, meta: str = "") -> Written:
-    entry = FileEntry(name=row["name"], rows=row["rows"], bytes=row["bytes"], sha256=row["sha256"])
+    numbers = None if row["least"] is None else (row["least"], row["most"])
+    entry = FileEntry(name=row["name"], rows=row["rows"], bytes=row["bytes"], sha256=row["sha256"], numbers=numbers)
     columns = tuple(ColumnEntry(name=name, type=kind) for name, kind in json.loads(row["columns"]))
     return Written(row["part"], entry, columns, meta)

@@ -38,17 +38,19 @@ EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
 HARMLESS: Final = _words("""
     Project Filter Aggregate Join Sort GlobalLimit LocalLimit Offset Distinct Union Intersect Except SubqueryAlias
     View Window Expand Generate WithCTE CTERelationDef CTERelationRef OneRowRelation LocalRelation
+    ResolvedHint
 """)
 """Kinds of analysed nodes a query may have. A view of another name is refused, and so is every other leaf."""
 PARSED: Final = HARMLESS | _words("""
-    UnresolvedWith UnresolvedHaving WithWindowDefinition
+    UnresolvedWith UnresolvedHaving WithWindowDefinition UnresolvedHint Pivot Unpivot
+    UnresolvedQualify
 """)
 """The same before analysis."""
 ANALYSIS: Final = "org.apache.spark.sql.catalyst.analysis."
 UNRESOLVED: Final = _words("""
     UnresolvedRelation UnresolvedInlineTable UnresolvedSubqueryColumnAliases UnresolvedHaving UnresolvedAttribute
     UnresolvedFunction UnresolvedStar UnresolvedStarExcept UnresolvedStarExceptOrReplace UnresolvedAlias
-    UnresolvedExtractValue UnresolvedOrdinal UnresolvedGenerator MultiAlias
+    UnresolvedExtractValue UnresolvedOrdinal UnresolvedGenerator UnresolvedQualify MultiAlias
 """)
 """Words whose meaning Spark looks up at analysis, and which then are looked at again."""
 OUTWARD: Final = _words("""
@@ -153,7 +155,7 @@ def _in_words(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except (AnalysisException, ParseException) as refusal:
-        said = str(refusal).partition("\n")[0].partition("; line ")[0]
+        said = str(refusal).strip().partition("\n")[0].partition("; line ")[0]
         for name, view in names.items():
             said = said.replace(view, name)
         raise InvalidSql(said, hint="check the names and types of columns") from None

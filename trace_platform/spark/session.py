@@ -114,6 +114,14 @@ def stop_session(session: SparkSession, seconds: float = STOP_SECONDS) -> None:
             running.run.remove()
 
 
+def kill_session(session: SparkSession) -> None:
+    """End the session's JVM at once, in which something runs that nothing else ends; the rest as `stop_session`."""
+    for running in [running for running in _running if running.session is session]:
+        running.jvm.kill()
+        running.jvm.wait()
+    stop_session(session)
+
+
 @dataclass(frozen=True)
 class _Run:
     """One session's folder, locked while its process lives."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BATCH: Final = "trace_batch"
 """The column with the number of the batch that a row is of."""
-ANSWER: Final = "n int, try long, rows long, bytes long, line long, reason string, away string"
+ANSWER: Final = "n int, try long, rows long, bytes long, line long, reason string, away string, fault string"
 SCHEMA: Final = pa.schema(
     [
         ("n", pa.int32()),
@@ -39,6 +39,7 @@ SCHEMA: Final = pa.schema(
         ("line", pa.int64()),
         ("reason", pa.string()),
         ("away", pa.string()),
+        ("fault", pa.string()),
     ]
 )
 
@@ -78,6 +79,8 @@ class StagedBatch:
     """It is refused, for good."""
     away: str | None
     """It could not be read or copied now."""
+    fault: str | None = None
+    """Something failed that nobody foresaw: it says nothing about the batch."""
 
 
 def staging_columns(declaration: Declaration) -> Mapping[str, Column]:
@@ -116,8 +119,7 @@ def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limi
     nothing = {"rows": 0, "bytes": 0}
     try:
         body = _read(objects, batch.name, limits)
-        strict = Limits(limits.line_bytes, limits.unpacked_bytes)
-        rows = check_batch(body, batch.content_type, batch.declaration, strict)
+        rows = _checked(body, batch, limits)
         _refuse_other_count(batch, rows)
         _copy(dsn, batch, rows, tried)
     except Fault as fault:
@@ -127,7 +129,7 @@ def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limi
     except TraceError as away:
         return {**nothing, "away": f"{away.code}: {away.message}"}
     except Exception as wrong:  # noqa: BLE001 - whatever it is, it must not cost the batches beside it
-        return {**nothing, "reason": f"the batch cannot be read: {type(wrong).__name__}: {wrong}"[:MAX_SAID]}
+        return {**nothing, "fault": dsn.redact(f"{type(wrong).__name__}: {wrong}")[:MAX_SAID]}
     return {"rows": rows.num_rows, "bytes": len(body)}
 
 
@@ -142,6 +144,17 @@ def _read(objects: ObjectStore, name: ObjectName, limits: BatchLimits) -> bytes:
         return objects.get(name)
     except NotFound:
         raise Fault("the batch is not where its publish says") from None
+
+
+def _checked(body: bytes, batch: Batch, limits: BatchLimits) -> pa.Table:
+    """What the reader cannot make sense of is the batch's fault; a lack of memory, or a fault of ours, is not."""
+    strict = Limits(limits.line_bytes, limits.unpacked_bytes)
+    try:
+        return check_batch(body, batch.content_type, batch.declaration, strict)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as wrong:
+        raise Fault(f"the batch cannot be read: {type(wrong).__name__}: {wrong}"[:MAX_SAID]) from None
 
 
 def _refuse_other_count(batch: Batch, rows: pa.Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ import asyncpg
 import msgspec
 from pydantic import SecretStr
 
-from trace_platform.errors import DatabaseUnavailable, SettingsError
+from trace_platform.errors import DatabaseUnavailable, DiskFull, SettingsError, Unavailable
 from trace_platform.observe.tracing import ended, is_tracing
+from trace_platform.store.pool import BoundedPool
 from trace_platform.store.queries import name_of
 
 OUTAGES = (
@@ -22,9 +24,16 @@ OUTAGES = (
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.InterfaceError,
+    asyncpg.InsufficientResourcesError,  # no disk, memory or connections left at the server
+    DatabaseUnavailable,  # what the pool says when no connection came free
     asyncpg.InternalClientError,  # what it says of a connection that was cut in the middle of a question
 )
 """What asyncpg raises when the server is away rather than the statement wrong."""
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+ACQUIRE_SECONDS: Final = 10.0
+"""How long a caller waits for a free connection where no setting says so."""
 
 ADDRESS: Final = re.compile(r"postgres(ql)?://([^\s%]|%[0-9A-Fa-f]{2})+")
 """What every driver here reads alike. What one of them cannot read, it repeats in its error, password and all."""
@@ -57,10 +66,14 @@ def required(dsn: SecretStr | None, setting: str) -> str:
 
 
 @asynccontextmanager
-async def open_pool(dsn: str, *, name: str, max_size: int, steady: bool = False) -> AsyncIterator[asyncpg.Pool]:
+async def open_pool(
+    dsn: str, *, name: str, max_size: int, steady: bool = False, acquire_seconds: float = ACQUIRE_SECONDS
+) -> AsyncIterator[BoundedPool]:
     """Connections open when they are needed, and again after the server was away. `steady`: for the hot statements."""
-    pool = asyncpg.create_pool(
+    pool = BoundedPool(
         dsn,
+        name=name,
+        acquire_seconds=acquire_seconds,
         init=_speak_json,
         reset=_leave_as_it_is,
         min_size=0,
@@ -97,10 +110,21 @@ async def _leave_as_it_is(connection: asyncpg.Connection) -> None:
     """Our statements leave nothing in a session, so the round trip that would clean it up after each is not needed."""
 
 
+def unavailable(away: Exception) -> Unavailable:
+    """An outage as callers are told of it."""
+    if isinstance(away, Unavailable):
+        return away
+    if isinstance(away, asyncpg.DiskFullError):
+        return DiskFull.of("the Postgres server", str(away))
+    if isinstance(away, OSError) and away.errno in NO_SPACE:
+        return DiskFull.of("this process", away.filename)
+    return DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}")
+
+
 async def answers(pool: asyncpg.Pool) -> None:
     """Raise DatabaseUnavailable unless the database answers."""
     try:
         async with pool.acquire(timeout=5) as connection:
             await connection.fetchval("SELECT 1", timeout=5)
     except OUTAGES as away:
-        raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None
+        raise unavailable(away) from None

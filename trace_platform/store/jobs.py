@@ -17,6 +17,7 @@ from trace_platform.domain.bundles import DEFAULT_HANDLER
 from trace_platform.errors import NotFound
 from trace_platform.store.queries import queries
 
+Connection = asyncpg.pool.PoolConnectionProxy
 KEPT_JOBS = 10_000
 
 
@@ -64,29 +65,41 @@ class Job:
     heartbeat_timeout_seconds: int
     retry_backoff_seconds: int
     retry_backoff_max_seconds: int
+    max_platform_failures: int
     max_concurrency: int | None
     outputs: tuple[JobOutput, ...]
+
+    @property
+    def restarts(self) -> bool:
+        """An always-on source: what follows a failure is decided by the loop that keeps sources running."""
+        return self.source is not None and self.source["kind"] == "always_on"
 
 
 class JobCache:
     """By id, for ever; bounded, because versions pile up."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
+    def __init__(self, database: asyncpg.Pool | Connection) -> None:
+        self._database = database
         self._jobs: dict[UUID, Job] = {}
+
+    def through(self, connection: Connection) -> JobCache:
+        """The same jobs, read by a caller that holds a connection: whoever holds one must not wait for another."""
+        other = JobCache(connection)
+        other._jobs = self._jobs
+        return other
 
     async def get(self, job_id: UUID) -> Job:
         found = self._jobs.get(job_id)
         if found is None:
-            found = await load_job(self._pool, job_id)
+            found = await load_job(self._database, job_id)
             if len(self._jobs) >= KEPT_JOBS:
                 self._jobs.pop(next(iter(self._jobs)))
             self._jobs[job_id] = found
         return found
 
 
-async def load_job(pool: asyncpg.Pool, job_id: UUID) -> Job:
-    row = await pool.fetchrow(queries("jobs")["load_job"], job_id)
+async def load_job(database: asyncpg.Pool | Connection, job_id: UUID) -> Job:
+    row = await database.fetchrow(queries("jobs")["load_job"], job_id)
     if row is None:
         raise NotFound("no such job", where=str(job_id))
     values = dict(row)

@@ -4,7 +4,7 @@
     state      state      dispatcher   read and write rows
     data       data       worker       read and write rows; make tables in schema hot
     data       data       query        read
-    data       data       delivery     read and end work items of deliveries
+    data       data       delivery     read, end and prune work items of deliveries
     data       queue      queue        call the functions of schema pgqueue
 
 The order is: `ensure_databases`, then `migrate` for each database, then `ensure_roles`. All of it can be repeated, and

@@ -24,7 +24,7 @@ from trace_platform.udf.bridge import Bridge
 from trace_platform.udf.bubblewrap import Walls
 from trace_platform.udf.furnish import Code
 from trace_platform.udf.listen import Handle, Listener, Pace, listen
-from trace_platform.udf.object_door import ObjectDoor, StoreFor
+from trace_platform.udf.object_door import ObjectDoor, Quota, StoreFor
 from trace_platform.udf.runtime_api import Ended, FunctionError, RuntimeApi
 from trace_platform.udf.sandbox import Sandbox, Usage, start
 from trace_platform.udf.tell_lines import Lines, Output
@@ -130,6 +130,8 @@ class Cell:
         if self._sandbox is None or not self._sandbox.alive:
             return None
         used, most = self._sandbox.usage(), self._around.settings
+        if self._sandbox.files_in_tmp() > most.tmp_files:
+            return f"it had more than {most.tmp_files} files in /tmp"
         if used.threads > most.processes + 2:  # where the kernel does not count for us
             return f"it had more than {most.processes} processes"
         if used.memory_bytes > most.memory_mb * MIB and self._own_memory(used) > most.memory_mb * MIB:
@@ -180,6 +182,7 @@ class Cell:
             lambda: self._in_hand,
             put_bytes=around.put_bytes,
             get_bytes=around.settings.memory_mb * MIB // 2,
+            quota=Quota(around.settings.put_mb * MIB, around.settings.put_objects),
         )
         return {
             "runtime": self._api.handle,

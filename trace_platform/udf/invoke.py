@@ -15,6 +15,7 @@ from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import Invocation, UdfRef
 from trace_platform.crash_points import crash_point
 from trace_platform.errors import Forbidden, InvalidRequest
+from trace_platform.ports import Places
 from trace_platform.settings import UdfSettings
 from trace_platform.udf.cell import Cell, Key
 from trace_platform.udf.fetch_bundle import Bundles
@@ -30,6 +31,10 @@ class Functions:
     bundles: Bundles
     verifier: Verifier
     settings: UdfSettings
+
+    def places(self) -> Places:
+        """How many functions of the Dispatcher can run at once now, in all and of one organisation."""
+        return self.pool.places()
 
     async def run(self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False) -> Ended:
         """What the function said, or why it said nothing. Canceled: it is ended at once.

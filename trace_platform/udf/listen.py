@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from trace_platform.capability import CAPABILITY_HEADER
 from trace_platform.doors import STATUS_OF
 from trace_platform.errors import InvalidRequest, NotFound, TraceError
 
@@ -63,6 +64,7 @@ class Listener:
         if self._pace is not None:
             await self._pace.wait()
         try:
+            _refuse_two_tokens(request)
             return await self._handle(request)
         except TraceError as refusal:
             return refused(refusal)
@@ -109,6 +111,11 @@ class Pace:
         self._next = max(self._next, now - 1) + 1 / self._per_second
         if self._next > now:
             await asyncio.sleep(self._next - now)
+
+
+def _refuse_two_tokens(request: web.BaseRequest) -> None:
+    if len(request.headers.getall(CAPABILITY_HEADER, ())) > 1:
+        raise InvalidRequest("this header may be sent once", where=f"header {CAPABILITY_HEADER}")
 
 
 async def body_of(request: web.BaseRequest, most: int) -> bytes:

@@ -7,7 +7,8 @@ same grants, and written once: an object is never replaced by other bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ from trace_platform.capability import CAPABILITY_HEADER, Claims
 from trace_platform.capability.verifier import Verifier
 from trace_platform.contracts import Invocation
 from trace_platform.crash_points import crash_point
+from trace_platform.domain.ids import Attempt, TaskId
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import Conflict, Forbidden, LimitReached, NotFound, ObjectExists
 from trace_platform.ports import ObjectStore
@@ -26,6 +28,46 @@ from trace_platform.udf.listen import answered, body_of, no_such
 MOST_LISTED: Final = 10_000
 StoreFor = Callable[[str, Invocation], Awaitable[ObjectStore]]
 """The store, with the rights of that token where the store knows rights."""
+
+
+class Quota:
+    """What one attempt may write in all, and how much of it is used or about to be."""
+
+    def __init__(self, most_bytes: int, most_objects: int) -> None:
+        self._most_bytes = most_bytes
+        self._most_objects = most_objects
+        self._attempt: tuple[TaskId, Attempt] | None = None
+        self._bytes = 0
+        self._objects = 0
+
+    @contextmanager
+    def charged(self, claims: Claims, size: int) -> Iterator[None]:
+        """Taken before the object is written, since requests may come together; given back if it was not written."""
+        if self._attempt != (attempt := (claims.task_id, claims.attempt)):
+            self._attempt, self._bytes, self._objects = attempt, 0, 0
+        if self._bytes + size > self._most_bytes:
+            raise LimitReached(
+                f"this attempt may write {self._most_bytes} bytes to the object store, and has written {self._bytes}",
+                where="udf.put_mb",
+                hint="write less, or let whoever runs Trace raise the setting",
+            )
+        if self._objects >= self._most_objects:
+            raise LimitReached(
+                f"this attempt has written {self._objects} objects, as many as it may",
+                where="udf.put_objects",
+                hint="write fewer, larger objects, or let whoever runs Trace raise the setting",
+            )
+        self._add(attempt, size, 1)
+        try:
+            yield
+        except BaseException:
+            self._add(attempt, -size, -1)
+            raise
+
+    def _add(self, attempt: tuple[TaskId, Attempt], size: int, count: int) -> None:
+        if self._attempt == attempt:  # else it has ended meanwhile
+            self._bytes += size
+            self._objects += count
 
 
 class ObjectDoor:
@@ -37,12 +79,14 @@ class ObjectDoor:
         *,
         put_bytes: int,
         get_bytes: int,
+        quota: Quota,
     ) -> None:
         self._verifier = verifier
         self._store_for = store_for
         self._in_hand = in_hand
         self._put_bytes = put_bytes
         self._get_bytes = get_bytes
+        self._quota = quota
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         token = request.headers.get(CAPABILITY_HEADER)
@@ -71,8 +115,12 @@ class ObjectDoor:
         if not claims.grants.storage.may_write(name):
             raise Forbidden("the token does not let this task write there", where=str(name))
         try:
-            await asyncio.to_thread(store.put, name, body)
-        except ObjectExists:
+            with self._quota.charged(claims, len(body)):
+                await asyncio.to_thread(store.put, name, body)
+        except (ObjectExists, LimitReached) as refused:
+            # A request whose answer was lost is made again: what is there already is answered as it was then.
+            if isinstance(refused, LimitReached) and await asyncio.to_thread(store.head, name) is None:
+                raise
             if await asyncio.to_thread(store.get, name) != body:
                 raise Conflict("an object of this name is there, with other bytes", where=str(name)) from None
         crash_point("runner.object_put")

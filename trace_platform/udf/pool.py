@@ -17,6 +17,7 @@ import structlog
 
 from trace_platform.crash_points import crash_point
 from trace_platform.errors import Busy
+from trace_platform.ports import Places
 from trace_platform.settings import UdfSettings
 from trace_platform.udf.cell import Cell, Key, Open
 from trace_platform.udf.furnish import Code
@@ -37,6 +38,8 @@ class Pool:
         self._busy: set[Cell] = set()
         self._of_org: Counter[UUID] = Counter()
         """Places that are taken, also by sandboxes that are only just being made or ended."""
+        self._alone: set[Cell] = set()
+        """Lent to tasks of the queue, which the Dispatcher's calls do not get until they end."""
         self._changed = asyncio.Condition()
         self._housework: set[asyncio.Task[None]] = set()
         self._settling: set[Cell] = set()
@@ -59,7 +62,14 @@ class Pool:
                 self._of_org[key.org_id] += 1
         except TimeoutError:
             raise Busy("all sandboxes are in use", where="udf.sandboxes", hint="try again in a moment") from None
-        return await self._made(key, code)
+        cell = await self._made(key, code)
+        if alone and isinstance(cell, Cell):
+            self._alone.add(cell)
+        return cell
+
+    def places(self) -> Places:
+        """For calls of the Dispatcher: never none, so that it goes on asking."""
+        return Places(max(1, self._settings.sandboxes - len(self._alone)), self._settings.per_org)
 
     def give_back(self, cell: Cell, *, again: bool = True) -> None:
         """To be lent again once it is at rest; otherwise ended. The caller need not wait for either."""
@@ -140,6 +150,7 @@ class Pool:
 
     async def _settle(self, cell: Cell, *, again: bool) -> None:
         self._settling.add(cell)
+        self._alone.discard(cell)
         at_rest = again and not self._closed and await cell.settled()
         self._settling.discard(cell)
         if at_rest:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import httpx
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,9 +27,10 @@ from starlette.routing import Route
 from trace_platform.capability.verifier import Verifier
 from trace_platform.client import DispatcherClient, TaskClient, dispatcher_client, task_client
 from trace_platform.contracts import Invocation, SessionCredentials, decode
-from trace_platform.doors import Door, bearer, door_app, open_doors, while_wanted
+from trace_platform.doors import Door, bearer, door_app, json_response, open_doors, while_wanted
 from trace_platform.errors import BadInput, InvalidRequest, Refused, SettingsError, SetupError, Unauthenticated
-from trace_platform.ports import ObjectStore
+from trace_platform.http_client import AsyncClient
+from trace_platform.ports import ObjectStore, Places
 from trace_platform.process import Process, until_answers
 from trace_platform.settings import Settings, UdfSettings
 from trace_platform.tls import client_context
@@ -46,6 +46,7 @@ from trace_platform.udf.runtime_api import Ended, FunctionError
 log = structlog.get_logger()
 
 PATH: Final = "/2015-03-31/functions/udf/invocations"
+PLACES: Final = "/places"
 MOST_BYTES: Final = 6 * 1024 * 1024
 SOCKET_PATH: Final = 100
 """A unix socket's path is 107 bytes at most; ours end in a few letters."""
@@ -61,7 +62,7 @@ async def main(process: Process, objects: ObjectStore, made_for: MakeStore, besi
         dispatcher_client(settings) as dispatcher,
         task_client(settings) as tasks,
         _able(settings, dispatcher, tasks, Stores(settings, objects, tasks, made_for)) as (functions, says),
-        open_doors([runner_door(functions, settings.udf)], settings.tls, metrics=process.metrics),
+        open_doors([runner_door(functions, settings.udf)], settings.tls, metrics=process.metrics, limits=settings.http),
     ):
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         process.ready(says)
@@ -74,6 +75,11 @@ class Refusing:
     """In the place of functions where there are no walls: every task is told why, and nothing is run."""
 
     because: SetupError
+    settings: UdfSettings
+
+    def places(self) -> Places:
+        """As many as there would be: each task is told at once why nothing is run."""
+        return Places(self.settings.sandboxes, self.settings.per_org)
 
     async def run(self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False) -> Ended:
         del invocation, more, alone
@@ -93,7 +99,10 @@ async def _able(
         walls = await asyncio.to_thread(build_walls, unsafe=settings.udf.unsafe)
     except SetupError as missing:
         log.error("untrusted code is refused", **missing.as_dict())  # noqa: TRY400 - a refusal is said, not traced
-        yield Refusing(missing), "REFUSES UNTRUSTED CODE: there is no sandbox on this machine (`trace doctor`)"
+        yield (
+            Refusing(missing, settings.udf),
+            "REFUSES UNTRUSTED CODE: there is no sandbox on this machine (`trace doctor`)",
+        )
         return
     if walls.bwrap is None:
         log.error("UNTRUSTED CODE RUNS WITHOUT A SANDBOX: it can do all that Trace can", setting="udf.unsafe")
@@ -115,7 +124,7 @@ async def running(
     timeout = aiohttp.ClientTimeout(total=None, connect=10)
     folder = _folder(settings)
     async with (
-        httpx.AsyncClient(verify=context, timeout=60) as http,
+        AsyncClient(verify=context, timeout=60) as http,
         aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         ) as doors,
@@ -162,7 +171,12 @@ def runner_door(functions: Functions | Refusing, settings: UdfSettings) -> Door:
             return Response(ended.as_json(), headers={"X-Amz-Function-Error": "Unhandled"}, media_type=JSON)
         return Response(ended, media_type=JSON)
 
-    app = door_app([Route(PATH, invoke, methods=["POST"])], ready)
+    async def places(request: Request) -> Response:
+        _require_token(request, settings)
+        return json_response(functions.places())
+
+    routes = [Route(PATH, invoke, methods=["POST"]), Route(PLACES, places, methods=["GET"])]
+    app = door_app(routes, ready)
     return Door("runner", settings.host, settings.port, app)
 
 

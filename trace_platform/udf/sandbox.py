@@ -64,6 +64,15 @@ class Sandbox:
                 threads += len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - it is asked often
         return Usage(memory, len(members), threads)
 
+    def files_in_tmp(self) -> int:
+        """Bubblewrap bounds the bytes of a tmpfs and not its inodes, each of which costs the kernel memory."""
+        if self._walls.bwrap is None:
+            return 0
+        with suppress(OSError):
+            found = os.statvfs(f"/proc/{self._first}/root/tmp")
+            return found.f_files - found.f_ffree
+        return 0
+
     def own_memory(self) -> int:
         """Pages that several share counted once: dearer to ask, so only asked by who has reason to."""
         return sum(map(_proportional, family(self._first)))

@@ -18,7 +18,7 @@ from pydantic import BaseModel, SecretStr
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, CompleteRequest, Progress, TaskPayload
-from trace_platform.errors import InvalidRequest, SnapshotTooOld, TraceError, Unavailable
+from trace_platform.errors import DatabaseUnavailable, InvalidRequest, SnapshotTooOld, TraceError, Unavailable
 from trace_platform.observe.hidden import Hide
 from trace_platform.operators.context import Resources, TaskContext, TaskDoor
 from trace_platform.operators.outcome import AfterCommit, Outcome
@@ -27,7 +27,7 @@ from trace_platform.ports import ObjectStore
 from trace_platform.spark.lost import is_lost
 from trace_platform.spark.tags import interrupt, tagged
 from trace_platform.worker.hand_secrets import hand_secrets
-from trace_platform.worker.wait_for_data import wait_for_data
+from trace_platform.worker.wait_for_data import is_outage, wait_for_data
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,16 +94,23 @@ class Runner:
             # Cut after it was hidden: half a secret would no longer be known.
             said = self.hide(f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
             log.warning("task failed", code=wrong.code, because=said, where=wrong.where)
-            wait_for_data(self.resources.data_dsn, door)
+            code = self._code(wrong, door, wrong.code)
             # The next attempt reads as of a later commit.
             again = wrong.retryable or isinstance(wrong, SnapshotTooOld)
-            return Finished(CompleteRequest(**fence, status="Failed", error_message=said, retryable=again))
+            return Finished(
+                CompleteRequest(**fence, status="Failed", error_message=said, retryable=again, error_code=code)
+            )
         except Exception as wrong:
             self._refuse_if_spark_is_lost(wrong)
             log.exception("task failed")
-            wait_for_data(self.resources.data_dsn, door)
             said = self.hide(traceback.format_exc())[-MAX_ERROR_CHARS:]
-            return Finished(CompleteRequest(**fence, status="Failed", error_message=said))
+            code = self._code(wrong, door, TraceError.code)
+            return Finished(CompleteRequest(**fence, status="Failed", error_message=said, error_code=code))
+
+    def _code(self, wrong: Exception, door: TaskDoor, otherwise: str) -> str:
+        """What the failure is called: one that an outage of the data database explains is that outage."""
+        was_away = wait_for_data(self.resources.data_dsn, door)
+        return DatabaseUnavailable.code if was_away or is_outage(wrong) else otherwise
 
     def cancel(self, claimed: Claimed) -> None:
         """End its Spark jobs at once."""

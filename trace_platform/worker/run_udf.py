@@ -25,7 +25,9 @@ from trace_platform.worker.run_task import MAX_ERROR_CHARS, Finished, tag_of
 log = structlog.get_logger()
 
 BUSY_SECONDS: Final = 0.5
-MAY_SAY: Final = frozenset({"status", "events", "outputs", "error_message", "retryable", "state", "progress"})
+MAY_SAY: Final = frozenset(
+    {"status", "events", "outputs", "error_message", "error_code", "retryable", "state", "progress"}
+)
 
 
 class Fault(Protocol):
@@ -66,7 +68,7 @@ class SandboxRunner:
             return Finished(_failed(claimed, "the lease was lost"))
         except TraceError as wrong:
             log.warning("task failed", **wrong.as_dict())
-            return Finished(_failed(claimed, wrong.message, retryable=wrong.retryable))
+            return Finished(_failed(claimed, wrong.message, retryable=wrong.retryable, code=wrong.code))
         finally:
             del self._running[tag]
 
@@ -126,9 +128,12 @@ def _invocation(claimed: Claimed) -> Invocation:
     )
 
 
-def _failed(claimed: Claimed, message: str, *, retryable: bool = True) -> CompleteRequest:
+def _failed(
+    claimed: Claimed, message: str, *, retryable: bool = True, code: str | msgspec.UnsetType = msgspec.UNSET
+) -> CompleteRequest:
     said = message.replace("\0", "?")[:MAX_ERROR_CHARS]
-    return CompleteRequest(**_fence(claimed), status="Failed", error_message=said, retryable=retryable)
+    fence = _fence(claimed)
+    return CompleteRequest(**fence, status="Failed", error_message=said, retryable=retryable, error_code=code)
 
 
 def _fence(claimed: Claimed) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A task that failed while the data database was away is reported when that is back.
 
-Each attempt would meet the same outage, and a few minutes of it would use up all of them. So one attempt is spent on an
-outage, however long it is; the lease is kept meanwhile, and nobody else claims the task to fail with it too.
+Each attempt would meet the same outage. So one attempt is spent on it, however long it lasts, and it is reported as the
+platform's; the lease is kept meanwhile, and nobody else claims the task to fail with it too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,42 @@ log = structlog.get_logger()
 
 CONNECT_SECONDS: Final = 2
 LOOK_SECONDS: Final = 1.0
+LOST_STATES: Final = ("08", "57P01", "57P02", "57P03")
+"""SQLSTATEs of a connection that was lost or could not be made, and of a server that stops or starts."""
+JVM_ERRORS: Final = ("pyspark.", "py4j.")
+LOST_WORDS: Final = (
+    "terminating connection due to",
+    "the database system is starting up",
+    "the database system is shutting down",
+    "org.postgresql.util.PSQLException: An I/O error occurred while sending to the backend",
+    "org.postgresql.util.PSQLException: The connection attempt failed",
+    "org.postgresql.util.PSQLException: This connection has been closed",
+    "Check that the hostname and port are correct and that the postmaster is accepting TCP/IP connections",
+)
+"""How Postgres and its JDBC driver say the same through Spark, which gives no SQLSTATE of theirs."""
 
 
-def wait_for_data(dsn: str, door: TaskDoor) -> None:
-    """Returns at once if it answers, if it refuses (time will not help), or if the lease is lost."""
+def wait_for_data(dsn: str, door: TaskDoor) -> bool:
+    """Whether it was away. Does not wait if it refuses (time will not help), or if the lease is lost."""
+    was_away = False
     while dsn and _is_away(dsn) and not door.lost.is_set():
+        was_away = True
         log.warning("the data database is away; what failed meanwhile is reported when it is back")
         door.lost.wait(LOOK_SECONDS)
+    return was_away
+
+
+def is_outage(wrong: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that a connection to Postgres was lost: it may be back already."""
+    import psycopg
+
+    while wrong is not None:
+        if isinstance(wrong, psycopg.OperationalError) and (wrong.sqlstate or "57P01").startswith(LOST_STATES):
+            return True
+        if type(wrong).__module__.startswith(JVM_ERRORS) and any(one in str(wrong) for one in LOST_WORDS):
+            return True
+        wrong = wrong.__cause__ or wrong.__context__
+    return False
 
 
 def _is_away(dsn: str) -> bool:

@@ -106,10 +106,11 @@ class Task {
   /**
    * Raise an alert: once for each definition and `dedupe_key`, however often it is found. Sent in batches.
    * `definition`: one of `task.alerts`, or its name or id. More: chain_id, block_number, block_hash, tx_hash, severity,
-   * payload; `dataset` where the alerts go elsewhere.
+   * payload. They go to the job's own buffered dataset; where it has several, to `alert_events` or what `dataset` names.
    */
-  async alert(definition, { dataset = ALERT_EVENTS, severity, ...told }) {
+  async alert(definition, { dataset: wanted, severity, ...told }) {
     const about = this._definition(definition);
+    const dataset = this._alertOutput(wanted).dataset_uuid;
     const row = { alert_definition_id: about.alert_definition_id, ...told, severity: severity ?? about.severity };
     const waiting = this._waiting.get(dataset) ?? [];
     waiting.push(Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined && value !== null)));
@@ -132,8 +133,9 @@ class Task {
     return answer;
   }
 
-  outcome(status, error_message, retryable = true) {
-    if (status !== "Completed") return { status, error_message, retryable };
+  // `error_code`: of the refusal that ended it, if one did.
+  outcome(status, error_message, retryable = true, error_code = undefined) {
+    if (status !== "Completed") return { status, error_message, retryable, error_code };
     const told = { status };
     if (this._events.length) told.events = this._events;
     if (this.state !== null && JSON.stringify(this.state) !== JSON.stringify(this.event.state ?? null)) {
@@ -194,6 +196,13 @@ class Task {
     throw new Error(`this job has no such output (${wanted}); it has: ${known}`);
   }
 
+  // One buffered dataset is the one, whatever its name; of several, the name of old, unless another is wanted.
+  _alertOutput(wanted) {
+    const names = this.outputs.filter((one) => one.storage_location.startsWith(BUFFERED)).map((one) => one.name);
+    const usual = wanted === undefined && names.length > 1 && names.includes(ALERT_EVENTS);
+    return this._output(usual ? ALERT_EVENTS : wanted, true);
+  }
+
   _definition(wanted) {
     const known = [wanted?.alert_definition_id, wanted];
     const found = this.alerts.find((one) => known.includes(one.alert_definition_id) || one.name === wanted);
@@ -247,8 +256,13 @@ async function ending(run, task) {
     const said = String(wrong?.stack ?? wrong).replaceAll("\0", "?").slice(0, 20000);
     task.log.error(said);
     const retryable = wrong instanceof Refused ? wrong.retryable : !(wrong instanceof Final);
-    return task.outcome("Failed", said, retryable);
+    return task.outcome("Failed", said, retryable, codeOf(wrong));
   }
+}
+
+// What the platform called it: where the fault is its own, the attempt does not count against `max_attempts`.
+function codeOf(wrong) {
+  return wrong instanceof Refused && wrong.code ? String(wrong.code).slice(0, 100) : undefined;
 }
 
 async function completed(task, outcome) {
@@ -257,7 +271,7 @@ async function completed(task, outcome) {
     return outcome;
   } catch (refused) {
     if (!(refused instanceof Refused) || outcome.status !== "Completed") throw refused;
-    const failed = task.outcome("Failed", refused.message, refused.retryable);
+    const failed = task.outcome("Failed", refused.message, refused.retryable, codeOf(refused));
     await task.complete(failed);
     return failed;
   }
@@ -312,7 +326,8 @@ async function call(base, method, path, body, headers) {
   for (let tried = 1, wait = 100; ; tried += 1, wait = Math.min(2 * wait, 5000)) {
     try {
       const said = await once(base, method, path, body, headers);
-      if (tried === TRIES || (said.status !== 429 && said.status < 500)) return said;
+      // 504: it took too long, and would take as long again.
+      if (tried === TRIES || said.status === 504 || (said.status !== 429 && said.status < 500)) return said;
     } catch (away) {
       if (tried === TRIES) {
         const message = `${base} does not answer: ${away.message}`;

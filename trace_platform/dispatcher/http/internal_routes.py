@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trace_platform.contracts import (
+    STOPS_MARK,
     STOPS_SECONDS,
     BufferQuestion,
     ClaimBatchAnswer,
@@ -28,7 +30,7 @@ from trace_platform.dispatcher.claim_task import claimer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.drain_sources import drain_sources
 from trace_platform.dispatcher.fetch_task import fetch_task
-from trace_platform.dispatcher.http.alert_routes import alert_route
+from trace_platform.dispatcher.http.alert_routes import alert_routes
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.openapi import document
@@ -42,7 +44,7 @@ from trace_platform.errors import InvalidRequest, NotFound
 from trace_platform.observe.logs import is_debugging, speak_also_of, speaking_of
 from trace_platform.observe.metrics import OPENMETRICS_TEXT
 from trace_platform.observe.tracing import is_tracing, note
-from trace_platform.store.db import OUTAGES, answers
+from trace_platform.store.db import OUTAGES, answers, unavailable
 from trace_platform.store.identity import find_user
 from trace_platform.store.signing_keys import published
 
@@ -99,10 +101,10 @@ def internal_door(control: Control) -> Starlette:
         Route("/internal/openapi.json", openapi, methods=["GET"]),
         Route("/internal/jwks/task", jwks, methods=["GET"]),
         *query_routes(control, gate),
-        alert_route(control, gate),
+        *alert_routes(control, gate),
         *user_routes(control),
     ]
-    return door_app(routes, lambda: answers(control.pool), OUTAGES)
+    return door_app(routes, lambda: answers(control.pool), OUTAGES, unavailable)
 
 
 def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
@@ -127,7 +129,7 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
     async def stops(request: Request) -> Response:
         await gate.require(request)
-        waits = control.stops.after(request.query_params.get("after", ""), STOPS_SECONDS)
+        waits = control.stops.after(_mark(request), STOPS_SECONDS)
         return json_response(await while_wanted(request, waits))
 
     return [
@@ -135,6 +137,15 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
         Route("/internal/task-claim", task_claim, methods=["POST"]),
         Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
     ]
+
+
+def _mark(request: Request) -> str:
+    """A value that no Dispatcher gave out is refused: to wait for news since then would be to wait for nothing."""
+    mark = request.query_params.get("after", "")
+    if mark and re.fullmatch(STOPS_MARK, mark) is None:
+        hint = "send the `mark` of the last answer, or none"
+        raise InvalidRequest("this is not the mark of an answer", where="query after", hint=hint)
+    return mark
 
 
 def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from trace_platform.alert_contracts import TargetsAnswer, TargetsRequest
+import msgspec
+
+from trace_platform.alert_contracts import FailuresAnswer, FailuresRequest, TargetsAnswer, TargetsRequest
 from trace_platform.contracts import (
+    STOPS_MARK,
     BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
@@ -69,7 +72,7 @@ class FetchQuery(Message, frozen=True):
 
 
 class StopsQuery(Message, frozen=True):
-    after: str = ""
+    after: Annotated[str, msgspec.Meta(pattern=f"^$|{STOPS_MARK}")] = ""
     """The mark of the last answer."""
 
 
@@ -114,6 +117,14 @@ ROUTES = (
     Asked("post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferQuestion),
     Asked("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
     Asked("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "worker", TargetsRequest),
+    Asked(
+        "post",
+        "/internal/alerts/failures",
+        "Alerts about tasks that have failed for good",
+        FailuresAnswer,
+        "worker",
+        FailuresRequest,
+    ),
     Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
     Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
     Asked("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),

@@ -40,7 +40,7 @@ from trace_platform.dispatcher.renew_lease import Beat, renewer
 from trace_platform.dispatcher.store_logs import store_logs
 from trace_platform.doors import door_app, json_response
 from trace_platform.observe.logs import is_debugging
-from trace_platform.store.db import OUTAGES, answers
+from trace_platform.store.db import OUTAGES, answers, unavailable
 
 log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/credentials", credentials, methods=["POST"]),
         _bundle(control),
     ]
-    return door_app(routes, lambda: answers(control.pool), OUTAGES)
+    return door_app(routes, lambda: answers(control.pool), OUTAGES, unavailable)
 
 
 def _bundle(control: Control) -> Route:

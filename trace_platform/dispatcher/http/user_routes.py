@@ -7,7 +7,7 @@ user's row for each call, so a role taken away is gone at once; nothing in a req
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
@@ -25,6 +25,7 @@ from trace_platform.dispatcher.deploy_named import deploy_named
 from trace_platform.dispatcher.edit_alerts import create_alert, delete_alert, update_alert
 from trace_platform.dispatcher.edit_channels import create_channel, delete_channel, update_channel
 from trace_platform.dispatcher.explain import explain
+from trace_platform.dispatcher.failed_tasks import failed_tasks
 from trace_platform.dispatcher.finalize_bundle import finalize_bundle
 from trace_platform.dispatcher.http.auth import WorkerGate
 from trace_platform.dispatcher.invalidate import invalidate
@@ -47,12 +48,13 @@ from trace_platform.dispatcher.show_task import show_task
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.dispatcher.upload_bundle import upload_bundle
 from trace_platform.doors import json_response
-from trace_platform.errors import DatabaseUnavailable, InvalidRequest, Unauthenticated
-from trace_platform.store.db import OUTAGES
+from trace_platform.errors import InvalidRequest, Unauthenticated
+from trace_platform.store.db import OUTAGES, unavailable
 from trace_platform.store.identity import User, find_user
 from trace_platform.user_calls import CALLS, USER, Call, named
 from trace_platform.user_contracts import (
     ActivateAnswer,
+    DagWarning,
     DeployAnswer,
     InvalidateAnswer,
     InvalidateRequest,
@@ -98,7 +100,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             path, query = named(request.path_params), read_query(request, call)
             return json_response(await verb(Asked(control, user, path, query, await _body(control, request, call))))
         except OUTAGES as away:
-            raise DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}") from None
+            raise unavailable(away) from None
 
     return endpoint
 
@@ -127,6 +129,7 @@ async def _deploy(asked: Asked) -> DeployAnswer:
         created=done.created,
         jobs=list(done.jobs),
         datasets=list(done.datasets.values()),
+        warnings=[DagWarning(**asdict(warning)) for warning in done.warnings],
     )
 
 
@@ -186,6 +189,7 @@ VERBS: Mapping[str, Verb] = {
     "resume_source": lambda asked: resume_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
     "invalidate": _invalidate,
     "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
+    "failed_tasks": lambda asked: failed_tasks(asked.control.pool, asked.org),
     "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),
     "task_logs": lambda asked: read_logs(asked.control.pool, asked.org, UUID(asked.path["task"]), asked.query),
     "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),

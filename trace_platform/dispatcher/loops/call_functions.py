@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -35,12 +34,13 @@ from trace_platform.dispatcher.bell import Bell
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.failed_for_good import say_failed_for_good
 from trace_platform.dispatcher.renew_lease import Beat, renew_leases
 from trace_platform.dispatcher.replicas import host_of, is_alive
 from trace_platform.errors import BadInput, Refused, Unavailable
 from trace_platform.observe.logs import speaking_of
 from trace_platform.observe.tracing import span
-from trace_platform.ports import Invoked, Invoker
+from trace_platform.ports import Invoked, Invoker, Places
 from trace_platform.store.db import OUTAGES
 from trace_platform.store.queries import queries
 
@@ -52,9 +52,12 @@ AWAY_SECONDS: Final = (0.5, 10.0)
 """How long to wait after nobody was there to run a function, from the first time to the longest."""
 PROBE_SECONDS: Final = 3.0
 """Nobody there is said sooner than this: a function that has run for so long has somebody who runs it."""
+PLACES_SECONDS: Final = 5.0
+"""So long it is believed how many places there are."""
 AGAIN_SECONDS: Final = 1.0
 ENDLESS_SECONDS: Final = 24 * 3600.0
 """For a task without a time limit of its own."""
+ANY_NUMBER: Final = 2**31 - 1
 WORKER: Final = "function of"
 SILENT: Final = "the function returned without completing its task"
 
@@ -68,15 +71,26 @@ class Call:
     work: asyncio.Task[None] | None = None
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """There was no room for a call: until when the next one waits, and how long that is."""
+
+    until: float
+    seconds: float
+
+
 @dataclass
 class CallFunctions:
     control: Control
     invoker: Invoker
     most: int
-    """Functions at once. The others wait in line, not claimed yet: no lease runs out while one waits."""
+    """Calls of this replica at once, and never more of all replicas than whoever runs them has places. The other tasks
+    wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
     bell: Bell = field(default_factory=Bell)
-    _line: dict[UUID, int] = field(default_factory=dict)
-    """Tasks in the order in which they came, with the promise that each is."""
+    _places: Places | None = None
+    _places_until: float = 0.0
+    _refused: dict[UUID, Refusal] = field(default_factory=dict)
+    """Organisations for whose call there was no room a moment ago."""
     _calls: dict[UUID, Call] = field(default_factory=dict)
     _renewed: float = 0.0
     _away: float = 0.0
@@ -84,23 +98,18 @@ class CallFunctions:
     _probing: float | None = None
     """Since when one runs alone, to see whether somebody is there again."""
 
-    def line_up(self, tasks: Mapping[UUID, int]) -> None:
-        """Their promises are kept when they are claimed. A promise that waits long is taken again, and is in line."""
-        self._line.update({task: promise for task, promise in tasks.items() if task not in self._calls})
-        self.bell.ring()
-
     async def put_back_orphans(self) -> int:
         """At the start: functions that a process of this machine called which is no more. With it went its calls, and
         with those the functions; nobody need wait for their leases to run out.
         """
         host = host_of(self.control.replica)
-        found = await self.control.pool.fetch(queries("lifecycle")["functions_of"], f"{WORKER} {host}:")
+        found = await self.control.pool.fetch(queries("functions")["functions_of"], f"{WORKER} {host}:")
         delay = timedelta(seconds=self._wait)
         count = 0
         for row in found:
             if not is_alive(row["worker_id"]):
-                args = row["id"], row["attempt"], row["lease_token"], "the Dispatcher that waited for it died", delay
-                count += int(await self.control.pool.fetchval(queries("lifecycle")["put_back"], *args))
+                fence = row["id"], row["attempt"], row["lease_token"]
+                count += await put_back(self.control, fence, "the Dispatcher that waited for it died", delay)
         return count
 
     async def once(self) -> int:
@@ -112,8 +121,9 @@ class CallFunctions:
     async def next_due(self) -> float | None:
         now = time.monotonic()
         due = [self._renewed + RENEW_SECONDS] if self._calls else []
-        due += [self._away] if self._line and self._away > now else []
+        due += [self._away] if self._away > now else []
         due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
+        due += [one.until for one in self._refused.values() if one.until > now]
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:
@@ -126,23 +136,49 @@ class CallFunctions:
 
     async def _begin(self) -> int:
         """Claims as many as there is room for; after nobody was there, one, to see whether somebody is."""
-        if not self._line or self._away > time.monotonic():
+        room = self.most - len(self._calls)
+        if self._away:
+            room = min(room, 1 if self._probing is None else 0)
+        if room <= 0 or self._away > time.monotonic() or not await self._learn_places():
             return 0
-        room = max(0, self.most - len(self._calls))
-        tasks = list(self._line)[: room if not self._away else min(room, 1 if self._probing is None else 0)]
+        tasks = await self._next(room)
         if not tasks:
             return 0
         self._probing = time.monotonic() if self._away else None
         worker = f"{WORKER} {self.control.replica}"
         answers = await claim_tasks(self.control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
         crash_point("call_functions.claimed")
-        for claimed in answers:
-            if isinstance(claimed, Claimed):
-                self._call(claimed)
-        promises = [self._line.pop(task) for task in tasks]
-        await self.control.hot.execute(queries("outbox")["keep_promises"], promises, self.control.replica)
-        crash_point("call_functions.marked")
-        return len(tasks)
+        claimed = [answer for answer in answers if isinstance(answer, Claimed)]
+        for answer in claimed:
+            self._call(answer)
+        return len(claimed)
+
+    async def _next(self, room: int) -> list[UUID]:
+        now = time.monotonic()
+        places = self._places or Places(ANY_NUMBER, ANY_NUMBER)
+        waiting = [org for org, refusal in self._refused.items() if refusal.until > now]
+        # A function that has reported its end may hold its place for a moment longer.
+        room = max(0, min(room, places.total - len(self._calls)))
+        sql = queries("functions")["next_functions"]
+        rows = await self.control.hot.fetch(sql, self._runtimes(), places.total, places.per_org, room, waiting)
+        return [row["id"] for row in rows]
+
+    async def _learn_places(self) -> bool:
+        """Whether it is known how many calls there is room for. Nobody is asked while nothing waits."""
+        if self._places_until > time.monotonic():
+            return True
+        if not await self.control.hot.fetchval(queries("functions")["functions_wait"], self._runtimes()):
+            return False
+        try:
+            self._places = await self.invoker.places()
+        except Unavailable as away:
+            self._nobody_there(away.message)
+            return False
+        self._places_until = time.monotonic() + PLACES_SECONDS
+        return True
+
+    def _runtimes(self) -> list[str]:
+        return [name for name, runtime in self.control.runtimes.items() if runtime.invoker == "function"]
 
     def _call(self, claimed: Claimed) -> None:
         call = Call(claimed, decode(take_apart(claimed.capability_token).payload))
@@ -166,7 +202,7 @@ class CallFunctions:
             return await self.invoker.invoke(payload, timeout_seconds=seconds)
         except Exception as wrong:
             log.exception("a function could not be invoked")
-            return Invoked(error=f"{type(wrong).__name__}: {wrong}")
+            return Invoked(error=f"{type(wrong).__name__}: {wrong}", lost=True)
 
     async def _settle(self, call: Call, ended: Invoked) -> None:
         """Again and again until the database has heard it."""
@@ -182,15 +218,40 @@ class CallFunctions:
     async def _settle_once(self, call: Call, ended: Invoked) -> None:
         self._probing = None
         if not ended.started:
-            self._nobody_there(ended.error or "no reason was given")
-            await self._put_back(call.claimed, f"nothing has run: {ended.error}")
+            await self._release(call, ended)
             return
         self._somebody_there()
+        self._refused.pop(call.claims.org_id, None)
         claimed = call.claimed
         sql = queries("claim")["status_of_attempt"]
         args = claimed.task.task_id, claimed.attempt, claimed.lease_token
-        if await self.control.hot.fetchval(sql, *args) == "Running":
+        if await self.control.hot.fetchval(sql, *args) != "Running":
+            return
+        if ended.lost:
+            await self._put_back(claimed, ended.error or "what ran it was lost")
+        else:
             await self._fail(call, ended.error or SILENT)
+
+    async def _release(self, call: Call, ended: Invoked) -> None:
+        """Nothing has run: it was no attempt, and the task waits for its next turn."""
+        why = ended.error or "no reason was given"
+        if ended.busy:
+            self._somebody_there()
+            self._has_no_room(call.claims.org_id)
+        else:
+            self._nobody_there(why)
+        claimed = call.claimed
+        fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
+        if await self.control.hot.fetchval(queries("functions")["release"], *fence):
+            self.control.metrics.moved("Running", "Queued")
+            log.info("a function waits again", because=why)
+
+    def _has_no_room(self, org: UUID) -> None:
+        """Its next call waits, longer each time; those of others do not. How many places there are is asked again."""
+        before = self._refused.get(org)
+        seconds = min(2 * before.seconds, AWAY_SECONDS[1]) if before else AWAY_SECONDS[0]
+        self._refused[org] = Refusal(time.monotonic() + seconds, seconds)
+        self._places_until = 0.0
 
     async def _fail(self, call: Call, error: str) -> None:
         claimed = call.claimed
@@ -209,10 +270,9 @@ class CallFunctions:
             log.warning("a function failed", because=error[:500])
 
     async def _put_back(self, claimed: Claimed, error: str) -> None:
-        """The attempt does not count: nothing has run, or we ended it ourselves."""
-        delay = timedelta(seconds=self._wait)
-        args = claimed.task.task_id, claimed.attempt, claimed.lease_token, error[:20_000], delay
-        if await self.control.hot.fetchval(queries("lifecycle")["put_back"], *args):
+        """What ran it was lost, or we ended it ourselves: the platform's fault."""
+        fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
+        if await put_back(self.control, fence, error, timedelta(seconds=self._wait)):
             self.control.leases.due_in(self._wait)
 
     def _nobody_there(self, error: str) -> None:
@@ -235,6 +295,20 @@ class CallFunctions:
                 log.info("a function is called off", **task_fields(call.claimed))
                 if call.work is not None:
                     call.work.cancel()
+
+
+Fence = tuple[UUID, int, UUID]
+"""Task, attempt, lease token."""
+
+
+async def put_back(control: Control, fence: Fence, error: str, delay: timedelta) -> bool:
+    """The platform ended the attempt: another follows after `delay`. False: the attempt was not the current one."""
+    values = *fence, error[:20_000], delay, control.failure_alert
+    row = await control.hot.fetchrow(queries("lifecycle")["put_back"], *values)
+    if row is not None and row["for_good"]:
+        say_failed_for_good(control, dict(row))
+        control.owed.ring()
+    return row is not None
 
 
 def invocation(claimed: Claimed) -> bytes:

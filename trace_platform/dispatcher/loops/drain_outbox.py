@@ -14,6 +14,7 @@ import msgspec
 
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.give_slots import give_slots
 from trace_platform.dispatcher.handed import WakeUp
 from trace_platform.dispatcher.keep_promises import Keeper, Promise
 from trace_platform.dispatcher.loops.call_functions import CallFunctions
@@ -47,7 +48,7 @@ class Drain:
             await self._wake(invalidations)
             done += invalidations.handled
         if seen["waiting"]:
-            woken = int(await self._control.hot.fetchval(queries("route")["wake_waiting"]))
+            woken = await give_slots(self._control)
             crash_point("drain_outbox.slots_given", when=woken)
             done += woken
         if seen["promises"] or done:  # what was done may owe more
@@ -97,6 +98,8 @@ class Drain:
                     promises.append(self._keeper.wake_up(WakeUp(row["id"], row["payload"])))
                 elif row["kind"] == "prepare_table":
                     promises.append(Promise(row["id"], BUFFER_QUEUE, _prepare(row["payload"])))
+                elif row["kind"] == "notify_failure":
+                    promises.append(Promise(row["id"], BUFFER_QUEUE, _failed_task(row["payload"])))
                 else:
                     batches[UUID(msgspec.json.decode(row["payload"])["publish_id"])] = row["id"]
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
@@ -116,6 +119,11 @@ async def both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
         if isinstance(wrong, BaseException):
             raise wrong
     return cast("tuple[A, B]", tuple(found))
+
+
+def _failed_task(payload: str) -> bytes:
+    """What tells the sink of a task that has failed for good: which, and nothing else."""
+    return msgspec.json.encode({"kind": "failed_task", "task_id": UUID(msgspec.json.decode(payload)["task_id"])})
 
 
 def _prepare(payload: str) -> bytes:

@@ -12,7 +12,7 @@ BATCH = 5_000
 
 
 class Forget:
-    """Goes along the ids, which rise with time, and remembers where it was; after a start, from the front."""
+    """Goes along the ids, which rise with time, to the first that are too young, and then from the front again."""
 
     def __init__(self, control: Control, keep: timedelta) -> None:
         self._control = control
@@ -23,7 +23,7 @@ class Forget:
         row = await self._control.hot.fetchrow(queries("outbox")["forget_kept"], self._after, self._keep, BATCH)
         assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
         crash_point("forget.forgotten", when=row["forgotten"])
-        self._after = row["over"] or self._after
+        self._after = row["next"]
         return int(row["forgotten"])
 
     async def next_due(self) -> float | None:

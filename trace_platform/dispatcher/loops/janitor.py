@@ -18,7 +18,7 @@ import asyncpg
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
 from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.places import buffer_folder, repaired_name, scratch_folder
+from trace_platform.domain.places import buffer_folder, repaired_name, scratch_folder, shared_buffer_folder
 from trace_platform.errors import InvalidRequest
 from trace_platform.markers import MARKER, attempt_folder
 from trace_platform.ports import ObjectStore
@@ -90,6 +90,8 @@ def _folders(rows: Sequence[asyncpg.Record], scratch_bucket: str) -> Iterator[Fo
     for row in rows:
         if row["ended"]:
             yield scratch_folder(scratch_bucket, row["org_id"], row["task_id"], row["attempt"])
+            if row["buffers"]:
+                yield shared_buffer_folder(scratch_bucket, row["task_id"], row["attempt"])
             for dataset in row["buffers"] or ():
                 yield buffer_folder(scratch_bucket, dataset, row["task_id"], row["attempt"])
         for location in row["locations"] or ():

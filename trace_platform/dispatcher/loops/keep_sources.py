@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.leave_sources import leave_sources
 from trace_platform.store.queries import queries
 
 BATCH = 100
@@ -29,19 +30,30 @@ class KeepSources:
         pool, sql = self._control.pool, queries("sources")
         started = int(await pool.fetchval(sql["start"], BATCH))
         crash_point("keep_sources.started", when=started)
-        left = int(await pool.fetchval(sql["leave"], None, None))
+        left = await self._leave()
         crash_point("keep_sources.left")
         moved = [_count(await pool.execute(sql[name])) for name in ("restart", "bury", "resume", "hold")]
         held = moved[-1]
         crash_point("keep_sources.moved")
-        settled = int(await pool.fetchval(sql["settle"]))
+        settled = await self._settle()
         crash_point("keep_sources.settled")
         ended = _count(await pool.execute(sql["end_drain"], DRAIN_LIMIT))
+        entered = _count(await pool.execute(sql["enter_missing"]))
         if started:
             self._control.owed.ring()
         if left or held or ended:
             self._control.stops.ring()
-        return started + left + sum(moved) + settled + ended
+        return started + left + sum(moved) + settled + ended + entered
+
+    async def _leave(self) -> int:
+        async with self._control.pool.acquire() as connection, connection.transaction():
+            return await leave_sources(connection)
+
+    async def _settle(self) -> int:
+        sql = queries("sources")
+        async with self._control.pool.acquire() as connection, connection.transaction():
+            drained = [row["org_id"] for row in await connection.fetch(sql["lock_drained"])]
+            return int(await connection.fetchval(sql["settle"], drained)) if drained else 0
 
     async def next_due(self) -> float | None:
         found: float | None = await self._control.pool.fetchval(queries("sources")["next_source"], DRAIN_LIMIT)

@@ -6,6 +6,7 @@ import structlog
 
 from trace_platform.crash_points import crash_point
 from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.failed_for_good import say_failed_for_good
 from trace_platform.store.queries import queries
 
 log = structlog.get_logger()
@@ -32,11 +33,13 @@ class Reaper:
         return found
 
     async def _give_up(self) -> int:
-        lost = await self._control.pool.fetch(queries("lifecycle")["reap"], BATCH)
+        lost = await self._control.pool.fetch(queries("lifecycle")["reap"], BATCH, self._control.failure_alert)
         for row in lost:
-            said = {name: value for name, value in row.items() if value is not None}
+            said = {name: value for name, value in row.items() if value is not None and name != "for_good"}
             said |= {name: str(said[name]) for name in ("org", "task", "next_retry_at") if name in said}
             log.warning("attempt given up", **said)
+            if row["for_good"]:
+                say_failed_for_good(self._control, dict(row))
         self._control.metrics.moved("Running", "Failed", len(lost))
         if lost:
             self._control.owed.ring()  # slots came back

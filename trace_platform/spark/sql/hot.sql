@@ -90,9 +90,28 @@ WITH old AS (
 ), kept AS (
     INSERT INTO trace_meta.hot_swept (dataset_version, commit, numbers)
     SELECT %(version)s, compacted_in, range_agg(int8range(number, number + 1)) FROM old GROUP BY compacted_in
-    ON CONFLICT (dataset_version, commit) DO UPDATE SET numbers = hot_swept.numbers + EXCLUDED.numbers
+    ON CONFLICT (dataset_version, commit)
+    DO UPDATE SET numbers = hot_swept.numbers + EXCLUDED.numbers, swept_at = EXCLUDED.swept_at
 )
 SELECT number FROM old ORDER BY number;
+
+-- name: merge_swept
+-- What was swept before any reader of today was pinned (a task ends within thirty days) becomes one row, of the latest of
+-- its commits: a reader of an earlier one is refused all of it.
+WITH old AS (
+    SELECT commit FROM trace_meta.hot_swept
+     WHERE dataset_version = %(version)s AND swept_at < now() - interval '31 days'
+), latest AS (
+    SELECT max(commit) AS commit FROM old
+), merged AS (
+    DELETE FROM trace_meta.hot_swept s USING old, latest
+     WHERE s.dataset_version = %(version)s AND s.commit = old.commit AND s.commit < latest.commit
+    RETURNING s.numbers
+)
+UPDATE trace_meta.hot_swept s
+   SET numbers = s.numbers + (SELECT range_agg(numbers) FROM merged)
+  FROM latest
+ WHERE s.dataset_version = %(version)s AND s.commit = latest.commit AND EXISTS (SELECT FROM merged);
 
 -- name: extent
 -- The table as a reader finds it: what is gone.
@@ -122,11 +141,3 @@ SELECT (range_agg(swept.numbers) * int8multirange(int8range(%(start)s, %(stop)s)
                      WHERE dataset_version = %(version)s AND gone_from IS NOT NULL), '{}'))::text
   FROM trace_meta.hot_swept swept
  WHERE swept.dataset_version = %(version)s AND swept.commit > %(commit)s;
-
--- name: chain
--- Hashes of the latest blocks up to a number, highest first: where a follower looks for the fork.
-SELECT number, hash, parent_hash
-  FROM trace_meta.hot_blocks
- WHERE dataset_version = %(version)s AND number <= %(last)s
- ORDER BY number DESC
- LIMIT %(count)s;

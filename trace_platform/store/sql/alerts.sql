@@ -103,6 +103,17 @@ SELECT a.task_id, d.id, d.name, d.severity::text, d.params::text,
  WHERE a.names IS NULL OR a.names ? d.name
  ORDER BY d.name;
 
+-- name: failures
+-- The alert of this name ($2) for tasks that have failed for good, once for each of its channels.
+SELECT t.id AS task_id, t.org_id, d.id AS alert_definition_id, d.name AS alert_name, d.severity::text, c.name AS channel,
+       t.completed_at AS failed_at, j.dag_name AS dag, j.name AS job, t.attempt, t.fault::text, t.error_message AS error
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id
+  JOIN alert_definitions d ON d.org_id = t.org_id AND d.name = $2 AND d.enabled
+  JOIN alert_definition_channels l ON l.alert_definition_id = d.id
+  JOIN alert_channels c ON c.id = l.channel_id
+ WHERE t.id = ANY ($1::uuid[]) AND (t.status = 'Failed') IS TRUE AND t.next_retry_at IS NULL;
+
 -- name: targets
 -- Where alerts go, with address and secret: for the delivery process.
 SELECT a.org_id, a.alert_definition_id, a.channel, d.enabled, c.url, c.secret, d.max_age_seconds

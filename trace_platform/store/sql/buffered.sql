@@ -34,17 +34,19 @@ SELECT dataset_uuid, dataset_version, org_id, name, declaration::text
  WHERE dataset_uuid = ANY ($1::uuid[]);
 
 -- name: settle_committed
--- Batches whose rows are in their tables: the status, a commit each, and their event with its promise; each once, however
--- often it is told. Datasets in a fixed order, so that two who settle at once do not wait in a ring.
+-- Batches whose rows are in their tables: the status, a commit each, and their event with its outbox entry; each once,
+-- however often it is sent. Rows in the table are a fact: another sink that refused the batch is overruled. Datasets in a
+-- fixed order, so that two who settle at once do not wait in a ring.
 WITH told AS (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[]) AS v (id, seq, row_count, byte_count)
 ), held AS MATERIALIZED (
     SELECT p.id FROM buffer_publishes p JOIN told v ON v.id = p.id ORDER BY p.dataset_uuid, p.id FOR UPDATE OF p
 ), settled AS (
     UPDATE buffer_publishes p
-       SET status = 'Committed', settled_at = now(), seq = v.seq, row_count = v.row_count
+       SET status = 'Committed', settled_at = now(), seq = v.seq, row_count = v.row_count, error_message = NULL,
+           error_line = NULL
       FROM told v, held
-     WHERE p.id = v.id AND held.id = p.id AND p.status = 'Accepted'
+     WHERE p.id = v.id AND held.id = p.id AND p.status <> 'Committed'
     RETURNING p.id, p.org_id, p.dataset_uuid, p.dataset_version, p.task_id, p.attempt, v.seq, v.row_count, v.byte_count
 ), heads AS (
     INSERT INTO dataset_heads (dataset_uuid, org_id, last_commit)
@@ -100,6 +102,13 @@ SELECT p.id AS publish_id, p.dataset_uuid, d.name AS dataset, d.producer_dag_nam
  ORDER BY p.id DESC
  LIMIT $3;
 
+-- name: count_dead
+-- How many batches of an organisation, or of one of its datasets, the sink refused.
+SELECT count(*)
+  FROM buffer_publishes p
+  JOIN datasets d ON d.id = p.dataset_uuid
+ WHERE p.org_id = $1 AND p.status = 'Dead' AND ($2::text IS NULL OR d.name = $2);
+
 -- name: find_publish
 -- One publish of an organisation.
 SELECT id, task_id, attempt, dataset_uuid, coalesce(repaired_uri, batch_uri) AS batch_uri, status::text
@@ -120,15 +129,24 @@ WITH again AS (
 SELECT id FROM again;
 
 -- name: owe_again
--- Publishes that nobody has settled for so long since they were owed, each with a new promise; the oldest first.
+-- Publishes that nobody has settled for so long since they were owed, each with a new outbox entry; the oldest first.
+-- So is a dead one, once: another sink may have put its rows into the table and died before it could say so.
 WITH lost AS (
-    SELECT id FROM buffer_publishes
+    SELECT id, status FROM buffer_publishes
      WHERE status = 'Accepted' AND owed_at < now() - $1::interval
      ORDER BY id
      LIMIT $2
        FOR UPDATE SKIP LOCKED
+), doubted AS (
+    SELECT id, status FROM buffer_publishes
+     WHERE status = 'Dead' AND settled_at < now() - $1::interval AND owed_at < settled_at
+     ORDER BY org_id, id
+     LIMIT $2
+       FOR UPDATE SKIP LOCKED
 ), again AS (
-    UPDATE buffer_publishes p SET owed_at = now() FROM lost WHERE p.id = lost.id AND p.status = 'Accepted'
+    UPDATE buffer_publishes p SET owed_at = now()
+      FROM (SELECT * FROM lost UNION ALL SELECT * FROM doubted) o
+     WHERE p.id = o.id AND p.status = o.status
     RETURNING p.id, p.org_id
 ), owed AS (
     INSERT INTO outbox (org_id, kind, payload)
@@ -137,12 +155,16 @@ WITH lost AS (
 SELECT count(*) FROM again;
 
 -- name: to_remove
--- Batches that were committed before the time we keep them for; taken by one replica at a time.
-SELECT id, batch_uri, repaired_uri FROM buffer_publishes
- WHERE status = 'Committed' AND removed_at IS NULL AND settled_at < now() - $1::interval
- ORDER BY settled_at
+-- Batches that were committed before the time we keep them for; taken by one replica at a time. One object may be
+-- published for several datasets: it stays until all of them have it.
+SELECT p.id, p.batch_uri, p.repaired_uri FROM buffer_publishes p
+ WHERE p.status = 'Committed' AND p.removed_at IS NULL AND p.settled_at < now() - $1::interval
+   AND NOT EXISTS (SELECT FROM buffer_publishes other
+                    WHERE other.task_id = p.task_id AND other.attempt = p.attempt AND other.batch_uri = p.batch_uri
+                      AND other.status <> 'Committed')
+ ORDER BY p.settled_at
  LIMIT $2
-   FOR UPDATE SKIP LOCKED;
+   FOR UPDATE OF p SKIP LOCKED;
 
 -- name: removed
 -- They are gone from the object store.

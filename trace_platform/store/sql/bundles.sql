@@ -57,11 +57,16 @@ UPDATE udf_bundles
                  AND NOT EXISTS (SELECT FROM jobs j WHERE j.org_id = b.org_id AND j.udf_bundle_id = b.id)
                ORDER BY b.created_at LIMIT $3 FOR UPDATE SKIP LOCKED);
 
+-- name: named_again
+-- Those that were given up, and that a job names all the same.
+SELECT b.id, b.location
+  FROM udf_bundles b
+ WHERE b.error_message = $1 AND EXISTS (SELECT FROM jobs j WHERE j.org_id = b.org_id AND j.udf_bundle_id = b.id)
+   FOR UPDATE SKIP LOCKED;
+
 -- name: take_back
--- One that a job came to name at that very moment is as it was: its bytes are still there.
-UPDATE udf_bundles b
-   SET status = 'Ready', error_message = NULL
- WHERE b.error_message = $1 AND EXISTS (SELECT FROM jobs j WHERE j.org_id = b.org_id AND j.udf_bundle_id = b.id);
+-- They are as they were: their bytes are still there.
+UPDATE udf_bundles SET status = 'Ready', error_message = NULL WHERE id = ANY ($1::uuid[]);
 
 -- name: given_up
 -- Those whose bytes are to go; nobody can announce one anew meanwhile.

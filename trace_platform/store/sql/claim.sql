@@ -3,6 +3,7 @@
 -- each that was claimed, with the number of its question.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+     ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
        SET status = 'Running',
@@ -19,7 +20,11 @@ WITH asked AS (
        -- IS TRUE keeps the planner from walking the index of all queued tasks instead of looking up this one.
        AND (t.status = 'Queued') IS TRUE -- fence
        AND t.woken_at IS NOT NULL
-    RETURNING a.n, t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
+       -- Of updates that a job takes all together, the newest: the others are closed (`supersede`).
+       AND NOT CASE WHEN j.makes_whole AND t.invalidation_id IS NULL THEN EXISTS (
+               SELECT FROM tasks later WHERE later.job_id = t.job_id AND later.status = 'Queued' AND later.id > t.id)
+           ELSE false END
+    RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.worker_id, t.started_at, t.lease_expires_at,
               t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name, j.dag_version_id,
               j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), history AS (
@@ -51,6 +56,7 @@ WITH asked AS (
 -- is made longer only for the time of one lease after the claim: who is never heard does not hold a task for ever.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
+     ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
 ), claimed AS (
     UPDATE tasks t
        SET last_heartbeat = now(),
@@ -65,7 +71,7 @@ WITH asked AS (
        AND t.worker_id = a.worker_id
        AND t.lease_token = a.lease_token -- fence
        AND (t.status = 'Running') IS TRUE -- fence
-    RETURNING a.n, t.id, t.org_id, t.job_id, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
+    RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
               t.input_versions, t.invalidation_id, j.output_datasets,
               CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
 ), pinned AS (
@@ -79,16 +85,68 @@ WITH asked AS (
 )
 -- part: answers_of_claimed
 
+-- name: supersede
+-- Of jobs that make their whole output anew: tasks of theirs (those asked for are among them) that wait although a later
+-- one reads all that they would have read. An invalidation is not closed: its own task says when it was dealt with.
+WITH wholes AS (
+    SELECT DISTINCT t.job_id
+      FROM tasks t JOIN jobs j ON j.id = t.job_id
+     WHERE t.id = ANY ($1::uuid[]) AND (t.status = 'Queued') IS TRUE AND j.makes_whole
+), newest AS (
+    SELECT w.job_id, n.id
+      FROM wholes w
+      CROSS JOIN LATERAL (
+          SELECT t.id FROM tasks t WHERE t.job_id = w.job_id AND t.status = 'Queued'
+           UNION ALL
+          SELECT t.id FROM tasks t
+           WHERE t.job_id = w.job_id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL
+           ORDER BY id DESC
+           LIMIT 1) n
+), behind AS (
+    SELECT t.id, n.id AS later
+      FROM newest n JOIN tasks t ON t.job_id = n.job_id AND t.status = 'Queued' AND t.id < n.id
+     WHERE t.invalidation_id IS NULL
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t SKIP LOCKED
+)
+UPDATE tasks t
+   SET status = 'Canceled', completed_at = now(), superseded_by = b.later,
+       cancel_reason = format('superseded by task %s, which was queued later and makes the whole output anew', b.later)
+  FROM behind b
+ WHERE t.id = b.id
+RETURNING t.id;
+
 -- name: statuses
 -- What has become of tasks that could not be claimed.
 SELECT t.id, t.status::text FROM tasks t WHERE t.id = ANY ($1::uuid[]);
 
 -- name: fetch_task
--- What a worker may see of a task without claiming it.
-SELECT t.id AS task_id, t.org_id, t.job_id, t.status::text, t.attempt, t.input_versions::text AS trigger,
-       t.timeout_seconds, t.invalidation_id
-  FROM tasks t
- WHERE t.id = $1;
+-- A task without claiming it: the same as a claim is answered with, but for the lease. Inputs are as its attempt has
+-- pinned them, or, before it is claimed, as a claim would pin them now.
+WITH claimed AS (
+    SELECT 1 AS n, t.id, t.org_id, t.job_id, t.status, t.attempt, NULL::uuid AS lease_token,
+           NULL::timestamptz AS lease_expires_at, t.timeout_seconds, t.input_versions, t.invalidation_id, j.dag_name,
+           j.dag_version_id, j.output_datasets, CASE WHEN j.bootstrapped_at IS NULL THEN j.bootstrap END AS bootstrap
+      FROM tasks t
+      JOIN jobs j ON j.id = t.job_id
+     WHERE t.id = $1
+), pinned AS (
+    SELECT c.id AS task_id, i.position, i.dataset_uuid, i.where_tree, i.name AS alias, i.triggers, d.name,
+           v.id AS version, v.storage_location,
+           CASE WHEN r.task_id IS NULL THEN h.last_commit ELSE r.input_commit END AS last_commit
+      FROM claimed c
+      JOIN job_inputs i ON i.job_id = c.job_id
+      JOIN datasets d ON d.id = i.dataset_uuid
+      LEFT JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
+      LEFT JOIN dag_current_versions other
+             ON other.org_id = d.org_id AND other.dag_name = d.producer_dag_name AND d.producer_dag_name <> c.dag_name
+      LEFT JOIN dag_version_datasets served
+             ON served.dag_version_id = coalesce(other.dag_version_id, c.dag_version_id)
+            AND served.dataset_uuid = i.dataset_uuid
+      JOIN dataset_versions v ON v.id = coalesce(r.input_dataset_version, served.dataset_version)
+      LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
+)
+-- part: answers_of_claimed
 
 -- name: job_of
 -- Whose a task is, for what is said about it.
@@ -99,6 +157,7 @@ SELECT job_id FROM tasks WHERE id = $1;
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::jsonb[])
         WITH ORDINALITY AS a (task_id, attempt, lease_token, progress, n)
+     ORDER BY task_id -- as for claims
 ), renewed AS (
     UPDATE tasks t
        SET last_heartbeat = now(),

@@ -2,9 +2,10 @@
 -- The one gate of every fenced write: the row, locked, if this attempt and lease are the current ones. `open` says
 -- whether the attempt may still write: it runs, or it was given up unheard and no newer one has begun (S10).
 SELECT t.id, t.org_id, t.job_id, t.attempt, t.status::text, t.started_at, t.max_attempts, t.timeout_seconds,
+       t.platform_failures - (t.fault IS NOT DISTINCT FROM 'platform')::int AS platform_failures,
        t.completion_hash, t.completion_answer::text, t.invalidation_id, t.input_versions::text AS trigger,
        t.status = 'Running' OR (t.status = 'Failed' AND t.completion_hash IS NULL) AS open,
-       t.status <> 'Running' AS late
+       t.status <> 'Running' AS late, t.status = 'Failed' AND t.next_retry_at IS NULL AS was_final
   FROM tasks t
  WHERE t.id = $1
    AND t.attempt = $2 -- fence
@@ -32,14 +33,16 @@ WITH asked AS (
 ), ended AS (
     UPDATE tasks t
        SET status = 'Completed', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, outputs = '[]', completion_hash = f.hash, completion_answer = f.answer
+           error_message = NULL, fault = NULL,
+           platform_failures = t.platform_failures - (t.fault IS NOT DISTINCT FROM 'platform')::int,
+           outputs = '[]', completion_hash = f.hash, completion_answer = f.answer
       FROM fenced f
      WHERE t.id = f.id
        AND f.open -- fence
     RETURNING t.id, t.org_id, t.job_id, t.attempt, f.state, f.invalidation_id, f.status, f.input_versions AS read
 ), history AS (
     UPDATE task_attempts h
-       SET ended_at = now(), outcome = 'Completed', error_message = NULL, late = e.status <> 'Running'
+       SET ended_at = now(), outcome = 'Completed', error_message = NULL, fault = NULL, late = e.status <> 'Running'
       FROM ended e
      WHERE h.task_id = e.id AND h.attempt = e.attempt
 ), said AS (
@@ -87,6 +90,7 @@ WITH asked AS (
            max((read ->> 'cursor')::bigint)
       FROM ended WHERE read ? 'cursor'
      GROUP BY 1, 2, 3, 4
+     ORDER BY 1, 2, 3 -- every batch in the same order: no two wait for each other
     ON CONFLICT (job_id, dataset_uuid, dataset_version)
     DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
 ), bootstrapped AS (
@@ -114,14 +118,17 @@ SELECT NULL, job_id, NULL, NULL, NULL, NULL, NULL, NULL FROM made WHERE woken_at
 UPDATE tasks
    SET status = $2::task_status, completed_at = now(), lease_expires_at = NULL,
        next_retry_at = now() + $3::interval, error_message = $4, cancel_reason = $5,
-       outputs = $6::jsonb, completion_hash = $7, completion_answer = $8::jsonb
+       outputs = $6::jsonb, completion_hash = $7, completion_answer = $8::jsonb, fault = $9::text::failure_fault,
+       -- A late reply says anew whose fault the end was.
+       platform_failures = platform_failures - (fault IS NOT DISTINCT FROM 'platform')::int
+                           + ($9::text IS NOT DISTINCT FROM 'platform')::int
  WHERE id = $1
 RETURNING next_retry_at;
 
 -- name: end_attempt
 -- The history of that attempt; a late reply overwrites that it was given up.
 UPDATE task_attempts
-   SET ended_at = now(), outcome = $3::attempt_outcome, error_message = $4, late = $5
+   SET ended_at = now(), outcome = $3::attempt_outcome, error_message = $4, late = $5, fault = $6::text::failure_fault
  WHERE task_id = $1 AND attempt = $2;
 
 -- name: next_commit
@@ -153,30 +160,32 @@ SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
 -- name: in_force
 -- What the new partitions would replace, since which commit it is there, and whether an attempt that was claimed later
 -- than $5 has put it in force. And any one partition: it shows of which kind they are.
+WITH found AS (
+-- part: replaced_partitions
+    UNION
+    (SELECT p.partition_key, p.valid_from
+       FROM partition_versions p
+      WHERE p.dataset_version = $1 AND p.valid_to IS NULL
+      LIMIT 1)
+)
 SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop, p.valid_from AS commit,
        a.started_at > $5 AS newer
-  FROM partition_versions p
+  FROM found f
+  JOIN partition_versions p
+    ON p.dataset_version = $1 AND p.partition_key = f.partition_key AND p.valid_from = f.valid_from
   JOIN commits c ON c.dataset_uuid = p.dataset_uuid AND c.number = p.valid_from
-  JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt
- WHERE p.dataset_version = $1 AND p.valid_to IS NULL
-   AND (p.partition_key = ANY ($2::text[])
-        OR p.partition_key = (SELECT any_one.partition_key
-                                FROM partition_versions any_one
-                               WHERE any_one.dataset_version = $1 AND any_one.valid_to IS NULL
-                               LIMIT 1)
-        OR p.block_range && (SELECT range_agg(int8range(n.start, n.stop))
-                               FROM unnest($3::bigint[], $4::bigint[]) AS n (start, stop)
-                              WHERE n.start IS NOT NULL));
+  JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt;
 
 -- name: end_partitions
 -- Partitions in force that the new ones replace: the same keys, or overlapping ranges.
+WITH found AS (
+-- part: replaced_partitions
+)
 UPDATE partition_versions p
    SET valid_to = $5
- WHERE p.dataset_version = $1 AND p.valid_to IS NULL
-   AND (p.partition_key = ANY ($2::text[])
-        OR p.block_range && (SELECT range_agg(int8range(n.start, n.stop))
-                               FROM unnest($3::bigint[], $4::bigint[]) AS n (start, stop)
-                              WHERE n.start IS NOT NULL));
+  FROM found f
+ WHERE p.dataset_version = $1 AND p.partition_key = f.partition_key AND p.valid_from = f.valid_from
+   AND p.valid_to IS NULL;
 
 -- name: insert_partitions
 -- What the partitions hold from this commit on.
@@ -188,17 +197,21 @@ SELECT $1, n.key, $5, $6, $7, CASE WHEN n.start IS NOT NULL THEN int8range(n.sta
        AS n (key, start, stop, location, files, row_count, bytes);
 
 -- name: publish_range
--- A range publication: the same contents again is nothing new.
+-- A range publication: the same contents again is nothing new. Without a hash of its own ($7) it has the generation's,
+-- which no other generation of the dataset has.
 INSERT INTO dataset_versions (id, org_id, dataset_uuid, generation, storage_location, storage_glob, config_hash, block_range)
-VALUES ($1, $2, $3, $4, $5, $6, $7, int8range($8, $9))
+SELECT $1, $2, $3, g.id, $5, $6, coalesce($7, g.config_hash), int8range($8, $9)
+  FROM dataset_versions g
+ WHERE g.id = $4 AND g.org_id = $2 AND g.dataset_uuid = $3
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: published_range
 -- What stands under the key of a range publication.
-SELECT id, storage_location, storage_glob, generation
-  FROM dataset_versions
- WHERE dataset_uuid = $1 AND config_hash = $2 AND range_start IS NOT DISTINCT FROM $3 AND range_end IS NOT DISTINCT FROM $4;
+SELECT r.id, r.storage_location, r.storage_glob, r.generation
+  FROM dataset_versions g
+  JOIN dataset_versions r ON r.dataset_uuid = g.dataset_uuid AND r.config_hash = coalesce($3, g.config_hash)
+ WHERE g.dataset_uuid = $1 AND g.id = $2 AND r.range_start = $4 AND r.range_end = $5;
 
 -- name: save_state
 -- Durable operator state, in the transaction of the completion.

@@ -1,8 +1,11 @@
 -- name: published_datasets
--- The names that an organisation's active DAGs publish now.
-SELECT id, name, producer_dag_name AS dag_name, storage ->> 'kind' AS storage
-  FROM datasets
- WHERE org_id = $1 AND name IS NOT NULL;
+-- The names that an organisation's active DAGs publish now, with the columns of the generations that are served.
+SELECT d.id, d.name, d.producer_dag_name AS dag_name, d.storage ->> 'kind' AS storage, v.columns::text
+  FROM datasets d
+  LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+  LEFT JOIN dag_version_datasets s ON s.dag_version_id = c.dag_version_id AND s.dataset_uuid = d.id
+  LEFT JOIN dataset_versions v ON v.id = s.dataset_version
+ WHERE d.org_id = $1 AND d.name IS NOT NULL;
 
 -- name: live_edges
 -- What each dataset is made from, as the active versions say.
@@ -47,10 +50,10 @@ INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtim
                   execution_strategy, idle_timeout, config, config_hash, input_datasets, output_datasets,
                   update_strategy, unique_key, udf_bundle_id, secrets, priority, scaling, max_queue_depth,
                   max_queue_age, timeout_seconds, heartbeat_interval_seconds, heartbeat_timeout_seconds, max_attempts,
-                  retry_backoff_seconds, retry_backoff_max_seconds, udf_handler)
+                  retry_backoff_seconds, retry_backoff_max_seconds, udf_handler, max_platform_failures, makes_whole)
 VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::jsonb, $11::text::execution_strategy, $12,
         $13::jsonb, $14, $15::uuid[], $16::uuid[], $17::text::update_strategy, $18::text[], $19, $20::text[],
-        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30, $31);
+        $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30, $31, $32, $33);
 
 -- name: insert_inputs
 -- The edges of a job; they become live when the version is activated.
@@ -66,8 +69,9 @@ SELECT DISTINCT $1::uuid, $2::uuid, $3::uuid, l.output_column, l.input_dataset_u
   FROM unnest($4::text[], $5::uuid[], $6::text[]) AS l (output_column, input_dataset_uuid, input_column);
 
 -- name: bundle_by_hash
--- The uploaded bundle with this content.
-SELECT id, name, kind::text, status::text, error_message, entry_points FROM udf_bundles WHERE org_id = $1 AND sha256 = $2;
+-- The uploaded bundle with this content. It is held until the deploy ends: a removal passes it by, or is waited for.
+SELECT id, name, kind::text, status::text, error_message, entry_points FROM udf_bundles WHERE org_id = $1 AND sha256 = $2
+   FOR KEY SHARE;
 
 -- name: lock_activation
 -- One activation of an organisation at a time: names, edges and rings through several DAGs are decided together.
@@ -160,7 +164,7 @@ WITH live AS (
 ), canceled AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, cancel_reason = 'another version of the DAG was activated'
+           error_message = NULL, fault = NULL, cancel_reason = 'another version of the DAG was activated'
       FROM leaving l
      WHERE t.id = l.id AND t.status IN ('Queued', 'Running', 'Failed')
     RETURNING t.id, t.org_id, t.attempt, t.dedupe_key, t.event_id, t.invalidation_id, t.partitions, t.input_versions,
@@ -185,6 +189,15 @@ WITH live AS (
                ON served.dag_version_id = j.dag_version_id AND served.dataset_uuid = was.dataset_uuid
             WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
               AND was.dataset_version <> served.dataset_version)
+       -- What was invalid in a generation that left too is nobody's work any more.
+       AND (c.invalidation_id IS NULL OR EXISTS (
+           SELECT FROM data_invalidations v
+             JOIN datasets d ON d.id = v.dataset_uuid
+             JOIN dag_current_versions now ON now.org_id = d.org_id AND now.dag_name = d.producer_dag_name
+             JOIN dag_version_datasets served
+               ON served.dag_version_id = now.dag_version_id AND served.dataset_uuid = v.dataset_uuid
+              AND served.dataset_version = v.dataset_version
+            WHERE v.id = c.invalidation_id))
 ), made AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, invalidation_id,
                        partitions, input_versions, woken_at)
@@ -210,7 +223,9 @@ WITH live AS (
 SELECT (SELECT count(*) FROM canceled) AS canceled, (SELECT count(*) FROM made) AS made_again;
 
 -- name: inherit_state
--- What unchanged jobs of the version that leaves ($2) remember goes on with their namesakes in the new one ($3).
+-- What unchanged jobs of the version that leaves ($2) remember goes on with their namesakes in the new one ($3). A source
+-- that still drains since the new version was last active keeps its own: its namesake in the version that leaves waits
+-- for it and has not run, so what that one remembers is an older copy.
 WITH heirs AS (
     SELECT old.id AS old_id, j.id AS heir
       FROM jobs old
@@ -231,7 +246,9 @@ WITH heirs AS (
        SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
 )
 INSERT INTO operator_state (org_id, job_id, state_key, state)
-SELECT s.org_id, h.heir, s.state_key, s.state FROM heirs h JOIN operator_state s ON s.job_id = h.old_id
+SELECT s.org_id, h.heir, s.state_key, s.state
+  FROM heirs h JOIN operator_state s ON s.job_id = h.old_id
+ WHERE NOT EXISTS (SELECT FROM sources d WHERE d.job_id = h.heir AND d.state = 'Draining')
 ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
 
 -- name: list_dags
@@ -279,3 +296,7 @@ SELECT j.id, j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'ki
   LEFT JOIN sources s ON s.job_id = j.id
  WHERE j.org_id = $1 AND j.dag_version_id = $2
  ORDER BY j.name;
+
+-- name: role_slugs
+-- The roles of an organisation, by which datasets are shared.
+SELECT slug FROM org_roles WHERE org_id = $1;

@@ -78,6 +78,10 @@ UPDATE alerts.deliveries
  WHERE org_id = $1 AND id = $2 AND status IN ('Failed', 'Stale')
 RETURNING id;
 
+-- name: prune
+-- Items that have ended longer ago than they are kept ($1) are deleted, the oldest first, up to $2: how many.
+SELECT alerts.prune_deliveries($1::interval, $2::integer);
+
 -- name: wake
 -- Whoever delivers is told that there is something to do.
 SELECT pg_notify($1, '');

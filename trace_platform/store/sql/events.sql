@@ -49,6 +49,11 @@ WITH stored AS (
 )
 SELECT count(*) FROM stored;
 
+-- name: is_published
+-- Whether this batch has been published before.
+SELECT EXISTS (SELECT FROM buffer_publishes
+                WHERE task_id = $1 AND attempt = $2 AND dataset_uuid = $3 AND batch_uri = $4);
+
 -- name: publish_buffer
 -- A pointer to a batch, once, with a promise to put it on the Buffer Queue; the row as it is, new or not.
 WITH stored AS (

@@ -4,7 +4,7 @@ SELECT j.id, j.org_id, j.dag_name, j.name, j.dag_version_id, j.runtime, j.operat
        j.config::text, j.config_hash, j.source::text, j.bootstrap::text, j.update_strategy::text, j.unique_key,
        j.udf_bundle_id, j.udf_handler, b.name AS bundle_name, b.sha256 AS bundle_sha256, b.kind::text AS bundle_kind,
        b.size_bytes AS bundle_size_bytes, b.location AS bundle_location, j.secrets, j.timeout_seconds, j.heartbeat_interval_seconds, j.heartbeat_timeout_seconds,
-       j.retry_backoff_seconds, j.retry_backoff_max_seconds, j.max_concurrency,
+       j.retry_backoff_seconds, j.retry_backoff_max_seconds, j.max_platform_failures, j.max_concurrency,
        (SELECT jsonb_agg(jsonb_build_object(
             'dataset_uuid', o.dataset_uuid, 'dataset_version', v.id, 'storage_location', v.storage_location,
             'output_index', o.n - 1, 'kind', coalesce(d.storage ->> 'kind', 'parquet'))

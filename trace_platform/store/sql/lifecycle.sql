@@ -1,57 +1,92 @@
 -- name: reap
 -- Leases that have run out: the attempt is given up, its number and token stay (S10), and a retry is planned while
--- attempts are left. Backoff doubles per attempt; half of it is chance, so that tasks lost together come back apart.
+-- attempts are left. An attempt that was heard of until its time was up used it up itself; one that fell silent was lost
+-- by the platform, and counts against another limit. Backoff doubles per attempt of the same kind; half of it is chance,
+-- so that tasks lost together come back apart.
 WITH lost AS (
-    SELECT t.id FROM tasks t
+    SELECT t.id, j.max_platform_failures, j.dag_name, j.name, j.source ->> 'kind' = 'always_on' AS restarts,
+           j.retry_backoff_seconds, j.retry_backoff_max_seconds,
+           (t.started_at + make_interval(secs => t.timeout_seconds) <= now()
+            AND coalesce(t.last_heartbeat, t.started_at) > now() - make_interval(secs => 2 * j.heartbeat_interval_seconds))
+           IS TRUE AS took_too_long
+      FROM tasks t
+      JOIN jobs j ON j.id = t.job_id
      WHERE t.status = 'Running' AND t.lease_expires_at <= now()
      ORDER BY t.lease_expires_at
      LIMIT $1
-       FOR NO KEY UPDATE SKIP LOCKED
+       FOR NO KEY UPDATE OF t SKIP LOCKED
 ), given_up AS (
     UPDATE tasks t
        SET status = 'Failed', completed_at = now(), lease_expires_at = NULL,
-           error_message = CASE WHEN t.started_at + make_interval(secs => t.timeout_seconds) <= now()
+           fault = CASE WHEN l.took_too_long THEN 'job' ELSE 'platform' END::failure_fault,
+           platform_failures = t.platform_failures + (NOT l.took_too_long)::int,
+           error_message = CASE WHEN l.took_too_long
                                 THEN format('attempt %s ran longer than %s s', t.attempt, t.timeout_seconds)
                                 ELSE format('the lease of attempt %s ran out: worker %s was not heard', t.attempt, t.worker_id) END,
-           next_retry_at = CASE WHEN t.attempt < t.max_attempts THEN now() + make_interval(secs =>
-               least(j.retry_backoff_seconds * 2.0 ^ least(t.attempt - 1, 30), j.retry_backoff_max_seconds)
-               * (0.5 + random() / 2)) END
-      FROM lost, jobs j
-     WHERE t.id = lost.id AND j.id = t.job_id
-    RETURNING t.id, t.org_id, t.job_id, t.attempt, t.error_message, t.timeout_seconds, t.started_at, t.next_retry_at,
-              j.dag_name, j.name
+           next_retry_at = CASE
+               WHEN l.took_too_long AND t.attempt - t.platform_failures < t.max_attempts THEN now() + make_interval(secs =>
+                   least(l.retry_backoff_seconds * 2.0 ^ least(t.attempt - t.platform_failures - 1, 30),
+                         l.retry_backoff_max_seconds) * (0.5 + random() / 2))
+               WHEN NOT l.took_too_long AND t.platform_failures + 1 < l.max_platform_failures THEN now() + make_interval(secs =>
+                   least(l.retry_backoff_seconds * 2.0 ^ least(t.platform_failures, 30), l.retry_backoff_max_seconds)
+                   * (0.5 + random() / 2)) END
+      FROM lost l
+     WHERE t.id = l.id
+    RETURNING t.id, t.org_id, t.attempt, t.fault, t.error_message, t.next_retry_at, l.took_too_long, l.dag_name, l.name,
+              t.next_retry_at IS NULL AND l.restarts IS NOT TRUE AS for_good
 ), history AS (
     UPDATE task_attempts h
-       SET ended_at = now(), error_message = g.error_message,
-           outcome = CASE WHEN g.started_at + make_interval(secs => g.timeout_seconds) <= now()
-                          THEN 'TimedOut' ELSE 'LeaseExpired' END::attempt_outcome
+       SET ended_at = now(), error_message = g.error_message, fault = g.fault,
+           outcome = CASE WHEN g.took_too_long THEN 'TimedOut' ELSE 'LeaseExpired' END::attempt_outcome
       FROM given_up g
      WHERE h.task_id = g.id AND h.attempt = g.attempt
+), owed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT g.org_id, 'notify_failure', jsonb_build_object('task_id', g.id)
+      FROM given_up g
+     WHERE g.for_good
+       AND EXISTS (SELECT FROM alert_definitions d WHERE d.org_id = g.org_id AND d.name = $2 AND d.enabled)
 )
-SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, error_message AS because, next_retry_at FROM given_up;
+SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, fault::text, error_message AS because, next_retry_at,
+       for_good
+  FROM given_up;
 
 -- name: put_back
--- An attempt that never began, or that we ended ourselves: it does not count, and another follows soon.
+-- An attempt that the platform ended: a call that broke, or one that we ended ourselves. Another follows after $5, while
+-- the limit for such ends is not reached.
 WITH ended AS (
     UPDATE tasks t
-       SET status = 'Failed', completed_at = now(), lease_expires_at = NULL, error_message = $4,
-           max_attempts = t.max_attempts + 1, next_retry_at = now() + $5::interval
-     WHERE true
+       SET status = 'Failed', completed_at = now(), lease_expires_at = NULL, error_message = $4, fault = 'platform',
+           platform_failures = t.platform_failures + 1,
+           next_retry_at = CASE WHEN t.platform_failures + 1 < j.max_platform_failures THEN now() + $5::interval END
+      FROM jobs j
+     WHERE j.id = t.job_id
        AND t.attempt = $2 -- fence
        AND t.lease_token = $3 -- fence
        AND (t.status = 'Running') IS TRUE -- fence
        AND t.id = $1
-    RETURNING t.id, t.attempt
+    RETURNING t.id, t.org_id, t.attempt, t.fault, t.error_message, t.next_retry_at, j.dag_name, j.name,
+              t.next_retry_at IS NULL AS for_good
 ), history AS (
-    UPDATE task_attempts h SET ended_at = now(), outcome = 'Failed', error_message = $4
+    UPDATE task_attempts h SET ended_at = now(), outcome = 'Failed', error_message = $4, fault = 'platform'
       FROM ended e
      WHERE h.task_id = e.id AND h.attempt = e.attempt
+), owed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT e.org_id, 'notify_failure', jsonb_build_object('task_id', e.id)
+      FROM ended e
+     WHERE e.for_good
+       AND EXISTS (SELECT FROM alert_definitions d WHERE d.org_id = e.org_id AND d.name = $6 AND d.enabled)
 )
-SELECT count(*) FROM ended;
+SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, fault::text, error_message AS because, next_retry_at,
+       for_good
+  FROM ended;
 
--- name: functions_of
--- What runs as a function, called by any process of a machine.
-SELECT id, attempt, lease_token, worker_id FROM tasks WHERE status = 'Running' AND starts_with(worker_id, $1);
+-- name: notify_failure
+-- The alert ($3) that a task raises which has failed for good, if its organisation defines one of that name.
+INSERT INTO outbox (org_id, kind, payload)
+SELECT $1, 'notify_failure', jsonb_build_object('task_id', $2::uuid)
+ WHERE EXISTS (SELECT FROM alert_definitions d WHERE d.org_id = $1 AND d.name = $3 AND d.enabled);
 
 -- name: retry_due
 -- Waiting retries whose time has come: the next attempt, without the old token, and its wake-up.
@@ -64,7 +99,7 @@ WITH due AS (
 ), again AS (
     UPDATE tasks t
        SET status = 'Queued', attempt = t.attempt + 1, queued_at = now(), next_retry_at = NULL, error_message = NULL,
-           lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL, progress = NULL,
+           fault = NULL, lease_token = NULL, worker_id = NULL, started_at = NULL, last_heartbeat = NULL, progress = NULL,
            completed_at = NULL, completion_hash = NULL, completion_answer = NULL,
            woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
       FROM due, jobs j
@@ -90,7 +125,7 @@ SELECT extract(epoch FROM least(
 WITH ended AS (
     UPDATE tasks
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, cancel_reason = $3
+           error_message = NULL, fault = NULL, cancel_reason = $3
      WHERE id = $1 AND org_id = $2
        AND (status IN ('Queued', 'Running')
             -- What has reported its last failure is over; what was only not heard of may still come back.
@@ -107,8 +142,9 @@ SELECT was::text FROM ended;
 -- A person asks for one more attempt of a task that failed.
 WITH again AS (
     UPDATE tasks t
-       SET status = 'Queued', attempt = t.attempt + 1, max_attempts = greatest(t.max_attempts, t.attempt + 1),
-           queued_at = now(), next_retry_at = NULL, error_message = NULL, lease_token = NULL, worker_id = NULL,
+       SET status = 'Queued', attempt = t.attempt + 1,
+           max_attempts = greatest(t.max_attempts, t.attempt + 1 - t.platform_failures),
+           queued_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
            started_at = NULL, last_heartbeat = NULL, progress = NULL, completed_at = NULL, completion_hash = NULL,
            completion_answer = NULL, woken_at = CASE WHEN j.max_concurrency IS NULL THEN now() END
       FROM jobs j

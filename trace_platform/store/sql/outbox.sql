@@ -2,7 +2,7 @@
 -- Due rows of the kinds that act on the outside, and those whose taker is gone (S7): ours until the time runs out.
 WITH pending AS (
     SELECT id FROM outbox
-     WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table')
+     WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table', 'notify_failure')
        AND available_at <= now()
      ORDER BY available_at, id
      LIMIT $1
@@ -71,7 +71,8 @@ SELECT id, kind::text, attempts FROM outbox
 SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now())
            AS invalidations,
        EXISTS (SELECT FROM outbox
-                WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table') AND available_at <= now())
+                WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table', 'notify_failure')
+                  AND available_at <= now())
            OR EXISTS (SELECT FROM outbox WHERE status = 'Processing' AND taken_until <= now()) AS promises,
        EXISTS (SELECT FROM tasks WHERE status = 'Queued' AND woken_at IS NULL) AS waiting,
        extract(epoch FROM least(
@@ -104,11 +105,14 @@ SELECT id, jsonb_build_object(
 
 -- name: forget_kept
 -- Of the next promises by id, those that were kept before the time we keep them for are deleted. What was given up
--- stays, for people. `over`: up to where there is nothing left to wait for.
+-- stays, for people. `next`: where to go on; 0, from the front again, once none that follows can be old enough, since
+-- ids rise with time. So what was not kept yet, or not for long enough, is seen at another round.
 WITH seen AS (
-    SELECT id, status, processed_at < now() - $2::interval AS is_old FROM outbox WHERE id > $1 ORDER BY id LIMIT $3
+    SELECT id, status, processed_at < now() - $2::interval AS is_old, created_at < now() - $2::interval AS may_be_old
+      FROM outbox WHERE id > $1 ORDER BY id LIMIT $3
 ), forgotten AS (
     DELETE FROM outbox o USING seen s WHERE o.id = s.id AND s.is_old AND s.status = 'Done' AND o.status = 'Done'
     RETURNING o.id
 )
-SELECT (SELECT count(*) FROM forgotten) AS forgotten, (SELECT max(id) FROM seen WHERE is_old) AS over;
+SELECT (SELECT count(*) FROM forgotten) AS forgotten,
+       (SELECT CASE WHEN count(*) = $3 AND bool_or(may_be_old) THEN max(id) ELSE 0 END FROM seen) AS next;

@@ -58,8 +58,14 @@ WITH owed AS MATERIALIZED (
                   ELSE concat_ws(':', 'whole', e.dataset_uuid, e.dataset_version)
               END || CASE WHEN e.commit_number IS NOT NULL AND (e.kind = 'update' OR EXISTS (
                       SELECT FROM partition_versions p
-                       WHERE p.dataset_version = e.dataset_version AND p.valid_from < e.commit_number
-                         AND (p.partition_key = e.partition_key OR p.block_range && e.block_range)))
+                       WHERE p.dataset_version = e.dataset_version AND p.partition_key = e.partition_key
+                         AND p.valid_from < e.commit_number)
+                  OR EXISTS (
+                      SELECT FROM partition_versions p
+                       WHERE p.block_range IS NOT NULL AND p.block_range && e.block_range
+                         AND uuid_span(p.dataset_version, p.dataset_version, '[]')
+                             && uuid_span(e.dataset_version, e.dataset_version, '[]')
+                         AND p.valid_from < e.commit_number))
                       THEN ':commit:' || e.commit_number ELSE '' END)
        AND NOT EXISTS (SELECT FROM held_events h WHERE h.job_id = j.id AND h.event_id = e.id)
      GROUP BY e.id, e.org_id

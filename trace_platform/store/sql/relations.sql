@@ -22,6 +22,19 @@ SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> '
             WHERE m.org_id = $1 AND m.user_id = $2
               AND 'role:' || r.slug = ANY (d.read_roles)));
 
+-- name: readable_names
+-- Published names that a user may read, to suggest one in place of a name that there is not.
+SELECT d.name
+  FROM datasets d
+ WHERE d.org_id = $1 AND d.name IS NOT NULL
+   AND (d.visibility = 'org'
+        OR d.visibility = 'roles' AND ($3 OR EXISTS (
+               SELECT FROM org_role_memberships m JOIN org_roles r ON r.id = m.role_id
+                WHERE m.org_id = $1 AND m.user_id = $2
+                  AND 'role:' || r.slug = ANY (d.read_roles))))
+ ORDER BY d.name
+ LIMIT $4;
+
 -- name: task_pins
 -- The same for a running attempt: by the generations and commits that its token pins, within its organisation; with the
 -- filters of its job's inputs, of which a row must pass one. An input without a filter reads all.
@@ -109,3 +122,12 @@ WITH new AS (
     RETURNING id
 )
 SELECT count(*) FROM new;
+
+-- name: prune_audit
+-- Audit rows that were stored longer ago than they are kept ($1) are deleted, the oldest first, up to $2.
+WITH pruned AS (
+    DELETE FROM query_audit
+     WHERE id = ANY (ARRAY(SELECT id FROM query_audit WHERE stored_at < now() - $1::interval ORDER BY stored_at LIMIT $2))
+    RETURNING id
+)
+SELECT count(*) FROM pruned;

@@ -22,12 +22,13 @@ ALTER DEFAULT PRIVILEGES IN SCHEMA trace_meta GRANT SELECT ON TABLES TO query;
 -- Tables that workers will make are to be read too.
 ALTER DEFAULT PRIVILEGES FOR ROLE worker IN SCHEMA hot, buffered GRANT SELECT ON TABLES TO query;
 
--- Work items: workers add them and cannot read or change them; who delivers ends them and cannot make any.
+-- Work items: workers add them and cannot read or change them; who delivers ends and prunes them and cannot make any.
 REVOKE ALL ON ALL TABLES IN SCHEMA alerts FROM worker, query, delivery;
 GRANT USAGE ON SCHEMA alerts TO worker, delivery;
 GRANT INSERT ON alerts.deliveries TO worker;
 GRANT CONNECT ON DATABASE data TO delivery;
 GRANT SELECT ON alerts.deliveries TO delivery;
+GRANT EXECUTE ON FUNCTION alerts.prune_deliveries TO delivery;
 GRANT UPDATE (status, attempts, due_at, lease_token, at_any_age, last_error, settled_at) ON alerts.deliveries TO delivery;
 
 -- So that they can check the schema before they serve.

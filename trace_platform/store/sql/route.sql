@@ -1,13 +1,20 @@
 -- name: route_events
 -- Everything due at once: events to their readers' tasks, once each, and a wake-up for each task that may start now.
--- One statement, so take, act and mark are one commit. A promise about an event that is not there is given up.
-WITH due AS (
-    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
-      FROM outbox
-     WHERE status = 'Pending' AND kind = 'route_event' AND available_at <= now()
+-- One statement, so take, act and mark are one commit. A promise about an event that is not there is given up. $4: this
+-- promise only.
+WITH several AS (
+    SELECT id, payload FROM outbox
+     WHERE $4::bigint IS NULL AND status = 'Pending' AND kind = 'route_event' AND available_at <= now()
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
+), alone AS (
+    SELECT id, payload FROM outbox
+     WHERE id = $4 AND (status = 'Pending') IS TRUE AND kind = 'route_event' AND available_at <= now()
+       FOR UPDATE SKIP LOCKED
+), due AS (
+    SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
+      FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
 ), told AS (
     -- The generation may have left since the event was accepted: then it is kept for the record only. A row for every
     -- promise, so that none of what follows has to join one list with another: that would cost the square of the batch.
@@ -46,16 +53,31 @@ SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS task
        set_config('synchronous_commit', 'off', true) AS at_leisure;
 
 -- name: route_invalidations
--- As for events: one task per reader over exactly the range that no longer holds, and a row that says who did it.
-WITH due AS (
-    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
-      FROM outbox
-     WHERE status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
+-- As for events: one task per reader over exactly the range that no longer holds, and a row that says who did it. $4:
+-- this promise only.
+WITH several AS (
+    SELECT id, payload FROM outbox
+     WHERE $4::bigint IS NULL AND status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
      ORDER BY available_at, id
      LIMIT $1
        FOR UPDATE SKIP LOCKED
+), alone AS (
+    SELECT id, payload FROM outbox
+     WHERE id = $4 AND (status = 'Pending') IS TRUE AND kind = 'route_invalidation' AND available_at <= now()
+       FOR UPDATE SKIP LOCKED
+), due AS (
+    SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
+      FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
 ), told AS (
-    SELECT due.id AS promise, due.jobs, v.* FROM due LEFT JOIN data_invalidations v ON v.id = due.invalidation_id
+    -- As above: of a generation that left since, it is kept for the record only.
+    SELECT due.id AS promise, due.jobs, v.*, served.dataset_version IS NOT NULL AS is_served
+      FROM due
+      LEFT JOIN data_invalidations v ON v.id = due.invalidation_id
+      LEFT JOIN datasets d ON d.id = v.dataset_uuid
+      LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
+      LEFT JOIN dag_version_datasets served
+             ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
+            AND served.dataset_version = v.dataset_version
 ), wanted AS (
     SELECT DISTINCT ON (v.id, j.id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
            lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
@@ -63,7 +85,8 @@ WITH due AS (
       FROM told v
       JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
-     WHERE v.jobs IS NULL OR v.jobs ? j.id::text -- as above
+     WHERE v.is_served
+       AND (v.jobs IS NULL OR v.jobs ? j.id::text) -- as above
 ), made AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, partitions,
                        input_versions, woken_at)
@@ -83,7 +106,12 @@ WITH due AS (
     ON CONFLICT DO NOTHING
 -- part: wake_ups_of_made
 ), marked AS (
-    UPDATE data_invalidations v SET routed_at = coalesce(v.routed_at, now()) FROM told WHERE v.id = told.id AND v.disposition = 'Route'
+    UPDATE data_invalidations v
+       SET routed_at = CASE WHEN told.is_served THEN coalesce(v.routed_at, now()) END,
+           disposition = CASE WHEN told.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
+           audit_reason = CASE WHEN NOT told.is_served THEN 'the generation left before the invalidation was routed' END
+      FROM told
+     WHERE v.id = told.id AND v.disposition = 'Route' AND (told.is_served OR v.routed_at IS NULL)
 ), done AS (
     UPDATE outbox o
        SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
@@ -97,15 +125,24 @@ SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS task
        (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
        (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads;
 
+-- name: lock_slots
+-- The jobs with tasks that wait for a slot (max_concurrency), locked until the transaction ends: replicas count the slots
+-- of a job one after the other. In a statement of its own, because what `wake_waiting` counts must be as it is under the
+-- lock, and a statement sees the past from before it waited.
+SELECT j.id FROM jobs j
+ WHERE j.id IN (SELECT DISTINCT job_id FROM tasks WHERE status = 'Queued' AND woken_at IS NULL)
+ ORDER BY j.id
+   FOR NO KEY UPDATE OF j;
+
 -- name: wake_waiting
--- Tasks that wait for a slot of their job (max_concurrency) get one each, the most urgent first, as far as slots go.
+-- Tasks that wait for a slot of these jobs ($1, locked by `lock_slots`) get one each, the most urgent first, as far as
+-- slots go.
 WITH full_jobs AS (
     SELECT j.id, j.runtime, j.max_concurrency - (
                SELECT count(*) FROM tasks f
                 WHERE f.job_id = j.id AND f.status IN ('Queued', 'Running') AND f.woken_at IS NOT NULL) AS free
       FROM jobs j
-     WHERE j.id IN (SELECT DISTINCT job_id FROM tasks WHERE status = 'Queued' AND woken_at IS NULL)
-       FOR NO KEY UPDATE OF j -- two replicas count the slots of a job one after the other
+     WHERE j.id = ANY ($1::uuid[])
 ), turn AS (
     SELECT t.id, t.org_id, j.runtime
       FROM full_jobs j

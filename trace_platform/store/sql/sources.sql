@@ -1,34 +1,56 @@
 -- name: enter
--- The always-on sources of a version that was activated are to be started. One that a former version left to drain, and
--- that is the same job row again, is taken back by the loop once it has stopped.
+-- The always-on sources of a version that was activated are to be started. One that still drains since this version was
+-- last active has its row, and is taken back by the loop once it has stopped.
 INSERT INTO sources (job_id, org_id)
 SELECT j.id, j.org_id FROM jobs j
  WHERE j.org_id = $1 AND j.dag_version_id = $2 AND j.source ->> 'kind' = 'always_on'
 ON CONFLICT (job_id) DO NOTHING;
 
+-- name: enter_missing
+-- Always-on sources of active versions that have no row, whatever took it: they are to be started.
+INSERT INTO sources (job_id, org_id)
+SELECT j.id, j.org_id
+  FROM dag_current_versions c
+  JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.source ->> 'kind' = 'always_on'
+ WHERE NOT EXISTS (SELECT FROM sources s WHERE s.job_id = j.id)
+ON CONFLICT (job_id) DO NOTHING;
+
+-- name: lock_leaving
+-- Sources of versions that left, locked for `leave`. NULL: of all DAGs. In a statement of its own: whoever starts one of
+-- them meanwhile is waited for, and the run that it made is seen by the next statement only.
+SELECT s.job_id
+  FROM sources s
+  JOIN jobs j ON j.id = s.job_id
+  LEFT JOIN dag_current_versions c ON c.org_id = j.org_id AND c.dag_name = j.dag_name
+ WHERE ($1::uuid IS NULL OR j.org_id = $1) AND ($2::text IS NULL OR j.dag_name = $2)
+   AND c.dag_version_id IS DISTINCT FROM j.dag_version_id
+   AND NOT (s.state = 'Draining' AND s.drain_reason = 'deactivation')
+ ORDER BY s.job_id
+   FOR UPDATE OF s;
+
 -- name: leave
--- Sources of versions that left: one that runs is told to stop; one that does not is gone. NULL: of all DAGs.
+-- Sources of versions that left ($1, locked by `lock_leaving`): a run that nobody has claimed is canceled, one that was
+-- claimed is told to stop, also if that happened just now; a source without a run is gone.
 WITH gone AS (
-    SELECT s.job_id, s.task_id, s.state, coalesce(t.status = 'Running', false) AS runs
+    SELECT s.job_id, s.task_id, coalesce(t.status IN ('Queued', 'Running'), false) AS is_open
       FROM sources s
-      JOIN jobs j ON j.id = s.job_id
-      LEFT JOIN dag_current_versions c ON c.org_id = j.org_id AND c.dag_name = j.dag_name
       LEFT JOIN tasks t ON t.id = s.task_id
-     WHERE ($1::uuid IS NULL OR j.org_id = $1) AND ($2::text IS NULL OR j.dag_name = $2)
-       AND c.dag_version_id IS DISTINCT FROM j.dag_version_id
-       AND NOT (s.state = 'Draining' AND s.drain_reason = 'deactivation')
-     ORDER BY s.job_id
-       FOR UPDATE OF s
-), told AS (
-    UPDATE sources s SET state = 'Draining', state_since = now(), drain_reason = 'deactivation'
-      FROM gone WHERE s.job_id = gone.job_id AND gone.runs
-    RETURNING s.job_id
+     WHERE s.job_id = ANY ($1::uuid[])
 ), unclaimed AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), cancel_reason = 'another version of the DAG was activated'
-      FROM gone WHERE t.id = gone.task_id AND NOT gone.runs AND t.status = 'Queued'
+      FROM gone WHERE t.id = gone.task_id AND gone.is_open AND t.status = 'Queued'
+    RETURNING t.id
+), told AS (
+    UPDATE sources s SET state = 'Draining', state_since = now(), drain_reason = 'deactivation'
+      FROM gone
+     WHERE s.job_id = gone.job_id AND gone.is_open
+       AND NOT EXISTS (SELECT FROM unclaimed u WHERE u.id = gone.task_id)
+    RETURNING s.job_id
 ), ended AS (
-    DELETE FROM sources s USING gone WHERE s.job_id = gone.job_id AND NOT gone.runs RETURNING s.job_id
+    DELETE FROM sources s USING gone
+     WHERE s.job_id = gone.job_id AND (NOT gone.is_open OR EXISTS (SELECT FROM unclaimed u WHERE u.id = gone.task_id))
+    RETURNING s.job_id
 )
 SELECT (SELECT count(*) FROM told) + (SELECT count(*) FROM ended);
 
@@ -56,7 +78,7 @@ WITH due AS (
     -- A run that was lost goes on under its own id: the same task, its next attempt.
     UPDATE tasks t
        SET status = 'Queued', attempt = t.attempt + 1, max_attempts = t.attempt + 1, queued_at = now(),
-           woken_at = now(), next_retry_at = NULL, error_message = NULL, lease_token = NULL, worker_id = NULL,
+           woken_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
            started_at = NULL, last_heartbeat = NULL, progress = NULL, completed_at = NULL, completion_hash = NULL,
            completion_answer = NULL
       FROM due
@@ -135,9 +157,18 @@ UPDATE sources s SET state = 'Running', state_since = now(), drain_reason = NULL
  WHERE s.state = 'Draining' AND s.drain_reason = 'pause'
    AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL);
 
+-- name: lock_drained
+-- The organisations with drained sources. No activation of theirs goes on until the transaction ends: `settle` sees which
+-- version is active, in a statement of its own, which begins when the lock is had.
+SELECT o.org_id, pg_advisory_xact_lock_shared(hashtextextended('trace activate ' || o.org_id, 0))
+  FROM (SELECT DISTINCT s.org_id
+          FROM sources s JOIN tasks t ON t.id = s.task_id
+         WHERE s.state = 'Draining' AND t.status IN ('Completed', 'Failed', 'Canceled')
+         ORDER BY s.org_id) o;
+
 -- name: settle
--- Drained sources: their task has ended. After a pause or a shutdown they wait to be started; otherwise they are gone,
--- unless their version has come back meanwhile. What one remembered until the end goes to the same job of the active
+-- Drained sources of these organisations ($1, locked by `lock_drained`): their task has ended. After a pause or a shutdown
+-- they wait to be started; otherwise they are gone, unless their version has come back meanwhile. What one remembered until the end goes to the same job of the active
 -- version, if it writes the same generations; that one has been waiting for this end.
 WITH drained AS (
     SELECT s.job_id,
@@ -145,7 +176,7 @@ WITH drained AS (
                SELECT FROM jobs j JOIN dag_current_versions c ON c.dag_version_id = j.dag_version_id
                 WHERE j.id = s.job_id) AS stays
       FROM sources s JOIN tasks t ON t.id = s.task_id
-     WHERE s.state = 'Draining' AND t.status IN ('Completed', 'Failed', 'Canceled')
+     WHERE s.org_id = ANY ($1::uuid[]) AND s.state = 'Draining' AND t.status IN ('Completed', 'Failed', 'Canceled')
        FOR UPDATE OF s SKIP LOCKED
 ), waiting AS (
     UPDATE sources s SET state = 'Pending', state_since = now(), drain_reason = NULL

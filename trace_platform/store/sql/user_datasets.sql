@@ -2,8 +2,10 @@
 -- Datasets of an organisation with their last commit. One that is shared by role is there for who has the role.
 SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS dag, d.producer_job_name AS job,
        d.producer_output_index AS output_index, coalesce(d.storage ->> 'kind', 'parquet') AS storage,
-       h.last_commit, c.created_at AS committed_at
+       h.last_commit, c.created_at AS committed_at, coalesce(b.dead, 0) AS dead_batches
   FROM datasets d
+  LEFT JOIN (SELECT dataset_uuid, count(*) AS dead FROM buffer_publishes
+              WHERE org_id = $1 AND status = 'Dead' GROUP BY dataset_uuid) b ON b.dataset_uuid = d.id
   LEFT JOIN dataset_heads h ON h.dataset_uuid = d.id
   LEFT JOIN commits c ON c.dataset_uuid = d.id AND c.number = h.last_commit
  WHERE d.org_id = $1
@@ -14,7 +16,8 @@ SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS 
  ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
 
 -- name: show_dataset
--- A dataset by uuid or name: every generation with what is in force in it, and the last commits.
+-- A dataset by uuid or name: every generation with what is in force in it, the last $6 commits, published ranges and
+-- batches that the sink refused.
 SELECT jsonb_build_object(
            'dataset_uuid', d.id, 'name', d.name, 'visibility', d.visibility, 'dag', d.producer_dag_name,
            'job', d.producer_job_name, 'output_index', d.producer_output_index,
@@ -61,7 +64,30 @@ SELECT jsonb_build_object(
                           'attempt', c.attempt, 'scope', c.scope, 'rows', c.row_count, 'bytes', c.bytes,
                           'committed_at', c.created_at) ORDER BY c.number DESC)
                  FROM (SELECT * FROM commits WHERE dataset_uuid = d.id AND org_id = d.org_id
-                        ORDER BY number DESC LIMIT $6) c), '[]')
+                        ORDER BY number DESC LIMIT $6) c), '[]'),
+           'dead_batches', (SELECT count(*) FROM buffer_publishes
+                             WHERE org_id = d.org_id AND dataset_uuid = d.id AND status = 'Dead'),
+           'newest_dead_batches', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'publish_id', b.id, 'dataset_uuid', b.dataset_uuid, 'dataset', d.name,
+                          'dag', d.producer_dag_name, 'task_id', b.task_id, 'attempt', b.attempt,
+                          'batch_uri', coalesce(b.repaired_uri, b.batch_uri), 'content_type', b.content_type,
+                          'line', b.error_line, 'reason', b.error_message, 'replays', b.replays,
+                          'published_at', b.created_at, 'died_at', b.settled_at) ORDER BY b.id DESC)
+                 FROM (SELECT * FROM buffer_publishes
+                        WHERE org_id = d.org_id AND dataset_uuid = d.id AND status = 'Dead'
+                        ORDER BY id DESC LIMIT $6) b), '[]'),
+           'published_ranges', (SELECT count(*) FROM dataset_versions v
+                                 WHERE v.dataset_uuid = d.id AND v.org_id = d.org_id AND v.block_range IS NOT NULL),
+           'newest_published_ranges', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'dataset_version', r.id, 'generation', r.generation, 'start', r.range_start,
+                          'end', r.range_end, 'storage_location', r.storage_location, 'storage_glob', r.storage_glob,
+                          'config_hash', r.config_hash, 'published_at', r.created_at)
+                          ORDER BY r.created_at DESC, r.range_start)
+                 FROM (SELECT * FROM dataset_versions
+                        WHERE dataset_uuid = d.id AND org_id = d.org_id AND block_range IS NOT NULL
+                        ORDER BY created_at DESC, range_start LIMIT $6) r), '[]')
        )::text
   FROM datasets d
  WHERE d.org_id = $1 AND (d.id = $4::uuid OR d.name = $5::text)

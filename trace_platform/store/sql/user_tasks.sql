@@ -1,8 +1,10 @@
 -- name: list_tasks
 -- Tasks of an organisation, the newest first; ids rise with time, so the last id of a page is where the next begins.
-SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.partitions, t.created_at,
+SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures, t.partitions,
+       t.created_at,
        t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker,
-       coalesce(t.error_message, t.cancel_reason) AS reason
+       coalesce(t.error_message, t.cancel_reason) AS reason, t.fault::text,
+       (SELECT count(*) FROM buffer_publishes b WHERE b.task_id = t.id AND b.status = 'Dead') AS dead_batches
   FROM tasks t
   JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id
  WHERE t.org_id = $1
@@ -10,19 +12,36 @@ SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_
    AND ($3::text IS NULL OR j.dag_name = $3)
    AND ($4::text IS NULL OR j.name = $4)
    AND ($5::uuid IS NULL OR t.id < $5)
+   AND ($6::uuid IS NULL OR t.id BETWEEN $6 AND $7::uuid)
  ORDER BY t.id DESC
- LIMIT $6;
+ LIMIT $8;
+
+-- name: failed_tasks
+-- Tasks that have failed for good within a day, the newest first, and how many they are. A source is started again.
+SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures, t.partitions,
+       t.created_at, t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker, t.error_message AS reason,
+       t.fault::text, (SELECT count(*) FROM buffer_publishes b WHERE b.task_id = t.id AND b.status = 'Dead') AS dead_batches,
+       count(*) OVER () AS failed
+  FROM tasks t
+  JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id
+ WHERE t.org_id = $1 AND t.status = 'Failed' AND t.next_retry_at IS NULL
+   AND t.completed_at > now() - interval '1 day' AND j.source ->> 'kind' IS DISTINCT FROM 'always_on'
+ ORDER BY t.completed_at DESC
+ LIMIT $2;
 
 -- name: show_task
--- A task with all that is known of it: why it was made, every attempt, what each read, and what was committed.
+-- A task with all that is known of it: why it was made, every attempt, what each read, what was committed, and what has
+-- become of its batches; of dead ones the newest $3.
 SELECT jsonb_build_object(
            'id', t.id, 'dag', j.dag_name, 'job', j.name, 'operator', j.operator, 'runtime', j.runtime,
            'dag_version_id', j.dag_version_id, 'status', t.status, 'priority', t.priority, 'attempt', t.attempt,
-           'max_attempts', t.max_attempts, 'timeout_seconds', t.timeout_seconds, 'dedupe_key', t.dedupe_key,
+           'max_attempts', t.max_attempts, 'platform_failures', t.platform_failures,
+           'max_platform_failures', j.max_platform_failures, 'fault', t.fault, 'timeout_seconds', t.timeout_seconds, 'dedupe_key', t.dedupe_key,
            'partitions', t.partitions, 'created_at', t.created_at, 'queued_at', t.queued_at, 'woken_at', t.woken_at,
            'started_at', t.started_at, 'completed_at', t.completed_at, 'lease_expires_at', t.lease_expires_at,
            'last_heartbeat', t.last_heartbeat, 'next_retry_at', t.next_retry_at, 'worker', t.worker_id,
            'progress', t.progress, 'error', t.error_message, 'cancel_reason', t.cancel_reason,
+           'superseded_by', t.superseded_by,
            'memoized_from', t.memoized_from, 'outputs', t.outputs,
            'event', (
                SELECT jsonb_build_object(
@@ -42,7 +61,7 @@ SELECT jsonb_build_object(
            'attempts', coalesce((
                SELECT jsonb_agg(jsonb_build_object(
                           'attempt', h.attempt, 'worker', h.worker_id, 'started_at', h.started_at,
-                          'ended_at', h.ended_at, 'outcome', h.outcome, 'late', h.late, 'error', h.error_message)
+                          'ended_at', h.ended_at, 'outcome', h.outcome, 'fault', h.fault, 'late', h.late, 'error', h.error_message)
                           ORDER BY h.attempt)
                  FROM task_attempts h WHERE h.task_id = t.id AND h.org_id = t.org_id), '[]'),
            'inputs', coalesce((
@@ -60,7 +79,24 @@ SELECT jsonb_build_object(
                           'rows', c.row_count, 'bytes', c.bytes, 'committed_at', c.created_at)
                           ORDER BY c.created_at, c.dataset_uuid, c.number)
                  FROM commits c JOIN datasets d ON d.id = c.dataset_uuid
-                WHERE c.task_id = t.id AND c.org_id = t.org_id), '[]')
+                WHERE c.task_id = t.id AND c.org_id = t.org_id), '[]'),
+           'batches', (
+               SELECT jsonb_build_object(
+                          'accepted', count(*) FILTER (WHERE b.status = 'Accepted'),
+                          'committed', count(*) FILTER (WHERE b.status = 'Committed'),
+                          'dead', count(*) FILTER (WHERE b.status = 'Dead'))
+                 FROM buffer_publishes b WHERE b.task_id = t.id AND b.org_id = t.org_id),
+           'dead_batches', coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'publish_id', b.id, 'dataset_uuid', b.dataset_uuid, 'dataset', s.name,
+                          'dag', s.producer_dag_name, 'task_id', b.task_id, 'attempt', b.attempt,
+                          'batch_uri', coalesce(b.repaired_uri, b.batch_uri), 'content_type', b.content_type,
+                          'line', b.error_line, 'reason', b.error_message, 'replays', b.replays,
+                          'published_at', b.created_at, 'died_at', b.settled_at) ORDER BY b.id DESC)
+                 FROM (SELECT * FROM buffer_publishes
+                        WHERE task_id = t.id AND org_id = t.org_id AND status = 'Dead'
+                        ORDER BY id DESC LIMIT $3) b
+                 JOIN datasets s ON s.id = b.dataset_uuid), '[]')
        )::text
   FROM tasks t
   JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id

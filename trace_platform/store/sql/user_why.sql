@@ -144,3 +144,40 @@ SELECT e.id, e.created_at
    AND NOT EXISTS (SELECT FROM tasks other WHERE other.job_id = t.job_id AND other.event_id = e.id AND other.org_id = $2)
  ORDER BY e.created_at
  LIMIT 5;
+
+-- name: writers_of
+-- The active jobs that write a dataset, whether a person holds them, and their tasks that have not ended well: by state,
+-- how many there are, the newest of them and its error.
+SELECT j.dag_name AS dag, j.name AS job, j.activation::text, j.source ->> 'kind' AS source, j.runtime,
+       (SELECT array_agg(coalesce(i.name, i.id::text) ORDER BY e.position)
+          FROM job_inputs e JOIN datasets i ON i.id = e.dataset_uuid WHERE e.job_id = j.id) AS inputs,
+       EXISTS (SELECT FROM pauses p WHERE p.job_id = j.id AND p.until IS NULL) AS paused,
+       s.state, coalesce(s.tasks, 0) AS tasks, s.newest, s.since, t.error_message AS error
+  FROM datasets d
+  JOIN dag_current_versions a ON a.org_id = d.org_id AND a.dag_name = d.producer_dag_name
+  JOIN jobs j ON j.dag_version_id = a.dag_version_id AND d.id = ANY (j.output_datasets)
+  LEFT JOIN LATERAL (
+      SELECT 'queued' AS state, count(*) AS tasks, (array_agg(q.id ORDER BY q.id DESC))[1] AS newest,
+             min(q.queued_at) AS since
+        FROM tasks q WHERE q.job_id = j.id AND q.status = 'Queued' HAVING count(*) > 0
+      UNION ALL
+      SELECT 'running', count(*), (array_agg(r.id ORDER BY r.id DESC))[1], min(r.started_at)
+        FROM tasks r WHERE r.job_id = j.id AND r.status = 'Running' AND r.woken_at IS NOT NULL HAVING count(*) > 0
+      UNION ALL
+      SELECT 'waits for a retry', count(*), (array_agg(f.id ORDER BY f.id DESC))[1], min(f.completed_at)
+        FROM tasks f WHERE f.job_id = j.id AND f.status = 'Failed' AND f.next_retry_at IS NOT NULL HAVING count(*) > 0
+      UNION ALL
+      SELECT 'failed', count(*), (array_agg(f.id ORDER BY f.id DESC))[1], min(f.completed_at)
+        FROM tasks f WHERE f.org_id = j.org_id AND f.job_id = j.id AND f.status = 'Failed' AND f.next_retry_at IS NULL
+      HAVING count(*) > 0) s ON true
+  LEFT JOIN tasks t ON t.id = s.newest
+ WHERE d.org_id = $1 AND d.id = $2
+ ORDER BY j.name, s.state;
+
+-- name: last_event_of
+-- The newest event of a dataset: one that has no rows of its own, such as a manual source's, is made of events alone.
+SELECT e.scope, e.created_at
+  FROM events e
+ WHERE e.org_id = $1 AND e.dataset_uuid = $2
+ ORDER BY e.created_at DESC
+ LIMIT 1;

@@ -1,5 +1,5 @@
 -- What a claim is answered with: a row for each `claimed`, with its inputs as they were `pinned`.
-SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
        c.input_versions::text AS trigger, c.invalidation_id,
        (SELECT jsonb_agg(jsonb_build_object(
             'dataset_uuid', p.dataset_uuid, 'dataset_version', p.version, 'commit', p.last_commit, 'name', p.name, 'alias', p.alias,

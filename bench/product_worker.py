@@ -1,0 +1,66 @@
+"""The product's own worker in front of tasks that do nothing: its wrapper, clients and lease keepers, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from bench.noop_worker import QUEUE
+from bench.rig import WORKER_TOKEN, Rig
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.client import WORKER_TOKEN as HEADER
+from trace_platform.client import DispatcherClient, TaskClient
+from trace_platform.contracts import CompleteAnswer, CompleteRequest, TaskPayload
+from trace_platform.http_client import AsyncClient
+from trace_platform.operators.context import Resources
+from trace_platform.operators.outcome import Outcome
+from trace_platform.worker.run_task import Runner
+from trace_platform.worker.wrapper import Wrapper
+
+
+class Counted(TaskClient):
+    """Counts the completions that were accepted."""
+
+    def __init__(self, http: AsyncClient) -> None:
+        super().__init__(http)
+        self.done = 0
+        self._progress = asyncio.Event()
+
+    async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
+        answer = await super().complete(token, request)
+        self.done += 1
+        self._progress.set()
+        return answer
+
+    async def wait_for(self, done: int, seconds: float = 300) -> None:
+        async with asyncio.timeout(seconds):
+            while self.done < done:
+                await self._progress.wait()
+                self._progress.clear()
+
+
+@asynccontextmanager
+async def product_working(
+    rig: Rig, concurrency: int, run: Callable[[TaskPayload], Outcome] = lambda _: Outcome()
+) -> AsyncIterator[Counted]:
+    """`run` is what each task does, in a thread of its own."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    more: dict[str, Any] = {"verify": rig.tls, "timeout": 30}
+    async with (
+        AsyncClient(base_url=rig.internal_door, headers={HEADER: WORKER_TOKEN}, **more) as internal,
+        AsyncClient(base_url=rig.task_door, **more) as task,
+    ):
+        counted, stop = Counted(task), asyncio.Event()
+        runner = Runner(DiskObjects(rig.objects), Resources(), pure=run)
+        wrapper = Wrapper(rig.queue, QUEUE, DispatcherClient(internal), counted, runner, "bench", concurrency)
+        work = asyncio.create_task(wrapper.work(stop))
+        try:
+            yield counted
+        finally:
+            stop.set()
+            await work

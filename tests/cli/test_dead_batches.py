@@ -1,0 +1,132 @@
+"""A batch that the sink refused: wherever its task, its dataset or the system is looked at, it is seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.cli.test_cli_verbs import Running, Trace, file, home, known_operators, running, trace
+from tests.dispatcher.chain import claimed, completion, drained
+from tests.dispatcher.support import PULL
+from trace_platform.contracts import (
+    BufferPublishRequest,
+    CommittedBatch,
+    DeadBatch,
+    PublishedBody,
+    SettleRequest,
+    StorageRef,
+)
+from trace_platform.dispatcher.catalog import registered
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.publish_buffer import publish_buffer
+from trace_platform.dispatcher.settle_buffers import settle_buffers
+from trace_platform.domain.places import buffer_folder
+from trace_platform.lite.home import Home, held
+
+__all__ = ["file", "home", "known_operators", "running", "trace"]
+
+
+WATCH = """\
+name: watch
+jobs:
+  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
+  - name: detect
+    operator: pull
+    runtime: ecs_platform
+    inputs: [{from: {job: ask}}]
+    outputs: [{dataset: found}, told]
+publish:
+  told: {job: detect, output: told}
+  found:
+    storage: postgres
+    write_mode: buffered
+    columns: {id: text}
+    unique_key: [id]
+"""
+
+
+async def publish_two(control: Control, task_id: UUID) -> list[UUID]:
+    """The task publishes two batches and a range, and completes; the sink takes one batch and refuses the other."""
+    task, claims = await claimed(control, task_id)
+    found, told = task.task.outputs
+    fence: dict[str, Any] = {"task_id": task_id, "attempt": task.attempt, "lease_token": task.lease_token}
+    folder = buffer_folder("trace-scratch", found.dataset_uuid, task_id, task.attempt)
+    publishes = []
+    for name in ("good.jsonl", "bad.jsonl"):
+        control.objects.put(folder.object(name), b"{}")
+        asked = BufferPublishRequest(**fence, dataset_uuid=found.dataset_uuid, batch_uri=str(folder.object(name)))
+        publishes.append((await publish_buffer(control, asked, claims)).publish_id)
+    _, _, bucket, prefix = told.storage_location.split("/", 3)
+    published = PublishedBody(
+        dataset_uuid=told.dataset_uuid,
+        dataset_version=told.dataset_version,
+        storage_ref=StorageRef(scheme="s3", bucket=bucket, prefix=prefix, glob="told_100_200.parquet"),
+        range_start=100,
+        range_end=200,
+    )
+    await Completer(control)(completion(task, datasets_published=[published]), claims)
+    return publishes
+
+
+@pytest.fixture
+def pulling() -> Iterator[None]:
+    with registered(pull=PULL):
+        yield
+
+
+@pytest.mark.usefixtures("pulling")
+def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_looked_at(
+    running: Running, trace: Trace, home: Home, file: Path
+) -> None:
+    file.write_text(WATCH)
+    assert trace("dag", "deploy", str(file), "--activate").code == 0
+    assert trace("trigger", "watch", "ask", "--range", "0-9").code == 0
+    running.do(drained(running.control))
+    (task,) = (one["id"] for one in trace("task", "list", "--json").json["tasks"] if one["job"] == "detect")
+    good, bad = running.do(publish_two(running.control, UUID(task)))
+    waiting = trace("why", task)
+    assert "2 of its 2 batches are on their way to the sink" in waiting.out
+    assert "waits_for_sink" in waiting.out
+    settled = SettleRequest(
+        committed=[CommittedBatch(publish_id=good, seq=1, rows=1, bytes=9)],
+        dead=[DeadBatch(publish_id=bad, line=7, reason="there is no column 'idd'")],
+    )
+    running.do(settle_buffers(running.control, settled))
+    why = trace("why", task)
+    assert "the sink refused 1 of its 2 batches" in why.out
+    assert f"trace sink replay {bad}" in why.out
+    assert "batch_dead" in why.out
+    for words in (("task", "show", task), ("datasets", "show", "found"), ("sink", "dead")):
+        shown = trace(*words)
+        (line,) = (one for one in shown.out.splitlines() if str(bad) in one)
+        assert "7" in line.split(), words
+        assert "there is no column 'idd'" in line, words
+        assert words[0] == "sink" or "trace sink replay" in shown.out, words
+    assert "1 committed, 1 dead" in trace("task", "show", task).out
+    assert "1 of its batches dead" in trace("task", "list").out
+    listed = {one["name"]: one["dead_batches"] for one in trace("datasets", "list", "--json").json["datasets"]}
+    assert (listed["found"], listed["told"]) == (1, 0)
+    assert trace("sink", "dead", "--json").json["total"] == 1
+    home.status.write_text(
+        json.dumps({"processes": [{"name": n, "state": "ready"} for n in ("gateway", "dispatcher")]})
+    )
+    with held(home):
+        status = trace("status")
+        assert (status.code, trace("status", "--json").json["dead_batches"]) == (0, 1)
+    for word in ("1 batches are dead", str(bad), "there is no column 'idd'", "trace sink replay"):
+        assert word in status.out
+    told = trace("datasets", "show", "told")
+    assert "published ranges (1)" in told.out
+    assert "told_100_200.parquet" in told.out
+
+    assert trace("sink", "replay", str(bad)).code == 0
+    mended = CommittedBatch(publish_id=bad, seq=2, rows=1, bytes=9)
+    running.do(settle_buffers(running.control, SettleRequest(committed=[mended])))
+    assert "It is completed, and what it wrote counts." in trace("why", task).out
+    assert "dead" not in trace("datasets", "show", "found").out

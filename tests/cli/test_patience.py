@@ -1,0 +1,63 @@
+"""What the command line does while a system is busy or slow: it asks again as it is told to, and says that it waits."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+import httpx
+import pytest
+
+from trace_platform.cli import say
+from trace_platform.cli.remote import Remote
+from trace_platform.errors import Busy, DiskFull, DoorUnavailable, Unavailable
+from trace_platform.user_contracts import DagList
+
+
+class Gateway:
+    """Answers with these refusals, one after the other, and then as it should."""
+
+    def __init__(self, *refusals: tuple[int, Unavailable]) -> None:
+        self.refusals = list(refusals)
+        self.asked = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        del request
+        self.asked += 1
+        if not self.refusals:
+            return httpx.Response(200, json={"dags": []})
+        status, refusal = self.refusals.pop(0)
+        return httpx.Response(status, json={"error": refusal.as_dict()}, headers={"retry-after": "0"})
+
+    def remote(self) -> Remote:
+        return Remote(httpx.Client(transport=httpx.MockTransport(self), base_url="https://gateway"))
+
+
+def test_a_call_that_was_refused_for_lack_of_room_is_made_again() -> None:
+    gateway = Gateway((429, Busy("busy")), (503, Busy("busy")))
+    assert gateway.remote().ask("list_dags", DagList).dags == []
+    assert gateway.asked == 3
+
+
+def test_a_call_that_may_have_been_done_is_made_again_only_if_it_may_be_repeated() -> None:
+    once, repeated = (Gateway((503, DoorUnavailable("no answer"))) for _ in range(2))
+    with pytest.raises(DoorUnavailable, match="no answer"):
+        once.remote().ask("list_dags", DagList)
+    repeated.remote().ask("list_dags", DagList, again=True)
+    assert (once.asked, repeated.asked) == (1, 2)
+
+
+def test_a_refusal_says_what_the_gateway_said() -> None:
+    with pytest.raises(DiskFull, match="the disk of the Postgres server is full"):
+        Gateway((503, DiskFull.of("the Postgres server", None))).remote().ask("list_dags", DagList)
+
+
+def test_a_long_wait_is_said_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with say.waiting("deploying shop"):
+        pass
+    assert said.getvalue() == ""
+    with say.waiting("deploying shop", every=0.01):
+        while "deploying shop: 0 s so far" not in said.getvalue():
+            time.sleep(0.01)

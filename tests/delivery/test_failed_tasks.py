@@ -1,0 +1,80 @@
+"""A task that has failed for good raises its organisation's alert once: by the outbox, the sink and delivery."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.delivery.rig import House, Receiver, until
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained
+from trace_platform.client import DispatcherClient
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.settings import SinkSettings
+from trace_platform.sink.drain import Sink
+from trace_platform.sink.process import limits_of
+from trace_platform.sink.write import Writer
+
+pytestmark = pytest.mark.anyio
+
+USER = "test|shop"
+
+
+def no_spark() -> Any:
+    raise AssertionError("no row is written")
+
+
+async def fail_for_good(control: Control, chain: Chain, error: str) -> str:
+    task, claims = await claimed(control, await a_task(control, chain))
+    await Completer(control)(completion(task, status="Failed", error_message=error, retryable=False), claims)
+    return str(task.task.task_id)
+
+
+async def lose_for_good(control: Control, chain: Chain) -> str:
+    task, _ = await claimed(control, await a_task(control, chain))
+    await control.pool.execute("UPDATE jobs SET max_platform_failures = 1")
+    await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", task.task.task_id)
+    assert await Reaper(control).once() == 1
+    return str(task.task.task_id)
+
+
+async def test_a_task_that_failed_for_good_is_told_once_to_each_channel_of_its_organisations_alert(
+    house: House, receiver: Receiver
+) -> None:
+    control = house.system.control
+    chain, other = await deploy_chain(control, slug="shop"), await deploy_chain(control, slug="other")
+    await fail_for_good(control, chain, "before there was an alert")
+    await house.channel(user=USER)
+    await house.alert("task_failed", user=USER)
+    await fail_for_good(control, other, "of an organisation that defines none")
+    failed = {await fail_for_good(control, chain, "no luck"), await lose_for_good(control, chain)}
+    revived = await fail_for_good(control, chain, "and retried before anybody looked")
+    await house.got(USER, "POST", f"/v1/tasks/{revived}/retry")
+    await drained(control)
+    # The same entries once more, as after a crash between publish and mark.
+    again = "UPDATE outbox SET status = 'Pending', processed_at = NULL WHERE kind = 'notify_failure' RETURNING id"
+    assert len(await control.pool.fetch(again)) == 3
+    await drained(control)
+    writer = Writer(no_spark, control.objects, house.data_dsn, limits_of(SinkSettings()))
+    sink, stop = Sink(control.queue, "buffer", DispatcherClient(house.system.inside), writer), asyncio.Event()
+    draining = asyncio.create_task(sink.drain(stop))
+
+    async def all_taken() -> bool:
+        depth = await control.queue.depth("buffer")
+        return depth.ready + depth.in_flight == 0
+
+    async with house.delivering():
+        await until(all_taken)
+        states = await house.settled()
+    stop.set()
+    await draining
+    assert states == {f"task:{task}": ("Sent", 1, None) for task in failed}
+    told = {body["event"]["payload"]["task_id"]: body for body in (json.loads(got.body) for got in receiver.got)}
+    assert told.keys() == failed
+    assert {body["event"]["payload"]["fault"] for body in told.values()} == {"job", "platform"}
+    first = next(body for body in told.values() if body["event"]["payload"]["fault"] == "job")
+    assert (first["alert"]["name"], first["event"]["payload"]["error"]) == ("task_failed", "no luck")

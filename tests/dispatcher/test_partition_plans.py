@@ -1,0 +1,95 @@
+"""Partitions are looked up by an index however many there are, on the pools that do it in production."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.dispatcher.chain import Chain, deploy_chain
+from tests.dispatcher.support import control_for
+from trace_platform.dispatcher.control import Control
+from trace_platform.store.queries import queries
+
+pytestmark = pytest.mark.anyio
+
+MANY = 100_000
+UNREFERRED = "SET LOCAL session_replication_role = replica"
+"""Without foreign keys: the partitions' commits are not there."""
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def fill(control: Control, chain: Chain) -> None:
+    """Many partitions of one block each, each in a commit of its own, and an event of the last."""
+    named = chain.org.id, chain.datasets["first"], chain.versions["first"], MANY
+    async with control.pool.acquire() as connection, connection.transaction():
+        await connection.execute(UNREFERRED)
+        await connection.execute(
+            "INSERT INTO partition_versions"
+            " (dataset_version, partition_key, valid_from, org_id, dataset_uuid, block_range, location)"
+            " SELECT $3, block_range_key(int8range(n, n + 1)), n, $1, $2, int8range(n, n + 1), ''"
+            " FROM generate_series(1, $4::bigint) n",
+            *named,
+        )
+        await connection.execute(
+            "WITH told AS ("
+            " INSERT INTO events (org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope,"
+            " partition_key, block_range, commit_number)"
+            " SELECT $1, 'manual', 'partition', gen_random_uuid(), $2, $3, 'range', block_range_key(r), r, $4::bigint"
+            " FROM int8range($4::bigint, $4::bigint + 1) r RETURNING id)"
+            " INSERT INTO outbox (org_id, kind, payload)"
+            " SELECT $1, 'route_event', jsonb_build_object('event_id', id) FROM told",
+            *named,
+        )
+    await control.pool.execute("ANALYZE partition_versions")
+
+
+async def looked_at(pool: asyncpg.Pool, statement: str, values: str) -> list[int]:
+    """How many rows each look-up of partitions read, by the plan that this pool makes."""
+    async with pool.acquire() as connection:
+        with suppress(asyncpg.InvalidSQLStatementNameError):
+            await connection.execute("DEALLOCATE explained")
+        await connection.execute(f"PREPARE explained AS {statement}")
+        async with connection.transaction():
+            await connection.execute(UNREFERRED)
+            plan = json.loads(await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE explained ({values})"))
+    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "partition_versions"]
+    return [_read(node) for node in scans if node["Node Type"] != "ModifyTable" and node["Actual Loops"]]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from nodes(inner)
+
+
+def _read(node: dict[str, Any]) -> int:
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return int((node["Actual Rows"] + removed) * node["Actual Loops"])
+
+
+async def test_of_many_partitions_only_those_that_are_meant_are_read(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await fill(control, chain)
+    version = chain.versions["first"]
+    routing = await looked_at(control.hot, queries("route")["route_events"], "500, 'one', '10 s', NULL")
+    await control.pool.execute("UPDATE events SET routed_at = now()")
+    mending = await looked_at(
+        control.pool, queries("reconcile")["owe_events"], "now() - interval '1 h', now() + interval '1 h'"
+    )
+    written = f"'{version}', ARRAY['5-5'], ARRAY[5], ARRAY[6]"
+    checking = await looked_at(control.pool, queries("complete")["in_force"], f"{written}, now()")
+    ending = await looked_at(control.pool, queries("complete")["end_partitions"], f"{written}, {MANY + 1}")
+    for read in (routing, mending, checking, ending):
+        assert read
+        assert max(read) <= 2, (routing, mending, checking, ending)

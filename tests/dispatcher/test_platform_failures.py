@@ -1,0 +1,135 @@
+"""Attempts that the platform ended count against a limit of their own; a task that failed for good is said loudly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
+from tests.dispatcher.support import control_for
+from tests.dispatcher.test_lifecycle import expire, retry_now, status
+from trace_platform.contracts import Claimed
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.explain import explain_task
+from trace_platform.dispatcher.loops.reap import Reaper
+from trace_platform.dispatcher.show_task import show_task
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    async with control_for(state_db, queue_db, tmp_path) as made:
+        yield made
+
+
+async def faults(control: Control, task_id: object) -> list[str | None]:
+    sql = "SELECT fault::text FROM task_attempts WHERE task_id = $1 ORDER BY attempt"
+    return [row["fault"] for row in await control.pool.fetch(sql, task_id)]
+
+
+async def claimed_again(control: Control, task_id: Any) -> tuple[Claimed, Any]:
+    await retry_now(control, task_id)
+    await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = $1", task_id)
+    return await claimed(control, task_id)
+
+
+FAILS = {"status": "Failed", "error_message": "no luck"}
+
+
+async def test_attempts_that_the_platform_ended_do_not_use_up_the_jobs_own(control: Control) -> None:
+    """Leases run out and the platform fails, more often than `max_attempts`; then the job itself fails."""
+    chain, complete = await deploy_chain(control), Completer(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    id_ = task.task.task_id
+    for code in (None, None, "busy", "unavailable", "query_timeout", "provider_unavailable", "database_unavailable"):
+        if code is None:
+            await expire(control, id_)
+        else:
+            answer = await complete(completion(task, **FAILS, error_code=code), claims)
+            assert answer.next_retry_at is not None, code
+        task, claims = await claimed_again(control, id_)
+    for last in (False, False, True):
+        answer = await complete(completion(task, **FAILS, error_code="work_failed"), claims)
+        assert (answer.next_retry_at is None) == last
+        if not last:
+            task, claims = await claimed_again(control, id_)
+    assert await faults(control, id_) == ["platform"] * 7 + ["job"] * 3
+    shown = await show_task(control.pool, chain.org.id, id_)
+    assert (shown.attempt, shown.max_attempts, shown.platform_failures, shown.fault) == (10, 3, 7, "job")
+    told = (await explain_task(control.pool, chain.org.id, id_)).verdict
+    assert "Attempt 10 (3 of 3 that count; 7 more ended by the platform's fault)" in told
+
+
+async def test_a_code_of_the_platform_does_not_count_where_the_failure_is_said_to_be_final(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    answer = await Completer(control)(completion(task, **FAILS, error_code="query_timeout", retryable=False), claims)
+    assert answer.next_retry_at is None
+    assert await faults(control, task.task.task_id) == ["job"]
+
+
+async def test_the_platforms_failures_have_a_limit_of_their_own_and_its_end_is_said(control: Control) -> None:
+    chain = await deploy_chain(control)
+    await control.pool.execute("UPDATE jobs SET max_platform_failures = 2")
+    task, _ = await claimed(control, await a_task(control, chain))
+    await expire(control, task.task.task_id)
+    await claimed_again(control, task.task.task_id)
+    with capture_logs() as lines:
+        await expire(control, task.task.task_id)
+    assert await status(control, task.task.task_id) == "Failed"
+    why = await explain_task(control.pool, chain.org.id, task.task.task_id)
+    assert why.stopped is not None
+    assert why.stopped.rule == "failed_for_good"
+    assert "platform failure 2 of 2; not counted against max_attempts" in why.verdict
+    assert failed_for_good(control, "platform") == 1
+    (line,) = [one for one in lines if one["log_level"] == "error"]
+    assert (line["event"], line["task"], line["fault"]) == ("task failed for good", str(task.task.task_id), "platform")
+
+
+def failed_for_good(control: Control, fault: str) -> float | None:
+    labels = {"dag": "chain", "job": "first", "fault": fault}
+    return control.metrics.registry.get_sample_value("trace_tasks_failed_total", labels)
+
+
+async def test_a_failure_of_the_jobs_own_that_is_final_is_counted_and_logged_once(control: Control) -> None:
+    chain, complete = await deploy_chain(control), Completer(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    request = completion(task, **FAILS, retryable=False)
+    with capture_logs() as lines:
+        await complete(request, claims)
+        await complete(request, claims)
+    assert [one["event"] for one in lines if one["log_level"] == "error"] == ["task failed for good"]
+    assert failed_for_good(control, "job") == 1
+
+
+async def test_a_late_failure_says_anew_whose_fault_the_end_was(control: Control) -> None:
+    chain = await deploy_chain(control)
+    task, claims = await claimed(control, await a_task(control, chain))
+    await expire(control, task.task.task_id)
+    await Completer(control)(completion(task, **FAILS), claims)
+    assert await faults(control, task.task.task_id) == ["job"]
+    assert await control.pool.fetchval("SELECT platform_failures FROM tasks WHERE id = $1", task.task.task_id) == 0
+
+
+@pytest.mark.parametrize(("silent", "outcome"), [(5, ("TimedOut", "job")), (300, ("LeaseExpired", "platform"))])
+async def test_who_was_heard_until_the_time_was_up_used_it_up_and_who_fell_silent_before_was_lost(
+    control: Control, silent: int, outcome: tuple[str, str]
+) -> None:
+    chain = await deploy_chain(control)
+    task, _ = await claimed(control, await a_task(control, chain))
+    await control.pool.execute(
+        "UPDATE tasks SET started_at = now() - interval '2 hours', last_heartbeat = now() - make_interval(secs => $2),"
+        " lease_expires_at = now() - interval '1 hour' WHERE id = $1",
+        task.task.task_id,
+        silent,
+    )
+    assert await Reaper(control).once() == 1
+    row = await control.pool.fetchrow("SELECT outcome::text, fault::text FROM task_attempts")
+    assert row is not None
+    assert tuple(row) == outcome

@@ -1,0 +1,85 @@
+"""A field that has no effect is warned of at its place, or refused; one that has an effect is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trace_platform.dispatcher.catalog import operators
+from trace_platform.dispatcher.runtimes import runtime_specs
+from trace_platform.domain.catalog import Catalog
+from trace_platform.domain.dag import InvalidDag, parse_dag
+from trace_platform.settings import RUNTIMES
+
+CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))
+DAG = """\
+name: d
+defaults: {runtime: ecs_platform%s}
+jobs:
+  - {name: load, operator: noop, runtime: dispatcher, source: {kind: manual}%s}
+  - {name: cut, operator: range_splitter, runtime: dispatcher, config: {chunk: 5}, inputs: [{from: {job: load}}]%s}
+  - {name: sum, operator: sql, config: {query: SELECT a FROM cut}, inputs: [{from: {job: cut}}], outputs: [%s]%s}
+publish: {rows: {storage: postgres, write_mode: buffered, columns: {a: text}, unique_key: [a]}}
+"""
+
+
+def dag(*, defaults: str = "", load: str = "", cut: str = "", output: str = "{dataset: rows}", total: str = "") -> str:
+    given = [f", {one}" if one else "" for one in (defaults, load, cut, total)]
+    return DAG % (*given[:3], output, given[3])
+
+
+def warned(text: str) -> list[tuple[int, str, str]]:
+    return [(one.line, one.field, one.code) for one in parse_dag(text, CATALOG).warnings]
+
+
+BUILT_LATER = ("max_queue_depth: 5", "max_queue_age: 5m", "priority: bulk", "idle_timeout: 5m")
+
+
+@pytest.mark.parametrize("given", [*BUILT_LATER, "execution_strategy: PerPartition", "unique_key: [a]"])
+def test_a_field_that_nothing_reads_yet_is_warned_of_where_it_stands(given: str) -> None:
+    name = given.partition(":")[0]
+    assert warned(dag(total=given)) == [(6, f"jobs[2].{name}", "no_effect")]
+    if name != "unique_key":
+        assert warned(dag(defaults=given)) == [(2, f"defaults.{name}", "no_effect")]  # once, for all jobs
+
+
+def test_append_is_warned_of_with_the_key_that_it_asks_for() -> None:
+    found = warned(dag(total="update_strategy: append, unique_key: [a]"))
+    assert found == [(6, "jobs[2].update_strategy", "no_effect"), (6, "jobs[2].unique_key", "no_effect")]
+
+
+@pytest.mark.parametrize("given", ["timeout_seconds: 5", "max_attempts: 2", "retry: {backoff: 1s}", "bootstrap: {}"])
+def test_a_manual_source_runs_no_task_and_what_is_said_of_tasks_is_warned_of(given: str) -> None:
+    assert warned(dag(load=given)) == [(4, f"jobs[0].{given.partition(':')[0]}", "no_effect")]
+
+
+@pytest.mark.parametrize("given", ["timeout_seconds: 5", "heartbeat_interval_seconds: 9"])
+def test_a_task_of_the_dispatcher_has_no_lease_and_what_is_said_of_it_is_warned_of(given: str) -> None:
+    assert warned(dag(cut=given)) == [(5, f"jobs[1].{given.partition(':')[0]}", "no_effect")]
+    assert warned(dag(cut="max_attempts: 2")) == []
+
+
+@pytest.mark.parametrize(
+    "given", ["priority: normal", "idle_timeout: never", "execution_strategy: PerUpdate", "timeout_seconds: 5"]
+)
+def test_what_has_an_effect_or_asks_for_what_happens_anyway_is_not_warned_of(given: str) -> None:
+    assert warned(dag(total=given)) == warned(dag(defaults=given)) == []
+
+
+@pytest.mark.parametrize("source", ['{kind: cron, schedule: "0 0 * * *"}', "{kind: webhook, secret: KEY}"])
+@pytest.mark.parametrize("operator", sorted(operators()))
+def test_no_operator_is_a_source_that_nothing_would_start(source: str, operator: str) -> None:
+    text = f"name: d\njobs:\n  - {{name: a, operator: {operator}, runtime: dispatcher, source: {source}}}\n"
+    with pytest.raises(InvalidDag) as refused:
+        parse_dag(text, CATALOG)
+    (problem,) = [one for one in refused.value.problems if one.code == "not_supported"]
+    assert (problem.line, problem.field) == (3, "jobs[0].source.kind")
+    assert "not supported yet" in problem.reason
+    assert "trace trigger" in str(problem.suggestion)
+
+
+def test_a_version_with_a_schedule_that_was_deployed_before_can_still_be_activated() -> None:
+    config = "config: {path: a, format: csv}"
+    text = f"name: d\njobs:\n  - {{name: a, operator: read_files, runtime: ecs_platform, {config}, source: %s}}\n"
+    assert parse_dag(text % '{kind: cron, schedule: "0 0 * * *"}', replace(CATALOG, deployed=True)).jobs

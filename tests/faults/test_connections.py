@@ -1,0 +1,151 @@
+"""Connections to the state database are few: nobody waits for a second one, nor for ever, and a stuck pool ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
+from tests.dispatcher.staging import staged
+from tests.dispatcher.support import control_for
+from tests.faults.system import WORKER_TOKEN, System, eventually
+from tests.one_connection import SecondConnection
+from trace_platform.capability.claims import Claims
+from trace_platform.contracts import CompleteRequest
+from trace_platform.dispatcher import trigger as trigger_verb
+from trace_platform.dispatcher.complete_task import Completer
+from trace_platform.dispatcher.control import Control
+from trace_platform.dispatcher.trigger import trigger
+from trace_platform.errors import NoConnection
+from trace_platform.store.first_start import FIRST_ADMIN
+from trace_platform.store.jobs import Job, JobCache
+from trace_platform.store.pool import BoundedPool
+from trace_platform.user_calls import USER
+
+pytestmark = pytest.mark.anyio
+CALLERS = 20
+
+
+@pytest.fixture
+async def control(anyio_backend: str, state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Control]:
+    """With one connection."""
+    del anyio_backend
+    async with control_for(state_db, queue_db, tmp_path, pool_size=1) as made:
+        yield made
+
+
+def cold(control: Control) -> Control:
+    """As a Dispatcher that has just started: it knows no job."""
+    return replace(control, jobs=JobCache(control.pool))
+
+
+async def test_many_triggers_at_once_need_one_connection(control: Control) -> None:
+    chain = await deploy_chain(control)
+    fresh = cold(control)
+    calls = (trigger(fresh, chain.org.id, "chain", "first", cursor=n, request_id=uuid4()) for n in range(CALLERS))
+    done = await asyncio.gather(*calls)
+    assert all(one.created for one in done)
+    assert await control.pool.fetchval("SELECT count(*) FROM events") == CALLERS
+
+
+@pytest.mark.parametrize("status", ["Completed", "Failed", "Canceled"])
+async def test_many_completions_at_once_need_one_connection(control: Control, status: str) -> None:
+    chain = await deploy_chain(control)
+    complete = [await _completion(control, chain, status) for _ in range(3)]
+    fresh = Completer(cold(control))
+    answers = await asyncio.gather(*(fresh(*one) for one in complete))
+    assert {answer.status for answer in answers} == {status}
+
+
+async def _completion(control: Control, chain: Chain, status: str) -> tuple[CompleteRequest, Claims]:
+    task, claims = await claimed(control, await a_task(control, chain))
+    if status == "Completed":
+        return completion(task, outputs=staged(control.objects, task, (0, 99))), claims
+    return completion(task, status=status, retryable=True), claims
+
+
+async def test_code_that_acquires_a_second_connection_is_found(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = await deploy_chain(control)
+    one_more = trigger_verb._manual_source
+
+    async def takes_another(control: Control, *more: Any) -> Job:
+        await control.jobs.get(chain.jobs["first"])
+        return await one_more(control, *more)
+
+    monkeypatch.setattr(trigger_verb, "_manual_source", takes_another)
+    with pytest.raises(SecondConnection, match=r"store/jobs\.py:\d+ acquires .* .*/trigger\.py:\d+"):
+        await trigger(cold(control), chain.org.id, "chain", "first", cursor=1, request_id=uuid4())
+
+
+async def test_waiting_for_a_connection_ends_with_a_typed_refusal_and_then_goes_on(control: Control) -> None:
+    async with control.pool.acquire():
+        with pytest.raises(NoConnection, match="all 1 connections of pool 'test one' are in use"):
+            await control.pool.acquire(timeout=0.01)
+    assert await control.pool.fetchval("SELECT 1") == 1
+
+
+async def test_a_dispatcher_whose_pool_is_stuck_refuses_with_503_and_then_ends(system: System, tmp_path: Path) -> None:
+    sign = tmp_path / "hold"
+    child = system.dispatcher(hold=sign, pool_max=2, acquire_seconds=0.1, stuck_seconds=8.0)
+    async with asking(system) as http:
+        await until_ready(http)
+        sign.touch()
+        refused = await _first_refusal(http)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["code"] == "no_connection"
+        assert refused.json()["error"]["retryable"] is True
+        assert await eventually(lambda: not child.alive(), 60)
+    assert "is stuck" in child.said()
+    again = system.dispatcher()  # as its supervisor would
+    async with asking(system) as http:
+        await until_ready(http)
+    await again.kill()
+
+
+async def test_a_dispatcher_whose_database_is_away_does_not_end_for_it(control: Control) -> None:
+    """Asked of a server that is not there, the pool does not know, and says so."""
+    assert isinstance(control.pool, BoundedPool)
+    async with control.pool.acquire():
+        with pytest.raises(NoConnection):
+            await control.pool.acquire(timeout=0.01)
+        with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel says of a port where nobody listens
+            await control.pool.is_stuck("postgresql://nobody@127.0.0.1:1/none", 0.0)
+
+
+@asynccontextmanager
+async def asking(system: System) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN}
+    context = ssl.create_default_context(cafile=system.tls.ca)
+    url = f"https://127.0.0.1:{system.doors[0][1]}"
+    async with httpx.AsyncClient(base_url=url, headers=headers, verify=context, timeout=60) as http:
+        yield http
+
+
+async def until_ready(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                if (await http.get("/readyz")).is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(0.02)
+
+
+async def _first_refusal(http: httpx.AsyncClient) -> httpx.Response:
+    async with asyncio.timeout(60):
+        while (answer := await http.get("/internal/v1/dags")).is_success:
+            pass
+    return answer

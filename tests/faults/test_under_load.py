@@ -1,0 +1,98 @@
+"""A Gateway and a Dispatcher as processes, with more callers at once than they serve: each is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.faults.system import System
+from trace_platform.lite.home import public_pem
+from trace_platform.lite.ports import free_ports
+from trace_platform.lite.user_token import mint_user_token
+from trace_platform.settings import IdentitySettings
+from trace_platform.store.first_start import FIRST_ADMIN
+
+pytestmark = pytest.mark.anyio
+CALLERS, AT_ONCE = 150, 20
+DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"
+
+
+@asynccontextmanager
+async def public(system: System, **http: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """The Gateway, to an admin; one connection for each call at once."""
+    key, (port,) = ec.generate_private_key(ec.SECP256R1()), free_ports(1)
+    system.dispatcher()
+    system.gateway(port, public_pem(key), **http)
+    token = mint_user_token(key, IdentitySettings(user_public_key=public_pem(key)), FIRST_ADMIN)
+    context = ssl.create_default_context(cafile=system.tls.ca)
+    limits = httpx.Limits(max_connections=None)
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(
+        base_url=f"https://127.0.0.1:{port}", headers=headers, verify=context, timeout=250, limits=limits
+    ) as client:
+        await _until_ready(client)
+        yield client
+
+
+async def _until_ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                if (await client.get("/readyz")).is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def deployed(client: httpx.AsyncClient) -> None:
+    made = await client.post("/v1/dags/shop/versions", json={"yaml": DAG})
+    assert made.is_success, made.text
+    wish = {"dag_version_id": made.json()["dag_version_id"]}
+    assert (await client.put("/v1/dags/shop/active", json=wish)).is_success
+
+
+async def test_more_triggers_at_once_than_are_served_are_accepted_or_clearly_refused(system: System) -> None:
+    async with public(system, requests=AT_ONCE, connections=4 * AT_ONCE) as client:
+        await deployed(client)
+        health = asyncio.create_task(_health(client))
+        requests = {uuid4(): n for n in range(CALLERS)}
+        answers: dict[UUID, httpx.Response] = {}
+        async with system.pool.acquire() as connection, connection.transaction():
+            await connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")  # those that are served wait
+            calls = [asyncio.create_task(_trigger(client, answers, *one)) for one in requests.items()]
+            async with asyncio.timeout(200):
+                while len(answers) < CALLERS - AT_ONCE:  # all others are refused
+                    await connection.execute("SELECT pg_sleep(0.02)")  # the server ends a transaction that idles
+        await asyncio.gather(*calls)
+        refused = [answer for answer in answers.values() if not answer.is_success]
+        while left := [request for request in requests if not answers[request].is_success]:
+            for request in left:
+                await _trigger(client, answers, request, requests[request])
+        assert not health.done(), "it was answered all the time"
+        health.cancel()
+    assert refused
+    assert {answer.status_code for answer in refused} <= {429, 503}
+    assert all(answer.headers["retry-after"].isdecimal() for answer in refused)
+    assert all(answer.json()["error"]["retryable"] for answer in refused)
+    assert await system.pool.fetchval("SELECT count(*) FROM events WHERE origin = 'manual'") == CALLERS
+    assert all(child.alive() for child in system.started)
+
+
+async def _trigger(client: httpx.AsyncClient, answers: dict[UUID, httpx.Response], request: UUID, cursor: int) -> None:
+    body = {"cursor": cursor, "request_id": str(request)}
+    answers[request] = await client.post("/v1/dags/shop/jobs/fetch/trigger", json=body)
+
+
+async def _health(client: httpx.AsyncClient) -> None:
+    while True:
+        assert (await client.get("/healthz")).status_code == 200
+        await asyncio.sleep(0.1)

@@ -1,0 +1,71 @@
+"""What makes much of little is refused by its text; what passes costs nobody else their query.
+
+`--bomb-examples N` makes up more of them, `--bomb-seed` others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.hostile.bomb_cases import BOMBS, FINE
+from tests.query.analysts import quick_session
+from tests.query.house import ROWS, House
+from tests.query.made_up_bombs import made_up
+from trace_platform.domain.sql_gate import check_sql
+from trace_platform.spark.plan_check import select
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(3600)]
+COUNT = "SELECT count(*) AS n FROM orders"
+SECONDS = 20
+
+
+@pytest.mark.parametrize("case", BOMBS)
+async def test_a_bomb_is_refused_by_its_text(case: str, house: House) -> None:
+    answer = await house.ask("reader", BOMBS[case].replace("granted", "orders"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_sql"), answer.text
+    assert answer.json()["error"]["hint"] or "nested too deeply" in answer.text, answer.text
+
+
+async def test_a_setting_says_how_large_a_value_may_be(house: House) -> None:
+    most = house.settings.query.max_value_bytes
+    assert await house.rows("reader", f"SELECT length(repeat('x', {most - 100})) AS n") == [[most - 100]]
+    answer = await house.ask("reader", f"SELECT length(\n repeat('x', {most + 1})) AS n")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["where"]) == (400, "line 2, column 2")
+    assert "repeat()" in error["message"]
+    assert f"{most:,} bytes" in error["message"]
+
+
+def test_what_is_near_a_bomb_and_ordinary_is_accepted_and_spark_understands_it(spark: SparkSession) -> None:
+    session = quick_session(spark)
+    rows = session.sql(
+        "SELECT * FROM VALUES (1L, '0xab', array('a', 'b')), (2L, '0xcd', array('c')) AS g (id, name, a)"
+    )
+    for title, query in FINE.items():
+        checked = check_sql(query, {"granted"}, deterministic=False)
+        assert select(session, checked, {"granted": rows}).columns, title
+
+
+async def test_whatever_is_made_up_is_refused_or_ends_and_who_asks_beside_it_gets_an_answer(
+    house: House, request: pytest.FixtureRequest
+) -> None:
+    seed, examples = (int(request.config.getoption(name)) for name in ("--bomb-seed", "--bomb-examples"))
+    random = Random(seed)  # noqa: S311 - made up again from its seed
+    verdicts = {"refused": 0, "ended": 0}
+    for number in range(examples):
+        query = made_up(random)
+        about = f"--bomb-seed {seed}, example {number}: {query}"
+        answer, beside = await asyncio.gather(
+            house.ask("reader", query, timeout_seconds=SECONDS), house.ask("clerk", COUNT)
+        )
+        assert answer.status_code in {200, 400, 422, 504}, (about, answer.text)
+        assert (beside.status_code, beside.json().get("rows")) == (200, [[ROWS]]), (about, beside.text)
+        verdicts["refused" if answer.status_code == 400 else "ended"] += 1
+    assert all(verdicts.values()), "some are refused and some run, or nothing is shown"

@@ -1,0 +1,46 @@
+"""Users' exports with default settings on an S3 server: the Query service's own key lets it write them, and no more."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from tests.query.house import House
+from tests.walk.walking import TOKEN
+from trace_platform.domain.objects import Folder, ObjectName
+from trace_platform.errors import TraceError
+from trace_platform.lite.seaweedfs import SeaweedFS
+from trace_platform.observe.metrics import Metrics
+from trace_platform.query.process import serving
+from trace_platform.user_calls import USER
+from trace_platform.wiring import s3_objects
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_user_exports_to_the_default_place_with_the_key_that_the_service_is_given(
+    house: House, seaweedfs: SeaweedFS, tmp_path: Path
+) -> None:
+    store = s3_objects(seaweedfs.objects_for("query"))
+    settings = house.settings.model_copy(update={"home": tmp_path})
+    serves = serving(settings, house.pool, house.rig.walk.dispatcher, house.spark, store, metrics=Metrics())
+    headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
+    async with (
+        serves as doors,
+        httpx.AsyncClient(base_url=doors["query_internal"], verify=house.context, headers=headers, timeout=120) as door,
+    ):
+        answer = await door.post("/v1/query", json={"sql": "SELECT 42 AS answer", "export": {}})
+    assert answer.status_code == 200, answer.text
+    done = answer.json()["exported"]
+    folder = Folder.parse(done["location"])
+    assert str(folder).startswith(f"{settings.query.export_prefix}{house.rig.walk.org.id}/")
+    everything = s3_objects(seaweedfs.objects_for("worker"))
+    (file,) = done["files"]
+    assert pq.read_table(io.BytesIO(everything.get(folder.object(file)))).to_pylist() == [{"answer": 42}]
+    for name in ("s3://trace/datasets/x/y", "s3://trace/exports-of-others/y"):
+        with pytest.raises(TraceError):
+            store.put(ObjectName.parse(name), b"not mine")

@@ -1,0 +1,125 @@
+"""The Query service as a process, whose Spark is killed or must be ended: no caller pays for it. 60 s."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.query.house import ROWS, House
+from tests.query.test_killed import COUNT, a_service, answered, members
+from tests.walk.walking import TOKEN
+from trace_platform.settings import QuerySettings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+LIMIT = 5
+CORES = 2
+"""That one query may use."""
+JAVA_ITSELF = 6
+BEGUN = 2
+"""So many seconds of work are more than planning takes."""
+SLOW = "SELECT sum(a.value + b.value) AS n FROM " + ", ".join(f"orders {name}" for name in "abcdef")  # noqa: S608 - a query of a test
+"""64 million rows in nested loops."""
+TOTAL = sum(range(0, 10 * ROWS, 10)) * 2 * ROWS**5
+TEN = "stack(10, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+LOOPS = "SELECT sum(t0.value + t9.value) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12))  # noqa: S608
+MANY = "SELECT a.value FROM orders a, orders b, orders c, orders d"
+GENERATED = f"SELECT count(*) AS n FROM ({MANY}) o " + " ".join(f"LATERAL VIEW {TEN} g{n} AS c{n}" for n in range(6))  # noqa: S608
+
+Service = tuple[subprocess.Popen[bytes], httpx.AsyncClient]
+
+
+@pytest.fixture(scope="module")
+async def service(house: House, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    usual = QuerySettings().stuck_seconds
+    async with a_service(house, tmp_path_factory.mktemp("service"), stuck_seconds=usual) as running:
+        yield running
+
+
+async def test_queries_under_which_spark_is_killed_are_run_once_more_one_after_the_other(service: Service) -> None:
+    process, door = service
+    await answered(door, COUNT)
+    asked = [asyncio.create_task(door.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
+    first = await java_of(process)
+    await until_running(door, 2)
+    os.kill(first, signal.SIGKILL)
+    await java_of(process, other_than=first)
+    await until_running(door, 1)
+    os.kill(await java_of(process, other_than=first), signal.SIGKILL)
+    answers = sorted([await one for one in asked], key=lambda answer: answer.status_code)
+    assert [one.status_code for one in answers] == [200, 503], [one.text for one in answers]
+    assert answers[0].json()["rows"] == [[TOTAL]], "it died with the other, and not with it again"
+    refusal = answers[1].json()["error"]
+    assert (refusal["code"], refusal["retryable"]) == ("spark_lost", True), "twice under it: no third time"
+
+
+@pytest.mark.parametrize(("sql", "hangs_up"), [(LOOPS, False), (GENERATED, True)], ids=["loops", "generators"])
+async def test_a_query_that_no_interrupt_ends_costs_little_more_than_its_time(
+    service: Service, sql: str, hangs_up: bool
+) -> None:
+    process, door = service
+    await answered(door, COUNT)
+    java = await java_of(process)
+    before = processor_seconds(java) or 0
+    spent, times = before, 0
+    async with asyncio.timeout(300):
+        while processor_seconds(java) is not None:  # asked again if its time was over before its tasks had begun
+            began, times = spent, times + 1
+            asked = asyncio.create_task(door.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
+            while (now := processor_seconds(java)) is not None and (not asked.done() or await in_hand(door)):
+                spent = now
+                if hangs_up and spent - began > BEGUN:
+                    asked.cancel()
+                await asyncio.sleep(0.05)
+            await asyncio.wait({asked})
+            if not asked.cancelled():
+                assert said(asked.result()) == (504, "query_timeout", True)
+    # Processor and not wall time, which depends on what else the machine does: it used no more than all its cores.
+    assert spent - before < times * CORES * (LIMIT + 2) + JAVA_ITSELF
+    assert await answered(door, COUNT) == [[ROWS]]
+
+
+async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
+    async with asyncio.timeout(120):
+        while True:
+            for java in members(process.pid, "java"):
+                if java != other_than:
+                    return java
+            await asyncio.sleep(0.05)
+
+
+async def until_running(door: httpx.AsyncClient, queries: int) -> None:
+    """As many as have a slot run in Spark, which has started: sessions stand ready."""
+    async with asyncio.timeout(120):
+        while await in_hand(door) != queries or not await gauge(door, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # another process' work is waited for
+
+
+async def in_hand(door: httpx.AsyncClient) -> float:
+    return await gauge(door, "trace_queries_in_hand", "running")
+
+
+async def gauge(door: httpx.AsyncClient, name: str, state: str) -> float:
+    told = (await door.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', told, re.MULTILINE)[0])
+
+
+def processor_seconds(pid: int) -> float | None:
+    """None: it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def said(answer: httpx.Response) -> tuple[int, str, bool]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["retryable"]

@@ -1,0 +1,224 @@
+"""Files that a query cannot need are not opened, and its rows are the same as if they had been. 40 s."""
+
+# ruff: noqa: S608 - queries of a test
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from tests.query.house import House
+from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.objects import Folder
+from trace_platform.domain.ranges import Range
+from trace_platform.domain.sql_gate import check_sql
+from trace_platform.markers import ColumnEntry
+from trace_platform.query.narrow import narrowed
+from trace_platform.query.question import ColdFiles, FileFacts, Relation
+from trace_platform.spark.parquet_reader import read_files
+from trace_platform.spark.plan_check import select
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = (ColumnEntry("block_number", "bigint"), ColumnEntry("v", "bigint"))
+FILES: Sequence[Sequence[int | None]] = [[0, 1, 2], [3, 4, 5], [6, 7, None], [8, 9, 10, 2], [None], [11, -4, 30]]
+"""Block numbers of each file: apart, overlapping, without any, and far apart."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    spark: SparkSession
+    objects: DiskObjects
+    relations: Mapping[str, Relation]
+    whole: Mapping[str, DataFrame]
+
+    def frames(self, relations: Mapping[str, Relation]) -> dict[str, DataFrame]:
+        return {
+            name: self.whole[name] if one is self.relations[name] else self._read(one)
+            for name, one in relations.items()
+        }
+
+    def _read(self, relation: Relation) -> DataFrame:
+        assert relation.cold is not None
+        return read_files(self.spark, self.objects, relation.cold.files, COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    objects = DiskObjects(tmp_path_factory.mktemp("narrow"))
+    session = spark.newSession()
+    relations = {name: relation(objects, name) for name in ("t", "u")}
+    bare = Tables(session, objects, relations, {})
+    return Tables(session, objects, relations, {name: bare._read(one) for name, one in relations.items()})
+
+
+def relation(objects: DiskObjects, name: str) -> Relation:
+    folder, facts = Folder.parse(f"s3://trace/datasets/{uuid4()}/{uuid4()}/"), {}
+    for number, numbers in enumerate(FILES):
+        sink = pa.BufferOutputStream()
+        values = [n * 7 % 5 if n is not None else 9 for n in numbers]
+        pq.write_table(pa.table({"block_number": pa.array(numbers, pa.int64()), "v": pa.array(values)}), sink)
+        file = folder.object(f"part{number}.parquet")
+        objects.put(file, sink.getvalue().to_pybytes())
+        known = [n for n in numbers if n is not None]
+        facts[file] = FileFacts(100, len(numbers), (min(known), max(known)) if known else None)
+    cold = ColdFiles((uuid4(), 1), COLUMNS, tuple(facts), 600, 17, facts=facts)
+    return Relation(name, uuid4(), cold.pin[0], 1, hot=False, cold=cold)
+
+
+NUMBERS = st.integers(-6, 32).map(str)
+OTHERS = st.sampled_from(
+    ["3.5", "'4'", "CAST(5 AS bigint)", "v", "1 + 2", "NULL", "-(3)", "9223372036854775808", "4e0"]
+)
+VALUES = st.integers(0, 7).flatmap(lambda one: NUMBERS if one else OTHERS)
+
+
+@st.composite
+def conditions(draw: st.DrawFn, names: Sequence[str], depth: int = 2) -> str:
+    if depth and draw(st.integers(0, 2)):
+        left, right = draw(conditions(names, depth - 1)), draw(conditions(names, depth - 1))
+        joined = draw(st.sampled_from(["AND", "AND", "OR"]))
+        plain = f"({left}) {joined} ({right})"
+        return draw(st.sampled_from([plain, plain, plain, f"NOT ({plain})"]))
+    column = (
+        f"{draw(st.sampled_from(names))}{draw(st.sampled_from(['block_number', 'BLOCK_NUMBER', '`block_number`']))}"
+    )
+    value, other = draw(VALUES), draw(VALUES)
+    compared = draw(st.sampled_from(["=", "=", "<", "<=", ">", ">=", "<>", "<=>"]))
+    return draw(
+        st.sampled_from(
+            [
+                *[f"{column} {compared} {value}"] * 6,
+                f"{value} {compared} {column}",
+                f"{column} BETWEEN {value} AND {other}",
+                f"{column} NOT BETWEEN {value} AND {other}",
+                f"{column} IN ({value}, {other})",
+                f"{column} NOT IN ({value}, {other})",
+                f"{column} IS NULL",
+                f"coalesce({column}, 3) = {value}",
+                f"{names[0]}v = {value}",
+            ]
+        )
+    )
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> str:
+    plain, one, both = draw(conditions(["", "t."])), draw(conditions(["x."])), draw(conditions(["a.", "b."]))
+    join = draw(
+        st.sampled_from(
+            ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+        )
+    )
+    on = (
+        ""
+        if join == "CROSS JOIN"
+        else f"ON {draw(st.sampled_from(['a.block_number = b.block_number', 'a.v = b.v', both]))}"
+    )
+    generated = "SELECT t.v, g.block_number FROM t LATERAL VIEW explode(array(1, 4)) g AS block_number WHERE t.v = 1"
+    of_both = draw(conditions(["t.", "g."]))
+    three = "SELECT a.v FROM t a, u b, t c WHERE a.block_number = b.block_number AND c.block_number = b.block_number"
+    of_a = draw(conditions(["a."])) if join.endswith(("SEMI JOIN", "ANTI JOIN")) else both
+    return draw(
+        st.sampled_from(
+            [
+                f"SELECT * FROM t WHERE {plain}",
+                f"SELECT count(*) AS n, sum(v) AS s FROM t WHERE {plain}",
+                f"SELECT x.v FROM t AS x WHERE {one}",
+                f"SELECT * FROM t AS x (v, block_number) WHERE {one}",
+                f"WITH c AS (SELECT * FROM t WHERE {plain}) SELECT * FROM c x JOIN t ON x.v = t.v WHERE {one}",
+                f"SELECT * FROM (SELECT v AS block_number, block_number AS v FROM t) x WHERE {one}",
+                f"SELECT * FROM u WHERE v IN (SELECT v FROM t WHERE {plain})",
+                f"SELECT * FROM u WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.v = u.v AND ({plain}))",
+                f"SELECT * FROM t WHERE {plain} UNION ALL SELECT * FROM t x WHERE {one}",
+                f"{generated} AND ({of_both})",
+                *[f"SELECT a.v, a.block_number FROM t a {join} u b {on} WHERE {of_a}"] * 3,
+                f"{three} AND ({both})",
+            ]
+        )
+    )
+
+
+@settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(queries())
+def test_the_rows_are_the_same_whatever_files_are_left_out(tables: Tables, sql: str) -> None:
+    checked = check_sql(sql, set(tables.relations))
+    read = {name: tables.relations[name] for name in checked.tables}
+    left = narrowed(checked, read)
+    if left == read:
+        event("all files are needed")
+        return
+    event("some files are left out")
+    assert rows(tables, sql, left) == rows(tables, sql, read)
+
+
+def rows(tables: Tables, sql: str, relations: Mapping[str, Relation]) -> list[str] | str:
+    """A query that Spark refuses is refused in the same words."""
+    try:
+        frame = select(tables.spark, check_sql(sql, set(tables.relations)), tables.frames(relations))
+        return sorted(map(str, frame.collect()))
+    except Exception as refused:  # noqa: BLE001 - whatever it is, it is the same
+        return type(refused).__name__
+
+
+@pytest.mark.parametrize(
+    ("sql", "files"),
+    [
+        ("SELECT * FROM t WHERE block_number = 4", [1, 3, 4, 5]),
+        ("SELECT * FROM t WHERE block_number BETWEEN 5 AND 6 AND v > 0", [1, 2, 3, 4, 5]),
+        ("SELECT * FROM t WHERE block_number IN (0, 31)", [0, 4, 5]),
+        ("SELECT * FROM t WHERE 30 < t.block_number", [4]),
+        ("SELECT * FROM t WHERE block_number = 1 OR v = 2", [0, 1, 2, 3, 4, 5]),
+        ("SELECT a.v FROM u b JOIN t a ON a.block_number = b.block_number WHERE b.block_number < 0", [4, 5]),
+        (
+            "SELECT a.v FROM u b LEFT JOIN t a ON a.block_number = b.block_number WHERE b.block_number < 0",
+            [0, 1, 2, 3, 4, 5],
+        ),
+    ],
+)
+def test_files_without_the_numbers_of_the_query_are_left_out(tables: Tables, sql: str, files: list[int]) -> None:
+    """Of file 4 nothing is known: it is always read."""
+    checked = check_sql(sql, set(tables.relations))
+    cold = narrowed(checked, {name: tables.relations[name] for name in checked.tables})["t"].cold
+    assert cold is not None
+    assert [name.name for name in cold.files] == [f"part{number}.parquet" for number in files]
+    assert (cold.key == cold.pin) == (len(files) == len(FILES)), "a view of some files is not that of all"
+
+
+def test_files_of_which_another_generation_replaced_a_part_are_left_out_too() -> None:
+    folder = Folder.parse(f"s3://trace/datasets/{uuid4()}/{uuid4()}/")
+    low, high = folder.object("low.parquet"), folder.object("high.parquet")
+    facts = {low: FileFacts(10, 2, (0, 9)), high: FileFacts(20, 3, (10, 19))}
+    cold = ColdFiles((uuid4(), 1), COLUMNS, (), 30, 5, {(Range(0, 5),): (low,), (Range(10, 12),): (high,)}, facts)
+    relation = Relation("t", uuid4(), cold.pin[0], 1, hot=False, cold=cold)
+    left = narrowed(check_sql("SELECT * FROM t WHERE block_number = 11", {"t"}), {"t": relation})["t"].cold
+    assert left is not None
+    assert (dict(left.cut), left.bytes, left.rows) == ({(Range(10, 12),): (high,)}, 20, 3)
+
+
+@pytest.mark.anyio
+async def test_a_query_for_one_block_opens_no_file_without_it(house: House) -> None:
+    """Through all of it: the worker that wrote them said what they hold."""
+    await house.make("feed", 7000, 7009)
+    await house.make("feed", 7010, 7019)
+    root = house.rig.walk.control.objects.root  # type: ignore[attr-defined]
+    (file,) = root.rglob("*7000_7009.parquet")
+    away = file.rename(file.with_suffix(".away"))
+    try:
+        assert await house.rows("reader", "SELECT value FROM feed WHERE block_number = 7015") == [[70150]]
+        needed = await house.refused("reader", "SELECT value FROM feed WHERE block_number = 7005")
+        assert needed == (503, "unavailable"), "it is missing, which is not the query's fault"
+    finally:
+        away.rename(file)
+    assert await house.rows("reader", "SELECT value FROM feed WHERE block_number = 7005") == [[70050]]

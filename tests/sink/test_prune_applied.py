@@ -1,0 +1,43 @@
+"""Notes of applied batches go when they are old and settled; a batch that comes again still changes nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.sink.rig import Rig, alert
+from trace_platform.ports import Outgoing
+from trace_platform.sink.prune_applied import BATCH, prune_applied
+from trace_platform.store.db import open_pool
+
+pytestmark = pytest.mark.anyio
+
+NOTES = "SELECT publish_id FROM trace_meta.applied_batches"
+OLD = "UPDATE trace_meta.applied_batches SET applied_at = now() - interval '11 days'"
+UNKNOWN = """
+    INSERT INTO trace_meta.applied_batches (publish_id, dataset_version, seq, row_count, byte_count, applied_at)
+    SELECT gen_random_uuid(), dataset_version, nextval('trace_meta.publish_seq'), 1, 1, now() - interval '12 days'
+      FROM trace_meta.applied_batches, generate_series(1, %s)"""
+
+
+async def test_a_note_is_deleted_when_it_is_old_and_its_batch_is_settled_as_committed(rig: Rig) -> None:
+    await rig.deploy()
+    producer = await rig.producer()
+    async with rig.sinking(), open_pool(rig.data_dsn, name="test", max_size=1) as pool:
+        publish = await producer.publish([alert("a")])
+        assert await rig.settled() == {"Committed": 1}
+        before = await rig.rows()
+        assert await prune_applied(pool, rig.walk.dispatcher, timedelta(days=10)) == 0
+        # Before it lie more than a batch of notes that nobody has settled.
+        await pool.execute(OLD)
+        await pool.execute(UNKNOWN.replace("%s", str(BATCH + 1)))
+        assert await prune_applied(pool, rig.walk.dispatcher, timedelta(days=10)) == 1
+        left = await pool.fetch(NOTES)
+        assert len(left) == BATCH + 1
+        assert publish not in {row["publish_id"] for row in left}
+        again = b'{"kind": "buffer_batch", "publish_id": "%s"}' % str(publish).encode()
+        await rig.walk.control.queue.publish("buffer", [Outgoing(again)])
+        await producer.publish([alert("b")])
+        assert await rig.settled() == {"Committed": 2}
+    assert [row for row in await rig.rows() if row["dedupe_key"] == "a"] == before

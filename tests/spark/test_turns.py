@@ -1,0 +1,91 @@
+"""Of many jobs that wait for cores, those of the oldest task run first, whatever the numbers of their stages. 10 s."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.spark_session import a_session
+from trace_platform.spark.tags import tagged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+CORES = 2
+TASKS = 10
+
+
+def test_the_oldest_task_of_a_backlog_goes_first_though_its_stage_sorts_last(tmp_path: Path) -> None:
+    with a_session(tmp_path, threads=CORES) as spark:  # one whose stages are counted from 0
+        found, pools = backlog(spark, tmp_path)
+    numbers = [int(stage) for _, stage in found]
+    assert sorted(numbers) != sorted(numbers, key=str), "their names sort otherwise than their numbers"
+    assert first_come(found), found
+    assert pools == ["default"], "a pool is gone with its task"
+
+
+def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[str]]:
+    """Jobs that come one after the other while all cores are held: in which order they ran, and the pools after it."""
+    scheduler: Any = spark.sparkContext._jsc.sc()
+    ran, held, go_on = folder / "ran", folder / "held", folder / "go on"
+    with ThreadPoolExecutor(CORES + TASKS) as threads:
+        hold = [threads.submit(job, spark, f"hold-{n}", held, go_on) for n in range(CORES)]
+        until(lambda: lines(held) == CORES)
+        waiting = []
+        for number in range(TASKS):
+            waiting.append(threads.submit(job, spark, f"task-{number}", ran))
+            until(partial(waits, scheduler, number + 1))
+        go_on.touch()
+        for one in (*hold, *waiting):
+            one.result()
+    found = [line.split() for line in ran.read_text().splitlines()]
+    return found, [pool.name() for pool in each(scheduler.getAllPools())]
+
+
+def first_come(found: list[list[str]]) -> bool:
+    """In order; two at a time, so neighbours may change places."""
+    order = [int(tag.removeprefix("task-")) for tag, _ in found]
+    return all(abs(place - number) < CORES for place, number in enumerate(order))
+
+
+def job(spark: SparkSession, tag: str, told: Path, until_there: Path | None = None) -> None:
+    """One Spark task, which says that it runs."""
+
+    def say(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        with told.open("a") as file:
+            file.write(f"{tag} {task.stageId() if task else -1}\n")
+        while until_there is not None and not until_there.exists():
+            time.sleep(0.02)
+        yield from batches
+
+    with tagged(spark, tag):
+        spark.range(1, numPartitions=1).mapInArrow(say, "id long").collect()
+
+
+def waits(scheduler: Any, jobs: int) -> bool:
+    """All that are there but those that hold the cores."""
+    return len(list(scheduler.statusTracker().getActiveStageIds())) == jobs + CORES
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def each(sequence: Any) -> Iterator[Any]:
+    for at in range(sequence.length()):
+        yield sequence.apply(at)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,19 @@
+"""Whether ranges are a partition of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from trace_platform.domain.ranges import Range
+
+
+def tiles(ranges: Iterable[Range], whole: Range) -> bool:
+    """Whether they cover `whole` once each number: no hole, no overlap, nothing outside."""
+    ordered = sorted(ranges)
+    return (
+        bool(ordered)
+        and ordered[0].start == whole.start
+        and ordered[-1].stop == whole.stop
+        and all(one.stop == following.start for one, following in pairwise(ordered))
+    )
