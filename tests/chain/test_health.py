@@ -174,3 +174,19 @@ def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
 async def _hold(slots: Slots) -> None:
     async with slots:
         await asyncio.sleep(0)
+
+
+def test_after_a_disagreement_the_first_call_of_a_step_goes_to_any_endpoint() -> None:
+    """A step of two calls begins at the same of two endpoints each time, so what they disagree on stays the same."""
+    health = Health(pool("torn"))
+    assert {first_of_two_calls(health) for _ in range(100)} == {0}
+    begun = set()
+    for _ in range(100):
+        health.start_anywhere()
+        begun.add(first_of_two_calls(health))
+    assert begun == {0, 1}
+
+
+def first_of_two_calls(health: Health) -> int:
+    first, _ = (asyncio.run(health.choose(set())) for _ in range(2))
+    return first.place

@@ -70,6 +70,13 @@ class Health:
             await asyncio.sleep(chosen.rests_until - now)
         return chosen
 
+    def start_anywhere(self) -> None:
+        """After endpoints disagreed: a caller that makes as many calls a turn as there are endpoints would ask each of
+        them the same as before, and so disagree for ever.
+        """
+        with self._lock:
+            self._next = self._jitter.randrange(len(self.standings))
+
     async def witness(self, silent: set[int], until: float) -> Standing | None:
         """One that is not of `silent`, and does not rest beyond `until`; None if there is none."""
         others = [one for one in self.standings if one.place not in silent and one.rests_until <= until]
