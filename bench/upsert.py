@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from bench.report import report
+from tests.support.postgres import running
 from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import Cluster, running
+from trace_platform.lite.postgres import Cluster
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java
 from trace_platform.spark.postgres_writer import upsert

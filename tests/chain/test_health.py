@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.chain.between import between
-from trace_platform.chain.devchain.handle import Devchain
+from tests.support.devchain import Devchain
 from trace_platform.chain.fetch import fetch_range_sync
 from trace_platform.chain.health import Health, health_of
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from psycopg.rows import dict_row
 
 from tests.dispatcher.support import deployed_and_active
+from tests.support.devchain import Devchain
 from tests.walk.walking import Walk
 from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.chain.devchain.journal import rebuild
 from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.dispatcher.trigger import trigger

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tests.chain_walk.rig import Rig
+from tests.support.devchain import running
 from tests.walk.walking import working
-from trace_platform.chain.devchain.handle import running
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.operators.context import Resources
 from trace_platform.worker.run_task import Runner

@@ -19,10 +19,10 @@ import asyncpg
 import psycopg
 import pytest
 
+from tests.support.postgres import RunningServer
 from trace_platform.adapters import queue_pg
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.ports import (
     BODY_LIMIT_BYTES,
     DELAY_LIMIT,

@@ -10,11 +10,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.operators import registered
 from trace_platform.capability.claims import Claims, decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest
 from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control

@@ -10,10 +10,10 @@ import pytest
 
 from tests.dispatcher.chain import claimed
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest, TargetAsked, TargetsRequest
 from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.alert_targets import alert_targets
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.edit_alerts import create_alert, delete_alert, update_alert

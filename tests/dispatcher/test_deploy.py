@@ -11,8 +11,9 @@ from uuid import uuid4
 import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.catalog import catalog, registered
+from trace_platform.dispatcher.catalog import catalog
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.list_dags import list_dags

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.checker import assert_kept
 from tests.faults.system import Child, System, calling, eventually
 from tests.faults.traffic import Traffic, flowing
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.store.db import OUTAGES
 
 pytestmark = pytest.mark.anyio

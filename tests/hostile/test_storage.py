@@ -25,6 +25,7 @@ from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Doors, opened
 from tests.hostile.storage_cases import ESCAPES, GLOBS, MARKED, PREFIXES
+from tests.support.session_policy import allows
 from tests.tokens.forge import CLAIMS
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.capability import S3Prefixes, TokenRefused, decode, encode
@@ -35,7 +36,7 @@ from trace_platform.dispatcher.verify_outputs import verify_outputs
 from trace_platform.domain.grants import CREDENTIALS, GrantedDataset, StorageGrant, grants_of
 from trace_platform.domain.ids import DatasetId, DatasetVersion
 from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.session_policy import LIST, READ, WRITE, allows, refuse_wider, session_policy
+from trace_platform.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
 from trace_platform.errors import Forbidden, InvalidRequest, NotFound, TraceError
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.certificates import ensure_certificates

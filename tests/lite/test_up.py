@@ -27,10 +27,10 @@ import httpx
 import psycopg
 import pytest
 
+from tests.support.postgres import RunningServer
 from trace_platform.errors import SetupError
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.lite.up import _both
 
 TRACE = [sys.executable, "-m", "trace_platform"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,7 +23,7 @@ from trace_platform.lite.plan import _metrics
 from trace_platform.lite.ports import free_port
 from trace_platform.observe.doorway import Doorway, Routes
 from trace_platform.observe.listener import serve_metrics
-from trace_platform.observe.metrics import GAUGES, Metrics, names
+from trace_platform.observe.metrics import GAUGES, Metrics
 from trace_platform.process import PROCESSES
 from trace_platform.query.process import metrics_route
 from trace_platform.settings import IdentitySettings, MetricsSettings
@@ -244,3 +244,11 @@ def test_gauges_are_all_named() -> None:
 
 def _over(app: object) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://test")  # type: ignore[arg-type]
+
+
+def names() -> Iterator[str]:
+    """Every metric of ours, as it is asked for."""
+    for family in Metrics().registry.collect():
+        if family.name.startswith("trace_"):
+            yield f"{family.name}_total" if family.type == "counter" else family.name
+    yield from GAUGES

@@ -18,9 +18,9 @@ from pyspark.sql import types as st
 
 from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unheld
 from tests.spark_session import end_shared
+from tests.support.postgres import RunningServer
 from trace_platform.domain.filters import holds, parse_where
 from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.filter_column import as_column
 from trace_platform.spark.hot_compaction import mark_compacted, sweep

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.store.migrate import Database
 from trace_platform.store.queries import queries
 

@@ -13,8 +13,8 @@ from typing import get_args
 import psycopg
 import pytest
 
+from tests.support.postgres import RunningServer
 from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError, TraceError
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.store import migrate as module
 from trace_platform.store.migrate import Database, check, migrate, pending
 
