@@ -165,7 +165,7 @@ def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
             await asyncio.sleep(0)
         waits[1].cancel()  # its turn was told already
         await asyncio.gather(*waits, return_exceptions=True)
-        async with asyncio.timeout(1), slots:
+        async with asyncio.timeout(60), slots:
             pass
 
     asyncio.run(main())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from tests.dispatcher.chain import claimed
@@ -121,7 +122,7 @@ async def test_a_task_that_is_not_about_alerts_pays_nothing_for_them(
             # Whoever looked would fall over it.
             await control.pool.execute("ALTER TABLE alert_definitions RENAME TO gone")
             assert (await a_task(control, org, "plain")).alerts == []
-            with pytest.raises(Exception, match="alert_definitions"):
+            with pytest.raises(asyncpg.UndefinedTableError, match="alert_definitions"):
                 await a_task(control, org, "look")
 
 

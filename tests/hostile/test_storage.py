@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -112,25 +113,33 @@ ANY_TEXT = (
     | st.from_regex(r"s3://[a-z*.$]{2,6}/([a-z.*?${}%+=]{0,4}/){0,4}", fullmatch=True)
 )
 
+FOLDERS = st.sampled_from(["s3://lake/a/", "s3://lake/a/b/", "s3://lake/ab/", "s3://lak/a/", "s3://lake2/a/"])
+KEYS = st.sampled_from(["a/x", "a/b/x", "a/", "a", "ab/x", "A/x", "x/a/x"]) | st.text(max_size=20)
+
 
 def test_whatever_is_given_as_a_prefix_opens_that_folder_or_nothing(pytestconfig: pytest.Config) -> None:
     """Long by `--prefix-examples`."""
+    seen = Counter[str]()
 
     @settings(deadline=None, derandomize=True, database=None, max_examples=pytestconfig.getoption("--prefix-examples"))
-    @given(ANY_TEXT, ANY_TEXT, st.sampled_from(["lake", "lak", "lake2"]), st.text(max_size=20))
+    @given(ANY_TEXT | FOLDERS, ANY_TEXT | FOLDERS, st.sampled_from(["lake", "lak", "lake2"]), KEYS)
     def holds(read: str, write: str, bucket: str, key: str) -> None:
         try:
             storage = replace(CLAIMS, s3=S3Prefixes(read=(read,), write=(write,))).grants.storage
             policy = session_policy(storage)
         except TraceError:
+            seen["refused"] += 1
             return
         refuse_wider(policy, storage)
         text = f"s3://{bucket}/{key}"
         for action in READ | WRITE:
             prefixes = (write,) if action in WRITE else (read, write)
-            assert allows(policy, action, bucket, key) == any(text.startswith(prefix) for prefix in prefixes)
+            inside = any(text.startswith(prefix) for prefix in prefixes)
+            assert allows(policy, action, bucket, key) == inside
+            seen["inside" if inside else "outside"] += 1
 
     holds()
+    assert min(seen["refused"], seen["inside"], seen["outside"]) >= 10, seen
 
 
 # 17, 21, 26, 28: at the door

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from tests.walk.walking import Walk, walking, working
 from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import SetupError
+from trace_platform.errors import SetupError, Unauthenticated
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import _metrics
 from trace_platform.lite.ports import free_port
@@ -155,7 +155,7 @@ async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
     inside = Starlette(routes=[metrics_route(metrics, IdentitySettings(worker_token=SecretStr("w")))])
     async with _over(inside) as query:
         assert (await query.get("/metrics", headers={"Authorization": "Bearer w"})).status_code == 200
-        with pytest.raises(Exception, match="worker token"):
+        with pytest.raises(Unauthenticated, match="worker token"):
             await query.get("/metrics", headers={"Authorization": "Bearer x"})
     nobody: httpx.AsyncClient = None  # type: ignore[assignment]
     from trace_platform.client import DispatcherClient
