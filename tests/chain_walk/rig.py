@@ -50,9 +50,9 @@ class Rig:
         return replace(self.walk.worker(name), runner=runner)
 
     def pool(self, *nodes: Watched) -> RpcPool:
-        """Of nodes that are counted; one that fails is asked again at once."""
+        """Of nodes that are counted."""
         endpoints = tuple(node.endpoint for node in nodes)
-        return RpcPool(f"watched {uuid4()}", self.devchain.chain_id, endpoints, rest=0.01, longest_rest=0.02)
+        return RpcPool(f"watched {uuid4()}", self.devchain.chain_id, endpoints)
 
     async def deploy(self, text: str) -> None:
         await deployed_and_active(self.walk.control, self.walk.org, text)

@@ -502,11 +502,13 @@ def look_for(file: Path) -> None:
 
 @pytest.mark.anyio
 async def test_when_one_half_of_a_start_fails_the_other_does_nothing_any_more() -> None:
-    opening = asyncio.create_task(asyncio.Event().wait())
+    async def opens_doors() -> None:
+        await asyncio.Event().wait()
 
     async def fails() -> None:
         raise SetupError("the worker does not start")
 
+    opening = asyncio.create_task(opens_doors())
     with pytest.raises(SetupError):
         await _both(opening, asyncio.create_task(fails()))
     assert opening.cancelled(), "it has ended before the failure is told"
