@@ -38,7 +38,7 @@ bench: setup ## every benchmark in bench/, one after the other
 		n=$${f##*/}; echo "bench.$${n%.py}"; $(BIN)/python -m "bench.$${n%.py}" $(ARGS); done
 
 docs: setup ## the generated parts of docs/
-	@$(BIN)/python tools/write_docs.py $(ARGS)
+	@$(BIN)/python -m tools.write_docs $(ARGS)
 
 lock: ## requirements/*.txt again from pyproject.toml (needs uv; ARGS=--upgrade)
 	@"$(PY)" tools/lock $(ARGS)

@@ -22,8 +22,8 @@ import pyarrow as pa
 import uvloop
 
 from bench.report import report
+from tests.support.devchain import Devchain, running
 from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.chain.devchain.seal import Made
 from trace_platform.chain.fetch import fetch_range_sync
 from trace_platform.chain.schemas import BLOCKS, LOGS, TRANSACTIONS

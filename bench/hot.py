@@ -20,8 +20,9 @@ import psycopg
 import pyarrow as pa
 
 from bench.report import report
+from tests.support.postgres import running
 from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import Cluster, running
+from trace_platform.lite.postgres import Cluster
 from trace_platform.spark.copy_rows import as_csv
 from trace_platform.spark.hot_tables import HotTable, ensure
 from trace_platform.spark.hot_writer import BlockMark, rewrite

@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 from bench.cpu import below
 from bench.fetch import bare_tables, loop, session_of
 from bench.report import report
+from tests.support.devchain import Devchain, running
 from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import inclusive, split
 from trace_platform.operators.chain_tables import ALL

@@ -27,8 +27,9 @@ import asyncpg
 import uvloop
 
 from bench.report import report
+from tests.support.postgres import RunningServer, running
 from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.lite.postgres import SUPERUSER, Cluster, RunningServer, binaries, running
+from trace_platform.lite.postgres import SUPERUSER, Cluster, binaries
 from trace_platform.ports import Outgoing
 from trace_platform.store.migrate import migrate
 

@@ -20,10 +20,11 @@ from uuid import UUID
 
 import asyncpg
 
+from tests.support.postgres import RunningServer, running
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.lite.ports import free_port, free_ports
-from trace_platform.lite.postgres import Cluster, RunningServer, running
+from trace_platform.lite.postgres import Cluster
 from trace_platform.store.first_start import ensure_first_rows
 from trace_platform.store.migrate import Database, migrate
 

@@ -26,8 +26,8 @@ import uvloop
 from bench.noop_worker import deploy, trigger
 from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
+from tests.support.devchain import Devchain, running
 from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.client import DispatcherClient, TaskClient
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import inclusive

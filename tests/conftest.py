@@ -18,9 +18,10 @@ import pytest
 
 from tests.one_connection import one_connection_each
 from tests.spark_session import end_shared
+from tests.support.postgres import RunningServer, running
 from trace_platform.lite.launch import spawn
 from trace_platform.lite.ports import choose_store_ports, free_port
-from trace_platform.lite.postgres import Cluster, RunningServer, running
+from trace_platform.lite.postgres import Cluster
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.settings import ObjectSettings
 from trace_platform.store.migrate import Database, migrate

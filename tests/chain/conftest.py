@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trace_platform.chain.devchain.handle import Devchain, running
+from tests.support.devchain import Devchain, running
 
 BLOCKS = 240
 

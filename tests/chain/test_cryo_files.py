@@ -20,7 +20,9 @@ def ours(folder: Path) -> tuple[Path, pa.Table]:
 
 
 def test_cryos_columns_are_ours_in_its_order_and_only_ours_come_after(shared_data: Path) -> None:
-    for path in sorted((shared_data / "cryo").glob("*.parquet")):
+    files = sorted((shared_data / "cryo").glob("*.parquet"))
+    assert files
+    for path in files:
         names = pq.read_schema(path).names
         assert TRANSACTIONS.names[: len(names)] == names
         assert TRANSACTIONS.names[len(names) :] == ["block_hash", "timestamp"]

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.chain.vectors import exchanges
+from tests.support.devchain import Devchain, running
 from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.content import APPROVAL, TRANSFER
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.chain.devchain.journal import describe, rebuild
 from trace_platform.chain.keccak import keccak
 from trace_platform.chain.verify import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.chain.devchain.handle import running
+from tests.support.devchain import running
 from trace_platform.errors import InvalidRequest
 
 DEVCHAIN = [sys.executable, "-m", "trace_platform", "devchain"]

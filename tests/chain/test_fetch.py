@@ -18,7 +18,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
-from trace_platform.chain.devchain.handle import Devchain, running
+from tests.support.devchain import Devchain, running
 from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.chain.fetch import ALL_TABLES, Fetched, fetch_range_sync, fetch_with
 from trace_platform.chain.read_blocks import Wants

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.chain.between import between
-from trace_platform.chain.devchain.handle import Devchain
+from tests.support.devchain import Devchain
 from trace_platform.chain.fetch import fetch_range_sync
 from trace_platform.chain.health import Health, health_of
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
@@ -165,7 +165,7 @@ def test_who_waits_for_a_place_and_goes_leaves_no_place_taken() -> None:
             await asyncio.sleep(0)
         waits[1].cancel()  # its turn was told already
         await asyncio.gather(*waits, return_exceptions=True)
-        async with asyncio.timeout(1), slots:
+        async with asyncio.timeout(60), slots:
             pass
 
     asyncio.run(main())

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tests.chain.test_fetch import QUICK, assert_true
+from tests.support.devchain import Devchain
 from trace_platform.chain.devchain.faults import KINDS
-from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.chain.devchain.lies import LIES
 from trace_platform.chain.fetch import fetch_range_sync
 from trace_platform.errors import ChainMoved, ProviderError, ProviderLied

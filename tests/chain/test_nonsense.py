@@ -14,8 +14,8 @@ from hypothesis import strategies as some
 from tests.chain.between import between
 from tests.chain.test_fetch import QUICK
 from tests.chain.test_tip import ask
+from tests.support.devchain import Devchain
 from trace_platform.chain import tip, witness
-from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.chain.fetch import Fetched, fetch_range_sync
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from trace_platform.chain.devchain.handle import Devchain
+from tests.support.devchain import Devchain
 from trace_platform.chain.fetch import fetch_range_sync
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.errors import ProviderLied

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.chain.test_fetch import QUICK
+from tests.support.devchain import Devchain, running
 from trace_platform.chain import tip
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.chain.rpc import RpcClient, run
 from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.errors import ProviderLagged, ProviderLied

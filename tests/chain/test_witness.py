@@ -12,7 +12,7 @@ import structlog
 
 from tests.chain.between import Change, between
 from tests.chain.test_fetch import QUICK, assert_true
-from trace_platform.chain.devchain.handle import Devchain
+from tests.support.devchain import Devchain
 from trace_platform.chain.encode import header_hash
 from trace_platform.chain.fetch import fetch_range_sync
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool

@@ -10,8 +10,8 @@ import pytest
 
 from tests.chain_walk.rig import Rig
 from tests.spark_session import shared_session
+from tests.support.devchain import Devchain, running
 from tests.walk.walking import walking
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.store.migrate import Database
 from trace_platform.wiring import s3_objects

@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg.rows import dict_row
 
+from tests.chain_walk.looks import Watched
 from tests.dispatcher.support import deployed_and_active
+from tests.support.devchain import Devchain
 from tests.walk.walking import Walk
 from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.chain.devchain.journal import rebuild
 from trace_platform.chain.devchain.truth import truth_table
+from trace_platform.chain.rpc_pool import RpcPool
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.objects import Folder
 from trace_platform.operators.chain_tables import KEYS
@@ -40,9 +42,17 @@ class Rig:
     folder: Path = Path()
 
     def worker(self, name: str = "one", *nodes: str, **pool: Any) -> Wrapper:
-        resources = Resources(self.data_dsn, {"dev": self.devchain.pool(*nodes, **pool)})
-        runner = Runner(self.walk.control.objects, resources, self.spark)
+        return self.worker_on(self.devchain.pool(*nodes, **pool), name)
+
+    def worker_on(self, pool: RpcPool, name: str = "one") -> Wrapper:
+        """Whose jobs ask these nodes."""
+        runner = Runner(self.walk.control.objects, Resources(self.data_dsn, {"dev": pool}), self.spark)
         return replace(self.walk.worker(name), runner=runner)
+
+    def pool(self, *nodes: Watched) -> RpcPool:
+        """Of nodes that are counted."""
+        endpoints = tuple(node.endpoint for node in nodes)
+        return RpcPool(f"watched {uuid4()}", self.devchain.chain_id, endpoints)
 
     async def deploy(self, text: str) -> None:
         await deployed_and_active(self.walk.control, self.walk.org, text)

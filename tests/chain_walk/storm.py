@@ -21,8 +21,8 @@ import psycopg
 
 from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.faults.system import ELAPSED, Child, Nursery
+from tests.support.devchain import Devchain
 from tests.walk.walking import TOKEN, walking
-from trace_platform.chain.devchain.handle import Devchain
 from trace_platform.markers import MARKER
 
 FOLLOWED = "SELECT EXISTS (SELECT FROM trace_meta.followed_blocks)"

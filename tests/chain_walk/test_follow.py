@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
+from tests.chain_walk.looks import Watched, until_looked, watched
 from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.walk.walking import working
 
@@ -48,22 +47,27 @@ async def equal(rig: Rig) -> None:
 
 async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lost_or_doubled(rig: Rig) -> None:
     await rig.deploy(FOLLOW)
-    async with working(rig.worker()):
+    with watched(rig.devchain.node("a")) as node:
+        await follow(rig, node)
+    assert await rig.failures() == []
+    compacted = await rig.cold("live", "compact")
+    assert compacted is not None
+    assert [row["block_number"] for row in rows_of(compacted, "blocks")][:80] == list(range(80))
+    assert min(rig.hot_marks(await rig.version("live", "follow"))) >= 20  # what is cold has left the hot table
+
+
+async def follow(rig: Rig, node: Watched) -> None:
+    async with working(rig.worker_on(rig.pool(node))):
         version = await rig.version("live", "follow")
         await rig.until_followed(version)
         for depth in (1, 3, 12):
             rig.devchain.mine(5)
             rig.devchain.reorg(depth)
             await rig.until_followed(version)
-        await asyncio.sleep(1)  # it has caught up, and only looks
+        await until_looked(node)  # it has caught up, and only looks
         rig.devchain.reorg(4, 4)  # as high as before: only its hashes tell
         await rig.until_followed(version)
         rig.devchain.mine(30)
         await rig.until_followed(version)
         await rig.settled()
         await rig.until_equal(lambda: equal(rig))
-    assert await rig.failures() == []
-    compacted = await rig.cold("live", "compact")
-    assert compacted is not None
-    assert [row["block_number"] for row in rows_of(compacted, "blocks")][:80] == list(range(80))
-    assert min(rig.hot_marks(version)) >= 20  # what is cold has left the hot table

@@ -10,12 +10,11 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from tests.chain_walk.looks import Watched, until_looked, watched
 from tests.chain_walk.rig import Rig
+from tests.support.devchain import running
 from tests.walk.walking import working
-from trace_platform.chain.devchain.handle import running
 from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.operators.context import Resources
-from trace_platform.worker.run_task import Runner
 
 pytestmark = pytest.mark.anyio
 
@@ -130,20 +129,25 @@ async def test_what_becomes_final_in_the_step_of_a_reorg_is_told_and_not_taken_b
 async def test_a_node_that_has_not_reached_the_first_block_yet_is_waited_for(bare_rig: Rig) -> None:
     rig, first = bare_rig, bare_rig.devchain.describe()["head"]
     await rig.deploy(dag("tip", "start_block: latest"))
-    async with working(rig.worker()):
+    with watched(rig.devchain.node("a")) as node:
+        await waited_for(rig, node, first)
+    assert await rig.walk.control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
+
+
+async def waited_for(rig: Rig, node: Watched, first: int) -> None:
+    async with working(rig.worker_on(rig.pool(node))):
         version = await rig.version("tip", "follow")
         await rig.until_followed(version)
         rig.devchain.mine(3)
         await rig.until_followed(version)
         had = rig.hot_marks(version)
         rig.devchain.set_head(first - 2)
-        await asyncio.sleep(1)  # it looks, many times
+        await until_looked(node)
         assert rig.hot_marks(version) == had
         rig.devchain.set_head(first + 3)
         rig.devchain.mine(1)
         await rig.until_followed(version)
         assert rig.hot_marks(version) == hashes(rig, first)
-        assert await rig.walk.control.pool.fetchval("SELECT count(*) FROM data_invalidations") == 0
 
 
 async def test_wake_ups_of_one_follower_that_come_together_start_it_once(bare_rig: Rig) -> None:
@@ -166,7 +170,7 @@ async def test_a_follower_ends_soon_when_it_is_told_to_though_its_node_never_ans
     await rig.deploy(dag("mute", "start_block: latest"))
     async with a_mute_node() as (url, asked):
         pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
-        async with working(replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))):
+        async with working(rig.worker_on(pool)):
             async with asyncio.timeout(60):
                 await asked.wait()
         # Here working() has asked it to stop, and has waited for that.
@@ -178,7 +182,7 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
     await rig.deploy(dag("mute", "start_block: latest"))
     async with a_mute_node() as (url, asked):
         pool = RpcPool("mute", rig.devchain.chain_id, (Endpoint(url, "mute"),), timeout=3600)
-        worker = replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))
+        worker = rig.worker_on(pool)
         async with working(worker):
             async with asyncio.timeout(60):
                 await asked.wait()
@@ -194,18 +198,20 @@ async def test_nodes_on_two_forks_do_not_make_rows_go_back_and_forth_and_the_lon
 ) -> None:
     rig = bare_rig
     await rig.deploy(dag("torn", "start_block: 40"))
-    with running(blocks=60, finality=16) as other:
+    with (
+        running(blocks=60, finality=16) as other,
+        watched(rig.devchain.node("a")) as ours,
+        watched(other.node("b"), "b") as theirs,
+    ):
         other.reorg(5, 7)
-        nodes = (Endpoint(rig.devchain.node("a"), "a"), Endpoint(other.node("b"), "b"))
-        pool = RpcPool("torn", rig.devchain.chain_id, nodes)
-        async with working(replace(rig.worker(), runner=Runner(rig.walk.control.objects, resources(rig, pool)))):
+        async with working(rig.worker_on(rig.pool(ours, theirs))):
             version = await rig.version("torn", "follow")
             for longer in (rig.devchain, other, rig.devchain):
                 longer.mine(4)
                 there = replace(rig, devchain=longer)
                 await there.until_followed(version)
                 written = writings(rig)
-                await asyncio.sleep(1.5)  # it looks, many times, at both
+                await until_looked(ours, theirs)
                 assert writings(rig) == written
                 assert rig.hot_marks(version) == hashes(there, 40)
         assert await rig.failures() == []
@@ -234,10 +240,6 @@ async def a_mute_node() -> AsyncIterator[tuple[str, asyncio.Event]]:
         finally:
             for writer in open_ones:
                 writer.transport.abort()
-
-
-def resources(rig: Rig, pool: RpcPool) -> Resources:
-    return Resources(rig.data_dsn, {"dev": pool})
 
 
 def hashes(rig: Rig, first: int) -> dict[int, bytes]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chain_walk.quickstart import runs_through_reorgs
 from tests.chain_walk.rig import Rig
-from trace_platform.chain.devchain.handle import Devchain, running
+from tests.support.devchain import Devchain, running
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,7 @@ from tests.chain_walk.storm import (
 )
 from tests.faults.system import Nursery, eventually, nursing
 from tests.operators.victim import swept
-from trace_platform.chain.devchain.handle import Devchain, running
+from tests.support.devchain import Devchain, running
 from trace_platform.crash_points import POINTS
 from trace_platform.store.migrate import Database
 

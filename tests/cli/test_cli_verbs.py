@@ -22,9 +22,9 @@ from tests.dispatcher.chain import claimed, completion, drained
 from tests.dispatcher.support import PULL, control_for
 from tests.gateway.system import DAG, SERVICE, people, workers
 from tests.loop_thread import LoopThread
+from tests.support.operators import registered
 from trace_platform.cli import main
 from trace_platform.client import dispatcher_client
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.internal_routes import internal_door

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.test_cli_verbs import Running, Trace, file, home, known_operators, running, trace
 from tests.dispatcher.chain import claimed, completion, drained
 from tests.dispatcher.support import PULL
+from tests.support.operators import registered
 from trace_platform.contracts import (
     BufferPublishRequest,
     CommittedBatch,
@@ -21,7 +22,6 @@ from trace_platform.contracts import (
     SettleRequest,
     StorageRef,
 )
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.publish_buffer import publish_buffer

@@ -19,10 +19,10 @@ from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.cluster.elsewhere import Elsewhere, family_of
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
+from tests.support.devchain import Devchain, running
 from tests.walk.walking import walking
 from trace_platform.chain.abi import ERC20_TRANSFER
 from trace_platform.chain.decode_logs import decode_logs
-from trace_platform.chain.devchain.handle import Devchain, running
 from trace_platform.chain.devchain.truth import truth_table
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.operators.context import Resources

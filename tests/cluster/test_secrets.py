@@ -22,9 +22,9 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.chain_walk.rig import Rig as ChainRig
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
+from tests.support.devchain import Devchain, running
+from tests.support.postgres import RunningServer
 from tests.walk.walking import walking
-from trace_platform.chain.devchain.handle import Devchain, running
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.operators.context import Resources
 from trace_platform.store.migrate import Database
 

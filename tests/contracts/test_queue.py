@@ -19,10 +19,10 @@ import asyncpg
 import psycopg
 import pytest
 
+from tests.support.postgres import RunningServer
 from trace_platform.adapters import queue_pg
 from trace_platform.adapters.queue_pg import PgQueue
 from trace_platform.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.ports import (
     BODY_LIMIT_BYTES,
     DELAY_LIMIT,
@@ -459,13 +459,17 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
             received.update(delivery.body for delivery in deliveries)
             await queue.ack("q", [delivery.receipt for delivery in deliveries])
 
-    async with closing(PgQueue(queue_role, max_receives=100, patience=PLENTY)) as queue:
+    async with (
+        closing(PgQueue(queue_role, max_receives=100, patience=PLENTY)) as queue,
+        closing(PgQueue(queue_role, patience=timedelta(milliseconds=300))) as impatient,
+    ):
         idle = asyncio.create_task(wait_one(queue, "idle"))
         working = [asyncio.create_task(work(queue)) for work in (publish_steadily, receive_steadily, receive_steadily)]
         for _ in range(2):
             await until(more_than(received, len(received) + 50))
             postgres.stop(signal.SIGQUIT)
-            await asyncio.sleep(0.2)  # so that everybody notices
+            with pytest.raises(DatabaseUnavailable):  # while this call is answered, all others turn to it too
+                await impatient.depth("q")
             postgres.start()
         stop.set()
         await asyncio.wait_for(asyncio.gather(*working), PLENTY.total_seconds())

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import checkouts
 from tests.contracts.specification import BLOCK, ID, TEXTS, has_shape, variants
+from tests.support.session_policy import allows
 from trace_platform.contracts import (
     BufferPublishRequest,
     Claimed,
@@ -27,7 +28,7 @@ from trace_platform.contracts import (
 )
 from trace_platform.domain.grants import StorageGrant
 from trace_platform.domain.objects import Folder
-from trace_platform.domain.session_policy import allows, session_policy
+from trace_platform.domain.session_policy import session_policy
 from trace_platform.errors import InvalidRequest
 from trace_platform.sink.drain import Message as BufferMessage
 

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.operators import registered
 from trace_platform.capability.claims import Claims, decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest
 from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
@@ -255,7 +256,7 @@ async def test_an_activation_that_fails_half_way_changes_nothing(control: Contro
     await Drain(control).once()
     second = await deploy_dag(control, org.id, org.user, OTHER_GRIND.replace("grain:", "corn:"))
     await control.pool.execute("ALTER TABLE tasks ADD CONSTRAINT none CHECK (status <> 'Canceled')")
-    with pytest.raises(Exception, match="none"):
+    with pytest.raises(asyncpg.CheckViolationError, match="none"):
         await activate_dag(control, org.id, "mill", second.dag_version_id)
     assert await live(control) == [first.dag_version_id]
     assert set(await names(control)) == {"flour", "grain"}

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 
 from tests.dispatcher.chain import claimed
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest, TargetAsked, TargetsRequest
 from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.alert_targets import alert_targets
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.edit_alerts import create_alert, delete_alert, update_alert
@@ -121,7 +122,7 @@ async def test_a_task_that_is_not_about_alerts_pays_nothing_for_them(
             # Whoever looked would fall over it.
             await control.pool.execute("ALTER TABLE alert_definitions RENAME TO gone")
             assert (await a_task(control, org, "plain")).alerts == []
-            with pytest.raises(Exception, match="alert_definitions"):
+            with pytest.raises(asyncpg.UndefinedTableError, match="alert_definitions"):
                 await a_task(control, org, "look")
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.domain.dag import JobOutput

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.catalog import catalog, registered
+from trace_platform.dispatcher.catalog import catalog
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.list_dags import list_dags
@@ -170,7 +172,7 @@ async def test_a_refused_text_says_everything_and_leaves_nothing(control: Contro
 
 async def test_a_deploy_that_fails_half_way_leaves_nothing(control: Control, org: Org) -> None:
     await control.pool.execute("ALTER TABLE job_inputs ADD CONSTRAINT none CHECK (position <> 0)")
-    with pytest.raises(Exception, match="none"):
+    with pytest.raises(asyncpg.CheckViolationError, match="none"):
         await deploy_dag(control, org.id, org.user, SHOP)
     assert set((await counts(control)).values()) == {0}
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from tests.tiling import tiles
 from trace_platform.contracts import EventBody, InputRef, InvalidationBody, JobRef, OutputRef, ScopeRef, TaskPayload
 from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.invalidate import invalidate

@@ -16,9 +16,9 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, an_org, control_for, deployed_and_active
+from tests.support.operators import registered
 from trace_platform.contracts import InvalidationBody
 from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.reconcile import Mended, Reconciler

@@ -14,6 +14,7 @@ import pytest
 
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
+from tests.support.operators import registered
 from trace_platform.capability.claims import decode
 from trace_platform.capability.jws import take_apart
 from trace_platform.contracts import (
@@ -28,7 +29,6 @@ from trace_platform.contracts import (
     InvalidationBody,
 )
 from trace_platform.dispatcher.accept_event import accept_events
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control

@@ -22,9 +22,9 @@ from tests.dispatcher.test_sources import (
     tell,
     told_to_stop,
 )
+from tests.support.operators import registered
 from trace_platform.contracts import Claimed, ClaimRequest
 from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.deploy_dag import deploy_dag

@@ -11,8 +11,8 @@ import pytest
 
 from tests.dispatcher.chain import claimed, completion
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
+from tests.support.operators import registered
 from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.explain import explain

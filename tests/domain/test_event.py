@@ -14,7 +14,6 @@ from trace_platform.domain.event import (
     RangeScope,
     Scope,
     WholeScope,
-    first_dedupe_key,
     partition_key,
     read_scope,
     scope_key,
@@ -75,13 +74,6 @@ def test_other_shapes_are_refused_at_the_field(wire: dict[str, Any], where: str)
     with pytest.raises(InvalidRequest) as refusal:
         read_scope(**wire)
     assert refusal.value.where == where
-
-
-def test_the_first_dedupe_key_is_the_plain_one() -> None:
-    ids = f"{DATASET}:{VERSION}"
-    assert first_dedupe_key(Event(DATASET, VERSION, CursorScope(7))) == f"cursor:{ids}:7"
-    assert first_dedupe_key(Event(DATASET, VERSION, RangeScope(inclusive(1, 2)))) == f"partition:{ids}:1-2"
-    assert first_dedupe_key(Event(DATASET, VERSION, WholeScope())) == f"whole:{ids}"
 
 
 def test_a_label_cannot_pass_for_a_later_key() -> None:

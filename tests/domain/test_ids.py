@@ -10,8 +10,6 @@ from trace_platform.domain.ids import (
     DagVersionId,
     DatasetId,
     DatasetVersion,
-    DedupeKey,
-    JobId,
     JobName,
     LineageHash,
     OrgId,
@@ -23,7 +21,6 @@ from trace_platform.domain.ids import (
     generation_id,
     invalidation_id,
     job_id,
-    task_id,
 )
 
 ORG, OTHER = OrgId(UUID(int=1)), OrgId(UUID(int=2))
@@ -46,7 +43,6 @@ def test_every_part_of_the_meaning_tells_ids_apart() -> None:
         dataset_id(ORG, DagName("a"), JobName('b","c'), 0),
         dag_version_id(ORG, DagName("a"), YamlHash("b")),
         job_id(DagVersionId(ORG), JobName("a")),
-        task_id(JobId(ORG), DedupeKey("a")),
         generation_id(DatasetId(ORG), LineageHash("a")),
         event_id(TaskId(ORG), DatasetId(ORG), DatasetVersion(ORG), "a"),
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:1"),

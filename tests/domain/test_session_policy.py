@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.session_policy import allows
 from trace_platform.domain.grants import StorageGrant
 from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.session_policy import LIST, MAX_CHARS, READ, WRITE, allows, refuse_wider, session_policy
+from trace_platform.domain.session_policy import LIST, MAX_CHARS, READ, WRITE, refuse_wider, session_policy
 from trace_platform.errors import Forbidden, InvalidRequest
 
 INPUT, OWN = Folder.parse("s3://lake/a/foo/"), Folder.parse("s3://scratch/t/1/")

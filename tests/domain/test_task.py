@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from trace_platform.domain.task import (
+from tests.support.task_machine import (
     ENDED,
     NEW_ATTEMPT,
     TRANSITIONS,
-    NotClaimed,
     Phase,
-    TaskState,
     Verb,
     after,
     after_failure,
     phase_of,
     state_of,
-    why_not_claimed,
 )
+from trace_platform.domain.task import NotClaimed, TaskState, why_not_claimed
 from trace_platform.errors import Conflict
 
 LATE = (Phase.LOST_WAITING, Phase.LOST_FINAL)

@@ -26,11 +26,11 @@ from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
 from tests.one_connection import one_connection_each
 from tests.spark_session import a_session
+from tests.support.operators import register
 from trace_platform.client import dispatcher_client, task_client
 from trace_platform.contracts import Claimed, CompleteRequest, Invocation, TaskPayload
 from trace_platform.delivery import process as delivery_process
 from trace_platform.dispatcher import process as dispatcher_process
-from trace_platform.dispatcher.catalog import register
 from trace_platform.dispatcher.loops import clear_batches, loop, owe_batches, rotate_keys
 from trace_platform.errors import NoConnection
 from trace_platform.gateway import process as gateway_process

@@ -219,6 +219,13 @@ class System:
     async def elapse(self, *, leases: bool = True) -> None:
         await elapse(self.pool, self.queue_pool, leases=leases)
 
+    async def taken_over(self) -> None:
+        """Until others have taken all whose time had run out when this was called."""
+        moment = await self.pool.fetchval("SELECT now()")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await self.pool.fetchval(OVERDUE, moment):  # noqa: ASYNC110 - another process' work is waited for
+                await asyncio.sleep(0.02)
+
     async def drained(self) -> None:
         await drained(self.pool, self.queue_pool)
 
@@ -280,6 +287,13 @@ ELAPSED = (
     ),
 )
 
+OVERDUE = """
+SELECT (SELECT count(*) FROM (SELECT FROM tasks
+         WHERE status = 'Running' AND lease_expires_at <= $1 FOR UPDATE SKIP LOCKED) AS t)
+     + (SELECT count(*) FROM (SELECT FROM outbox
+         WHERE status = 'Processing' AND taken_until <= $1 FOR UPDATE SKIP LOCKED) AS o)
+"""
+
 LEFT = """
 SELECT (SELECT count(*) FROM outbox WHERE status IN ('Pending', 'Processing')) AS owed,
        (SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')) AS open,
@@ -323,6 +337,15 @@ class Caller:
 
     async def task(self, path: str, body: Any, capability: str) -> tuple[int, Any]:
         return await self._insist("POST", 0, path, body, {"x-trace-task-capability": capability})
+
+    async def until_ready(self, replica: int) -> None:
+        """Until this Dispatcher has asked its databases something, and has answered."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                with suppress(httpx.HTTPError):
+                    if (await self._http.get(_url(self._doors[replica][1]) + "/readyz")).is_success:
+                        return
+                await asyncio.sleep(0.02)
 
     async def _insist(self, method: str, door: int, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
         content = b"" if body is None else msgspec.json.encode(body)

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.checker import assert_kept
 from tests.faults.system import Child, System, calling, eventually
 from tests.faults.traffic import Traffic, flowing
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.store.db import OUTAGES
 
 pytestmark = pytest.mark.anyio
@@ -80,9 +80,9 @@ async def test_a_dispatcher_that_froze_and_was_replaced_does_no_harm_when_it_wak
                 frozen = system.dispatcher(point=point, how="stop")
                 assert await _stops(system, frozen, point), f"{point} was never hit: {frozen.said()}"
                 await system.elapse()  # what it holds is anybody's
-                await asyncio.sleep(0.3)
+                await system.taken_over()
                 frozen.send(signal.SIGCONT)
-                await asyncio.sleep(0.2)
+                await caller.until_ready(replica=0)
                 assert frozen.alive(), frozen.said()
                 await frozen.kill()
             stopping = system.dispatcher()

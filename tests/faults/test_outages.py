@@ -15,11 +15,11 @@ import asyncpg
 import pytest
 
 from tests.faults.system import drained
+from tests.support.postgres import RunningServer
 from tests.walk.walking import Walk, walking, working
 from trace_platform.contracts import TaskPayload
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.errors import Unavailable
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.operators.outcome import Outcome
 from trace_platform.ports import Outgoing
 from trace_platform.store.db import OUTAGES

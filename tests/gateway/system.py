@@ -13,8 +13,8 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.dispatcher.support import control_for
+from tests.support.operators import registered
 from trace_platform.client import WORKER_TOKEN, DispatcherClient
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.internal_routes import internal_door
 from trace_platform.domain.catalog import OperatorSpec

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Doors, opened
 from tests.hostile.storage_cases import ESCAPES, GLOBS, MARKED, PREFIXES
+from tests.support.session_policy import allows
 from tests.tokens.forge import CLAIMS
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.capability import S3Prefixes, TokenRefused, decode, encode
@@ -35,7 +37,7 @@ from trace_platform.dispatcher.verify_outputs import verify_outputs
 from trace_platform.domain.grants import CREDENTIALS, GrantedDataset, StorageGrant, grants_of
 from trace_platform.domain.ids import DatasetId, DatasetVersion
 from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.session_policy import LIST, READ, WRITE, allows, refuse_wider, session_policy
+from trace_platform.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
 from trace_platform.errors import Forbidden, InvalidRequest, NotFound, TraceError
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.certificates import ensure_certificates
@@ -111,25 +113,33 @@ ANY_TEXT = (
     | st.from_regex(r"s3://[a-z*.$]{2,6}/([a-z.*?${}%+=]{0,4}/){0,4}", fullmatch=True)
 )
 
+FOLDERS = st.sampled_from(["s3://lake/a/", "s3://lake/a/b/", "s3://lake/ab/", "s3://lak/a/", "s3://lake2/a/"])
+KEYS = st.sampled_from(["a/x", "a/b/x", "a/", "a", "ab/x", "A/x", "x/a/x"]) | st.text(max_size=20)
+
 
 def test_whatever_is_given_as_a_prefix_opens_that_folder_or_nothing(pytestconfig: pytest.Config) -> None:
     """Long by `--prefix-examples`."""
+    seen = Counter[str]()
 
     @settings(deadline=None, derandomize=True, database=None, max_examples=pytestconfig.getoption("--prefix-examples"))
-    @given(ANY_TEXT, ANY_TEXT, st.sampled_from(["lake", "lak", "lake2"]), st.text(max_size=20))
+    @given(ANY_TEXT | FOLDERS, ANY_TEXT | FOLDERS, st.sampled_from(["lake", "lak", "lake2"]), KEYS)
     def holds(read: str, write: str, bucket: str, key: str) -> None:
         try:
             storage = replace(CLAIMS, s3=S3Prefixes(read=(read,), write=(write,))).grants.storage
             policy = session_policy(storage)
         except TraceError:
+            seen["refused"] += 1
             return
         refuse_wider(policy, storage)
         text = f"s3://{bucket}/{key}"
         for action in READ | WRITE:
             prefixes = (write,) if action in WRITE else (read, write)
-            assert allows(policy, action, bucket, key) == any(text.startswith(prefix) for prefix in prefixes)
+            inside = any(text.startswith(prefix) for prefix in prefixes)
+            assert allows(policy, action, bucket, key) == inside
+            seen["inside" if inside else "outside"] += 1
 
     holds()
+    assert min(seen["refused"], seen["inside"], seen["outside"]) >= 10, seen
 
 
 # 17, 21, 26, 28: at the door

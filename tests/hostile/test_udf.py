@@ -21,10 +21,10 @@ import pytest
 from tests.hostile.storage_cases import ESCAPES
 from tests.runner.conftest import HANDS
 from tests.runner.rig import Rig, rigged
+from tests.support.operators import registered
+from tests.support.postgres import RunningServer
 from tests.udf.zips import zipped
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.domain.objects import ObjectName
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.store.migrate import Database
 from trace_platform.udf.bubblewrap import Walls, bwraps
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
+from tests.support.task_machine import ENDED, Phase, Verb, after, after_failure, phase_of, state_of
 from trace_platform.capability.claims import Claims
 from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, NotClaimed
 from trace_platform.dispatcher.claim_task import claim_tasks
@@ -24,7 +25,7 @@ from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.renew_lease import Beat, renewer
-from trace_platform.domain.task import ENDED, Phase, TaskState, Verb, after, after_failure, phase_of, state_of
+from trace_platform.domain.task import TaskState
 from trace_platform.errors import Conflict, LeaseLost
 from trace_platform.store.queries import queries
 
@@ -252,7 +253,7 @@ class TaskMachine(RuleBasedStateMachine):
 
 
 def _table() -> Any:
-    from trace_platform.domain.task import TRANSITIONS
+    from tests.support.task_machine import TRANSITIONS
 
     return TRANSITIONS
 

@@ -15,9 +15,10 @@ import psycopg
 import pytest
 
 from tests.conftest import QUICK
+from tests.support.postgres import RunningServer, running
 from trace_platform.errors import PostgresFailed
 from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import Cluster, RunningServer, prepare, reset_password, running
+from trace_platform.lite.postgres import Cluster, prepare, reset_password
 
 
 @pytest.fixture

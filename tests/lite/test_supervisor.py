@@ -298,12 +298,20 @@ def test_a_child_is_asked_to_stop_once_and_finishes_what_it_has_in_hand(folder: 
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"
         "ready()\n"
         "while not asked: tell('WATCHDOG=1'); time.sleep(0.02)\n"
-        "time.sleep(0.5)\n"
+        "tell('STATUS=has heard it')\n"
+        f"while not os.path.exists({str(folder / 'go')!r}): tell('WATCHDOG=1'); time.sleep(0.02)\n"
         f"open({str(folder / 'asked')!r}, 'w').write(str(len(asked)))\n"
     )
 
     async def work(watched: Watched) -> None:
         await watched.supervisor.start([child("one", counts)])
+        (kept,) = watched.supervisor._kept
+        stopping = asyncio.create_task(watched.supervisor.stop())
+        await watched.until(lambda: kept._heard.status == "has heard it")
+        beaten = kept._heard.last
+        await watched.until(lambda: kept._heard.last > beaten)  # whoever asks at every beat has asked again
+        (folder / "go").touch()
+        await stopping
 
     supervised(folder, work)
     assert (folder / "asked").read_text() == "1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,13 +17,13 @@ from starlette.applications import Starlette
 from tests.walk.walking import Walk, walking, working
 from trace_platform.dispatcher.read_gauges import Gauges
 from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import SetupError
+from trace_platform.errors import SetupError, Unauthenticated
 from trace_platform.gateway.process import public_door
 from trace_platform.lite.plan import _metrics
 from trace_platform.lite.ports import free_port
 from trace_platform.observe.doorway import Doorway, Routes
 from trace_platform.observe.listener import serve_metrics
-from trace_platform.observe.metrics import GAUGES, Metrics, names
+from trace_platform.observe.metrics import GAUGES, Metrics
 from trace_platform.process import PROCESSES
 from trace_platform.query.process import metrics_route
 from trace_platform.settings import IdentitySettings, MetricsSettings
@@ -155,7 +155,7 @@ async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
     inside = Starlette(routes=[metrics_route(metrics, IdentitySettings(worker_token=SecretStr("w")))])
     async with _over(inside) as query:
         assert (await query.get("/metrics", headers={"Authorization": "Bearer w"})).status_code == 200
-        with pytest.raises(Exception, match="worker token"):
+        with pytest.raises(Unauthenticated, match="worker token"):
             await query.get("/metrics", headers={"Authorization": "Bearer x"})
     nobody: httpx.AsyncClient = None  # type: ignore[assignment]
     from trace_platform.client import DispatcherClient
@@ -244,3 +244,11 @@ def test_gauges_are_all_named() -> None:
 
 def _over(app: object) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://test")  # type: ignore[arg-type]
+
+
+def names() -> Iterator[str]:
+    """Every metric of ours, as it is asked for."""
+    for family in Metrics().registry.collect():
+        if family.name.startswith("trace_"):
+            yield f"{family.name}_total" if family.type == "counter" else family.name
+    yield from GAUGES

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from trace_platform.alert_contracts import Severity
 from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.alerts import COLUMNS, KEY, SEVERITIES
+from trace_platform.domain.alerts import COLUMNS, KEY
 from trace_platform.domain.catalog import Catalog, PublishedDataset, RuntimeSpec
 from trace_platform.domain.dag import Dag, parse_dag
 from trace_platform.errors import InvalidDag, Problem
@@ -106,4 +108,4 @@ def test_the_severities_are_those_of_the_database() -> None:
     state = Path(__file__).parents[2] / "trace_platform" / "store" / "migrations" / "state" / "0017_alerts.sql"
     found = re.search(r"CREATE TYPE alert_severity AS ENUM \((.*)\);", state.read_text())
     assert found is not None
-    assert tuple(re.findall(r"'(\w+)'", found[1])) == SEVERITIES
+    assert tuple(re.findall(r"'(\w+)'", found[1])) == get_args(Severity)

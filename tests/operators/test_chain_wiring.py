@@ -171,7 +171,9 @@ def test_what_only_says_how_a_chain_job_works_makes_no_new_generation(job: str, 
 
 
 def test_a_setting_that_does_not_count_is_one_of_the_operator() -> None:
-    for name, one in ON_WORKERS.items():
+    tuned = {name: one for name, one in ON_WORKERS.items() if one.spec.tuning}
+    assert "block_follower" in tuned
+    for name, one in tuned.items():
         assert set(one.spec.tuning) <= set(one.config.model_fields), name
 
 

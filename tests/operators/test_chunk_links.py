@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trace_platform.chain.devchain.handle import running
+from tests.support.devchain import running
 from trace_platform.domain.ranges import Range, split
 from trace_platform.errors import WorkFailed
 from trace_platform.operators.cryo_ingest import Edges, check_links, fetch

@@ -182,8 +182,9 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, t
 
         def held(batches: Any) -> Any:
             for batch in batches:
-                here.touch()
                 while not go.exists():
+                    with here.open("a") as turns:
+                        turns.write(".")
                     time.sleep(0.05)
                 yield batch
 
@@ -204,7 +205,9 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, t
             await cancel_task(rig.walk.control, rig.walk.org.id, tasks[0], "a test")
             while not ended:  # noqa: ASYNC110 - a thread's work
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(1)  # an end that was meant for both would have reached the other by now
+            turns = (tmp_path / "10.runs").stat().st_size
+            while (tmp_path / "10.runs").stat().st_size < turns + 3:  # noqa: ASYNC110 - Spark's work
+                await asyncio.sleep(0.05)
             assert ended == {0}
             go.touch()
             states = await rig.settled()

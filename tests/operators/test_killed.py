@@ -25,9 +25,9 @@ from tests.operators.test_evm_decode import write_logs
 from tests.operators.victim import a_victim, files_of, held_in, swept, told_of
 from tests.sink.rig import Rig as SinkRig
 from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
+from tests.support.devchain import Devchain, running
+from tests.support.operators import registered
 from tests.walk.walking import working
-from trace_platform.chain.devchain.handle import Devchain, running
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.invalidate import invalidate
 from trace_platform.dispatcher.loops.clear_batches import ClearBatches
 from trace_platform.dispatcher.pause_source import pause_source

@@ -9,7 +9,7 @@ import pytest
 
 from tests.query.house import House, a_house, furnished
 from tests.spark_session import QUICK, end_shared
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.query.spark import BATCH_BYTES
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.java import find_java

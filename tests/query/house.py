@@ -21,10 +21,10 @@ from pydantic import SecretStr
 
 from tests.dispatcher.support import Org, an_org, deployed_and_active
 from tests.operators.rig import Numbers, Rig, operator, rigged
+from tests.support.operators import registered
 from tests.walk.walking import TOKEN, working
 from trace_platform.client import CAPABILITY_HEADER, DispatcherClient
 from trace_platform.contracts import Claimed
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.catalog import OperatorSpec, checked_by, every_input
 from trace_platform.domain.dag_model import Storage

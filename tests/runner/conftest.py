@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from tests.runner.rig import Rig, rigged
-from trace_platform.dispatcher.catalog import registered
+from tests.support.operators import registered
+from tests.support.postgres import RunningServer
 from trace_platform.domain.catalog import OperatorSpec, checked_by
 from trace_platform.domain.dag_model import Storage
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.operators.outcome import Settings as NoConfig
 from trace_platform.store.migrate import Database
 

@@ -11,8 +11,8 @@ import pytest
 from tests.runner.rig import SECONDS
 from tests.runner.whole import RUNTIMES, Whole, a_whole, serving
 from tests.spark_session import shared_session
+from tests.support.postgres import RunningServer
 from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.store.migrate import Database
 from trace_platform.udf.invoke import Functions
 from trace_platform.udf.sandbox import runs

@@ -19,12 +19,12 @@ from tests.runner.rig import SECONDS
 from tests.runner.whole import DAG, RUNTIMES, Whole, a_whole
 from tests.sink.test_alerts import STANDARD
 from tests.spark_session import shared_session
+from tests.support.postgres import RunningServer
 from trace_platform.alert_contracts import AlertRequest
 from trace_platform.crash_points import POINTS
 from trace_platform.dispatcher.edit_alerts import create_alert
 from trace_platform.lite.guard import end_sessions
 from trace_platform.lite.launch import Launch, spawn
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.settings import to_document
 from trace_platform.settings.observing import FaultSettings
 from trace_platform.store.identity import find_user

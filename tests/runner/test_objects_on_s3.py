@@ -9,7 +9,7 @@ import pytest
 
 from tests.runner.conftest import HANDS
 from tests.runner.rig import rigged
-from trace_platform.dispatcher.catalog import registered
+from tests.support.operators import registered
 from trace_platform.domain.objects import ObjectName
 from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_platform.settings import CredentialSettings, load_settings

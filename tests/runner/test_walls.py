@@ -15,7 +15,7 @@ import pytest
 
 from tests.runner.conftest import HANDS
 from tests.runner.rig import SECONDS, Rig, invocation, rigged
-from trace_platform.dispatcher.catalog import registered
+from tests.support.operators import registered
 from trace_platform.errors import SetupError
 from trace_platform.udf.bubblewrap import Walls, build_walls, bwraps
 from trace_platform.udf.process import Refusing

@@ -11,7 +11,7 @@ import pytest
 from tests.dispatcher.support import PULL
 from tests.sink.rig import Rig, rigged
 from tests.spark_session import shared_session
-from trace_platform.dispatcher.catalog import registered
+from tests.support.operators import registered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

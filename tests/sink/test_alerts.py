@@ -16,13 +16,13 @@ import pytest
 from tests.delivery.rig import TOLD, Receiver, until
 from tests.dispatcher.support import Org, an_org
 from tests.sink.rig import Rig
+from tests.support.operators import registered
 from tests.walk.walking import working
 from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest
 from trace_platform.delivery.courier import Courier
 from trace_platform.delivery.listen import listening
 from trace_platform.delivery.send import Sender
 from trace_platform.delivery.targets import Targets
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.edit_alerts import create_alert, update_alert
 from trace_platform.dispatcher.edit_channels import create_channel
 from trace_platform.domain.catalog import OperatorSpec

@@ -36,7 +36,7 @@ from trace_platform.spark.announcements import (
 from trace_platform.spark.column_types import wide
 from trace_platform.spark.hot_compaction import mark_compacted, sweep
 from trace_platform.spark.hot_extent import Extent, after_write
-from trace_platform.spark.hot_tables import HotTable, drop, ensure, reset
+from trace_platform.spark.hot_tables import HotTable, drop, ensure
 from trace_platform.spark.hot_view import Run, view_of
 from trace_platform.spark.hot_writer import rewrite
 from trace_platform.spark.statements import statements
@@ -131,14 +131,15 @@ def test_a_key_and_a_number_that_are_no_columns_are_refused() -> None:
         HotTable(uuid4(), uuid4(), uuid4(), ROWS, ("position",), number_column="position")
 
 
-def test_dropping_and_resetting_leave_nothing_behind(data: Connection) -> None:
+def test_a_table_that_was_dropped_leaves_nothing_behind_for_the_next_of_its_name(data: Connection) -> None:
     table = hot_table()
     for _ in range(2):
         ensure(data, table)
         rewrite(data, {table: rows_of([(0, 0, 7)])}, chain(0, 3))
         mark_compacted(data, table, start=0, stop=1, up_to_seq=10**9, commit=1)
         sweep(data, table, timedelta(0))
-        reset(data, table)
+        drop(data, table)
+        ensure(data, table)
         assert rows_in(data, table) == []
         assert count(data, "trace_meta.hot_blocks") == count(data, "trace_meta.hot_swept") == 0
         drop(data, table)

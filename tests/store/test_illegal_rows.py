@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.store.migrate import Database
 
 Row = Mapping[str, Any]

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.store.migrate import Database
 from trace_platform.store.queries import queries
 
@@ -122,7 +122,9 @@ def test_indexes_of_hot_tables_hold_live_rows_only(state: psycopg.Connection[Any
 
 def test_hot_tables_are_vacuumed_by_count_not_by_share_of_their_history(state: psycopg.Connection[Any]) -> None:
     found = state.execute("SELECT relname, reloptions FROM pg_class WHERE relname = ANY(%s)", (sorted(HOT),))
-    for name, options in found.fetchall():
+    tables = dict(found.fetchall())
+    assert tables.keys() == HOT
+    for name, options in tables.items():
         settings = dict(option.split("=") for option in options or [])
         assert "fillfactor" in settings, name
         assert settings["autovacuum_vacuum_scale_factor"] == "0", name

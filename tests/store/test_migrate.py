@@ -13,8 +13,8 @@ from typing import get_args
 import psycopg
 import pytest
 
+from tests.support.postgres import RunningServer
 from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError, TraceError
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.store import migrate as module
 from trace_platform.store.migrate import Database, check, migrate, pending
 
@@ -181,6 +181,7 @@ def test_every_migration_is_plain_ascii_numbered_without_gap_and_one_transaction
     """The library reads files in the encoding of the machine, and lets a file ask for no transaction."""
     for database in get_args(Database):
         files = sorted((module.MIGRATIONS / database).glob("*"))
+        assert files, database
         assert [path.name[:5] for path in files] == [f"{n:04}_" for n in range(1, len(files) + 1)]
         for path in files:
             text = path.read_bytes()

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.postgres import RunningServer
 from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.spark.delivery_items import Item, store_items
 from trace_platform.store.migrate import check, migrate
 from trace_platform.store.queries import queries

@@ -16,9 +16,9 @@ import asyncpg
 import pytest
 
 from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.operators import registered
 from tests.walk.walking import Walk, walking, working
 from trace_platform.contracts import Claimed, CompleteRequest, EventBody, TaskPayload
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.drain_sources import release_sources
 from trace_platform.dispatcher.loops.keep_sources import KeepSources
 from trace_platform.dispatcher.pause_source import pause_source, resume_source

@@ -19,12 +19,12 @@ import httpx
 import pytest
 
 from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.operators import registered
 from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
 from tests.walk.walking import Walk, walking, working
 from trace_platform.client import CAPABILITY_HEADER
 from trace_platform.contracts import Claimed, TaskPayload
 from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.errors import TraceError
 from trace_platform.http_client import AsyncClient, close_when_canceled

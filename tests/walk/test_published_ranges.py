@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.operators import registered
 from tests.walk.walking import TOKEN, Walk, walking
 from trace_platform.client import CAPABILITY_HEADER
 from trace_platform.contracts import Claimed
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.user_calls import USER
 from trace_platform.user_contracts import DatasetDetail, PublishedRange

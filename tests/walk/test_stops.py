@@ -17,12 +17,12 @@ import httpx
 import pytest
 
 from tests.dispatcher.support import PULL, deployed_and_active
+from tests.support.operators import registered
 from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
 from tests.walk.walking import DAG, TOKEN, Walk, walking, working
 from trace_platform.client import DispatcherClient
 from trace_platform.dispatcher.activate_dag import activate_dag
 from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.deploy_dag import deploy_dag
 from trace_platform.dispatcher.pause_source import pause_source
 from trace_platform.dispatcher.stops import Stops

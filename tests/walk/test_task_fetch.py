@@ -17,9 +17,9 @@ from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, Org, deployed_and_active
 from tests.dispatcher.test_alerts import DAG as WATCH
 from tests.dispatcher.test_alerts import a_watch
+from tests.support.operators import registered
 from tests.walk.walking import TOKEN, Walk, walking
 from trace_platform.contracts import BufferPublishRequest, Claimed, CompleteRequest, EventBody, FetchAnswer, TaskPayload
-from trace_platform.dispatcher.catalog import registered
 from trace_platform.dispatcher.trigger import trigger
 from trace_platform.domain.places import buffer_folder
 

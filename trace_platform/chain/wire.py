@@ -150,7 +150,6 @@ read_answers: Callable[[Read], list[Answer] | Answer] = msgspec.json.Decoder(lis
 read_block_answers: Callable[[Read], list[BlockAnswer] | BlockAnswer] = msgspec.json.Decoder(
     list[BlockAnswer] | BlockAnswer
 ).decode
-read_block: Callable[[Read], Block | None] = msgspec.json.Decoder(Block | None).decode
 read_block_of_hashes: Callable[[Read], BlockOfHashes | None] = msgspec.json.Decoder(BlockOfHashes | None).decode
 read_receipts: Callable[[Read], list[Receipt] | None] = msgspec.json.Decoder(list[Receipt] | None).decode
 read_receipt: Callable[[Read], Receipt | None] = msgspec.json.Decoder(Receipt | None).decode

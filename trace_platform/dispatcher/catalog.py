@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from uuid import UUID
 
 import asyncpg
@@ -17,9 +16,6 @@ from trace_platform.domain.dag_model import Storage
 from trace_platform.operators.registry import specs
 from trace_platform.settings import RUNTIMES, RuntimeSettings
 from trace_platform.store.queries import queries
-
-_elsewhere: dict[str, OperatorSpec] = {}
-"""Operators that workers run: the Dispatcher knows only what they accept."""
 
 
 async def catalog(
@@ -60,20 +56,4 @@ def _columns(row: asyncpg.Record, declared: Declaration | None) -> Columns | Non
 
 
 def operators() -> Mapping[str, OperatorSpec]:
-    return {**specs(), **_elsewhere}
-
-
-def register(name: str, spec: OperatorSpec) -> None:
-    """Make an operator of the workers known, at start."""
-    _elsewhere[name] = spec
-
-
-@contextmanager
-def registered(**specs: OperatorSpec) -> Iterator[None]:
-    """Known for as long as the block lasts: for tests."""
-    _elsewhere.update(specs)
-    try:
-        yield
-    finally:
-        for name in specs:
-            _elsewhere.pop(name, None)
+    return specs()

@@ -11,7 +11,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from trace_platform.domain.buffered import Declaration
 
-SEVERITIES: Final = ("info", "warning", "critical")
 MOST_DEFINITIONS: Final = 1_000
 """Of one organisation: all of them are told to a task that routes."""
 

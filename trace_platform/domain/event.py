@@ -15,7 +15,6 @@ from typing import assert_never
 from trace_platform.domain.ids import (
     DatasetId,
     DatasetVersion,
-    DedupeKey,
     EventId,
     TaskId,
     event_id,
@@ -114,13 +113,6 @@ def scope_key(scope: Scope) -> str:
             return "whole"
         case _:
             assert_never(scope)
-
-
-def first_dedupe_key(event: Event) -> DedupeKey:
-    """`partition:{dataset}:{version}:{key}`, `cursor:{dataset}:{version}:{cursor}` or `whole:{dataset}:{version}`."""
-    kind, _, rest = scope_key(event.scope).partition(":")
-    parts = [kind, str(event.dataset), str(event.version), *([rest] if rest else [])]
-    return DedupeKey(":".join(parts))
 
 
 def _cursor(cursor: int, *, alone: bool) -> CursorScope:

@@ -40,7 +40,6 @@ DagName = NewType("DagName", str)
 JobName = NewType("JobName", str)
 DatasetName = NewType("DatasetName", str)
 WorkerId = NewType("WorkerId", str)
-DedupeKey = NewType("DedupeKey", str)
 YamlHash = NewType("YamlHash", str)
 ConfigHash = NewType("ConfigHash", str)
 LineageHash = NewType("LineageHash", str)
@@ -71,10 +70,6 @@ def declared_dataset_id(org: OrgId, dag: DagName, name: DatasetName) -> DatasetI
 def generation_id(dataset: DatasetId, lineage: LineageHash) -> DatasetVersion:
     """A new generation exactly when the producing job, or anything upstream of it, would produce other bytes."""
     return DatasetVersion(_made_from("generation", str(dataset), lineage))
-
-
-def task_id(job: JobId, dedupe_key: DedupeKey) -> TaskId:
-    return TaskId(_made_from("task", str(job), dedupe_key))
 
 
 def event_id(producer: TaskId, dataset: DatasetId, version: DatasetVersion, scope_key: str) -> EventId:

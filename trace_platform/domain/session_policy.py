@@ -91,12 +91,6 @@ def refuse_wider(policy: str, storage: StorageGrant) -> None:
                 _refuse_reach(action, resource, statement.get("Condition"), storage)
 
 
-def allows(policy: str, action: str, bucket: str, key: str = "", *, prefix: str | None = None) -> bool:
-    """Whether a store would let an action pass: some statement allows it and none denies it."""
-    found = [one["Effect"] for one in _read(policy) if _applies(one, action, bucket, key, prefix)]
-    return "Allow" in found and "Deny" not in found
-
-
 def _refuse_reach(action: str, resource: str, condition: Any, storage: StorageGrant) -> None:
     arn = _ARN.fullmatch(resource)
     if arn is None or _WILD.search(arn["bucket"]):
@@ -116,39 +110,12 @@ def _refuse_reach(action: str, resource: str, condition: Any, storage: StorageGr
             raise _wider("it reaches beyond the folders of the token")
 
 
-def _applies(statement: Mapping[str, Any], action: str, bucket: str, key: str, prefix: str | None) -> bool:
-    name = bucket if action == LIST else f"{bucket}/{key}"
-    condition, denies = statement.get("Condition"), statement["Effect"] == "Deny"
-    if condition is None:
-        fits = True
-    elif (prefixes := _prefixes(condition)) is None:
-        fits = denies  # not understood: it must not open anything, nor keep a denial from holding
-    else:
-        fits = prefix is not None and any(_matches(pattern, prefix) for pattern in prefixes)
-    resources = (_without_arn(one) for one in _several(statement.get("Resource")))
-    return (
-        fits
-        and any(_matches(pattern, action) for pattern in _several(statement.get("Action")))
-        and any(_matches(pattern, name) for pattern in resources)
-    )
-
-
 def _prefixes(condition: Any) -> list[str] | None:
     """The patterns of a condition on the listed prefix, if it is exactly that."""
     match condition:
         case {"StringLike": {"s3:prefix": given, **more}, **others} if not more and not others:
             return list(_several(given))
     return None
-
-
-def _without_arn(resource: str) -> str:
-    return re.sub(r"^arn:aws[a-z-]*:s3:::", "", resource)
-
-
-def _matches(pattern: str, text: str) -> bool:
-    """As IAM does: `*` is anything, slashes included, and `?` is one character."""
-    parts = (".*" if part == "*" else "." if part == "?" else re.escape(part) for part in re.split(r"([*?])", pattern))
-    return re.fullmatch("".join(parts), text, re.DOTALL) is not None
 
 
 def _read(policy: str) -> Iterator[Mapping[str, Any]]:

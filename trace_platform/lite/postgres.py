@@ -21,8 +21,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from urllib.parse import quote
 import psycopg
 
 from trace_platform.errors import PostgresFailed
-from trace_platform.lite.launch import Launch, spawn
+from trace_platform.lite.launch import Launch
 
 SUPERUSER: Final = "trace"
 
@@ -142,19 +142,6 @@ def reset_password(cluster: Cluster) -> str:
     return password
 
 
-def wait_ready(dsn: str, process: subprocess.Popen[bytes], seconds: float, log: Path) -> None:
-    """Return once the server answers; say what its log says if it ends or takes too long."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            said = _last_complaint(log.read_text(errors="replace"))
-            raise PostgresFailed(f"Postgres ended at start: {said}", where=str(log))
-        if answers(dsn):
-            return
-        time.sleep(0.05)
-    raise PostgresFailed(f"Postgres gave no answer within {seconds:.0f} s", where=str(log))
-
-
 def answers(dsn: str) -> bool:
     try:
         psycopg.connect(dsn, connect_timeout=2).close()
@@ -175,60 +162,6 @@ def end_orphans(cluster: Cluster) -> None:
             own = _processes_in(cluster.directory)
     # Whoever the number belongs to now, it is not a server of this folder: those have just ended.
     (cluster.directory / "postmaster.pid").unlink(missing_ok=True)
-
-
-@contextmanager
-def running(cluster: Cluster) -> Iterator[RunningServer]:
-    """A server for as long as the block lasts: what tests and benchmarks stand on."""
-    server = RunningServer(cluster)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-class RunningServer:
-    """A server under our own hand, without a supervisor."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.password = ""
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> Path:
-        return self.cluster.directory.with_suffix(".log")
-
-    def start(self) -> None:
-        prepare(self.cluster)
-        self.password = self.password or reset_password(self.cluster)
-        with self.log.open("ab") as log:
-            self.process = spawn(self.cluster.launch(), log)
-        wait_ready(self.dsn("postgres"), self.process, 30, self.log)
-
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(how)
-            self.process.wait(30)
-
-    def restart(self, how: signal.Signals = signal.SIGQUIT) -> None:
-        self.stop(how)
-        self.start()
-
-    def dsn(self, database: str) -> str:
-        return self.cluster.dsn(database, SUPERUSER, self.password)
-
-    def create_database(self, name: str, template: str | None = None) -> str:
-        # Its files are copied as they are: a tenth of what Postgres' default takes, which logs every page.
-        copied = f' TEMPLATE "{template}" STRATEGY FILE_COPY' if template else ""
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"{copied}'.encode())
-        return self.dsn(name)
-
-    def drop_database(self, name: str) -> None:
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
 
 def binaries() -> Path:

@@ -9,7 +9,7 @@ Labels are bounded: names of doors, routes, loops, states, DAGs and jobs; never 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -218,11 +218,3 @@ class Told(Collector):
             for values, value in samples:
                 family.add_metric(list(values), value)
             yield family
-
-
-def names() -> Iterator[str]:
-    """Every metric of ours, as it is asked for."""
-    for family in Metrics().registry.collect():
-        if family.name.startswith("trace_"):
-            yield f"{family.name}_total" if family.type == "counter" else family.name
-    yield from GAUGES

@@ -66,13 +66,6 @@ def drop(connection: psycopg.Connection[Any], table: HotTable) -> None:
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table.identifier))
 
 
-def reset(connection: psycopg.Connection[Any], table: HotTable) -> None:
-    """The table as if nothing had ever been written to it, with the columns of today."""
-    with connection.transaction():
-        drop(connection, table)
-        ensure(connection, table)
-
-
 def described(table: HotTable) -> list[dict[str, Any]]:
     """The columns as the register keeps them."""
     return [

@@ -47,10 +47,6 @@ class Java:
     remarks: tuple[str, ...] = ()
     """What was tried before and why it was passed over."""
 
-    @property
-    def major(self) -> int:
-        return _major(self.version)
-
 
 def find_java(env: Mapping[str, str], cache: Path) -> Java:
     """The Java that Spark will run on, behind its wrapper in `cache`."""

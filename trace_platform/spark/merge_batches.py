@@ -21,8 +21,7 @@ from trace_platform.spark.buffered_tables import OURS, BufferedTable
 from trace_platform.spark.buffered_types import form_of
 from trace_platform.spark.copy_rows import refused
 from trace_platform.spark.postgres_writer import WORK_MEMORY
-from trace_platform.spark.stage_batches import BATCH
-from trace_platform.spark.stage_rows import TRY
+from trace_platform.spark.stage_batches import BATCH, TRY
 from trace_platform.spark.statements import statements
 
 MANY_ROWS: Final = 1_000

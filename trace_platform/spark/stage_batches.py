@@ -21,7 +21,6 @@ from trace_platform.spark.buffered_types import staged_column
 from trace_platform.spark.check_batch import Limits, check_batch
 from trace_platform.spark.postgres_sql import Column
 from trace_platform.spark.secret_dsn import SecretDsn
-from trace_platform.spark.stage_rows import TRY
 from trace_platform.spark.worker_connection import driver_errors, open_session
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 
 BATCH: Final = "trace_batch"
 """The column with the number of the batch that a row is of."""
+TRY: Final = "trace_try"
+"""The column with the try of the Spark task that wrote the row: Spark repeats tasks, and must not repeat rows."""
 ANSWER: Final = "n int, try long, rows long, bytes long, line long, reason string, away string, fault string"
 SCHEMA: Final = pa.schema(
     [

@@ -1,8 +1,6 @@
-"""A dev chain as a process of its own, from a test or a benchmark: real HTTP, real orders, and the truth beside it.
+"""A dev chain as a process of its own: real HTTP, real orders, and the truth beside it.
 
 with running(blocks=100) as devchain:
-    pool = devchain.pool("a", "b")
-    devchain.fault("lie_hash", node="a")
     devchain.reorg(3)
     truth = devchain.chain()
 """
@@ -15,17 +13,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
 from trace_platform.chain.devchain.chain import Chain
 from trace_platform.chain.devchain.journal import rebuild
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
 from trace_platform.errors import InvalidRequest, SetupError
-
-_numbers = count(1)
 
 
 @contextmanager
@@ -64,15 +58,6 @@ class Devchain:
     def __init__(self, url: str, chain_id: int, process: subprocess.Popen[bytes]) -> None:
         self.url, self.chain_id, self.process = url, chain_id, process
 
-    def node(self, name: str) -> str:
-        """The address of one of its nodes; any name will do."""
-        return f"{self.url}/node/{name}"
-
-    def pool(self, *nodes: str, **settings: Any) -> RpcPool:
-        """Each a pool of its own: what one has learnt of a node, the next does not know."""
-        endpoints = tuple(Endpoint(self.node(name), name) for name in nodes or ("a",))
-        return RpcPool(f"devchain {next(_numbers)}", self.chain_id, endpoints, **settings)
-
     def mine(self, blocks: int = 1) -> dict[str, Any]:
         return self.order("mine", blocks=blocks)
 
@@ -81,20 +66,6 @@ class Devchain:
 
     def switch(self, branch: int, head: int | None = None) -> dict[str, Any]:
         return self.order("switch", branch=branch, head=head)
-
-    def set_head(self, number: int) -> dict[str, Any]:
-        return self.order("set_head", number=number)
-
-    def finality(self, depth: int) -> dict[str, Any]:
-        return self.order("finality", depth=depth)
-
-    def fault(
-        self, kind: str, *, node: str = "*", method: str = "*", times: int | None = None, value: float = 1.0
-    ) -> None:
-        self.order("fault", kind=kind, node=node, method=method, times=times, value=value)
-
-    def clear(self, node: str | None = None) -> None:
-        self.order("clear", node=node)
 
     def describe(self) -> dict[str, Any]:
         return self.order("describe")

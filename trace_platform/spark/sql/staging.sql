@@ -1,11 +1,4 @@
--- Staging tables and what is known of the table they are merged into.
-
--- name: columns
--- Columns of a table and their types as Postgres writes them.
-SELECT a.attname, format_type(a.atttypid, a.atttypmod)
-  FROM pg_attribute a
- WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
- ORDER BY a.attnum;
+-- Staging tables.
 
 -- name: left
 -- Staging tables by name; the name says when each was made.

@@ -1,0 +1,35 @@
+"""Operators of a test's own: known as those are whose files lie in `trace_platform/operators/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from trace_platform.domain.catalog import OperatorSpec
+from trace_platform.operators.outcome import Outcome, Settings
+from trace_platform.operators.registry import ON_WORKERS, OnWorkers
+
+
+def register(name: str, spec: OperatorSpec) -> None:
+    """For the life of this process: a DAG may name it; a worker of this process cannot run it."""
+    cast("dict[str, OnWorkers]", ON_WORKERS)[name] = OnWorkers(spec, Settings, _not_here)
+
+
+@contextmanager
+def registered(**specs: OperatorSpec) -> Iterator[None]:
+    """For as long as the block lasts."""
+    before = dict(ON_WORKERS)
+    for name, spec in specs.items():
+        register(name, spec)
+    try:
+        yield
+    finally:
+        known = cast("dict[str, OnWorkers]", ON_WORKERS)
+        for name in specs:
+            known.pop(name)
+            known.update({name: before[name]} if name in before else {})
+
+
+def _not_here(_: Any) -> Outcome | None:
+    raise AssertionError("this operator is known by its specification only, and nobody is to run it")
