@@ -176,8 +176,7 @@ async def _hold(slots: Slots) -> None:
         await asyncio.sleep(0)
 
 
-def test_after_a_disagreement_the_first_call_of_a_step_goes_to_any_endpoint() -> None:
-    """A step of two calls begins at the same of two endpoints each time, so what they disagree on stays the same."""
+def test_steps_that_start_anywhere_ask_each_endpoint_first_although_each_step_takes_a_whole_round() -> None:
     health = Health(pool("torn"))
     assert {first_of_two_calls(health) for _ in range(100)} == {0}
     begun = set()

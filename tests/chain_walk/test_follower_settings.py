@@ -193,6 +193,18 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
                     await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize("nodes", [("behind", "ahead"), ("ahead", "behind")])
+async def test_a_node_that_lags_does_not_hold_a_follower_back(bare_rig: Rig, nodes: tuple[str, str]) -> None:
+    rig = bare_rig
+    await rig.deploy(dag("tip", "start_block: 40"))
+    async with working(rig.worker("one", *nodes)):
+        version = await rig.version("tip", "follow")
+        await rig.until_followed(version)
+        rig.devchain.fault("lag", node="behind", value=3)
+        rig.devchain.mine(3)
+        await rig.until_followed(version)
+
+
 async def test_nodes_on_two_forks_do_not_make_rows_go_back_and_forth_and_the_longer_one_is_followed(
     bare_rig: Rig,
 ) -> None:

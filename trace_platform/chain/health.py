@@ -71,8 +71,8 @@ class Health:
         return chosen
 
     def start_anywhere(self) -> None:
-        """After endpoints disagreed: a caller that makes as many calls a turn as there are endpoints would ask each of
-        them the same as before, and so disagree for ever.
+        """For callers that ask the same calls again and again: by turns alone, each call could go to the same endpoint
+        every time, and one that lags or is on another fork would be the only one asked for the head.
         """
         with self._lock:
             self._next = self._jitter.randrange(len(self.standings))

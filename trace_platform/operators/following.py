@@ -24,7 +24,7 @@ from trace_platform.chain.schemas import SCHEMAS
 from trace_platform.chain.tip import Heads, headers, heads
 from trace_platform.contracts import EventBody, InvalidationBody
 from trace_platform.crash_points import crash_point
-from trace_platform.errors import ChainMoved, ProviderError, SnapshotMoved, TraceError
+from trace_platform.errors import ProviderError, SnapshotMoved, TraceError
 from trace_platform.operators.chain_tables import KEYS, outputs_of, pool_of
 from trace_platform.operators.context import TaskContext
 from trace_platform.operators.outputs import Output
@@ -107,8 +107,6 @@ class Follower:
         except (ProviderError, *OUTAGES, SnapshotMoved) as trouble:
             if isinstance(trouble, ProviderError) and not trouble.retryable:
                 raise
-            if isinstance(trouble, ChainMoved):
-                self.client.health.start_anywhere()
             await self._wait_out(trouble)
             return
         if not wrote:
@@ -116,6 +114,7 @@ class Follower:
 
     async def step(self) -> bool:
         """One batch of blocks; whether there was anything to do."""
+        self.client.health.start_anywhere()
         connection = self._connected()
         self._tell(connection)
         wrote = await self._catch_up(connection, await heads(self.client))
