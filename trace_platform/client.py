@@ -225,10 +225,14 @@ class DispatcherClient:
 
 
 class TaskClient:
-    """The calls of a task about itself, with its capability token."""
+    """The calls of a task about itself, with its capability token.
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    `worker_token`: of a trusted worker, shown with completions. Only then may the code of a failure be the platform's.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, worker_token: str | None = None) -> None:
         self._http = http
+        self._trusted = {WORKER_TOKEN: worker_token} if worker_token is not None else {}
         self._completions = Completions(self._complete_several)
 
     async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
@@ -265,14 +269,14 @@ class TaskClient:
         return await self._completions.report(CompleteItem(capability_token=token, completion=request))
 
     async def _complete_one(self, token: str, body: bytes) -> CompleteAnswer:
-        answer = await _post(self._http, "/v1/task/complete", body, {CAPABILITY_HEADER: token})
+        answer = await _post(self._http, "/v1/task/complete", body, {CAPABILITY_HEADER: token, **self._trusted})
         return msgspec.json.decode(answer.content, type=CompleteAnswer)
 
     async def _complete_several(self, items: Sequence[CompleteItem]) -> Sequence[CompleteAnswer | Exception]:
         if len(items) == 1:
             return [await self._complete_one(items[0].capability_token, msgspec.json.encode(items[0].completion))]
         body = msgspec.json.encode(CompleteBatchRequest(items=list(items)))
-        answer = await _post(self._http, "/v1/task/complete-batch", body, {})
+        answer = await _post(self._http, "/v1/task/complete-batch", body, self._trusted)
         outcomes = msgspec.json.decode(answer.content, type=CompleteBatchAnswer).outcomes
         return [one.answer or _said(one.error or {}, Refused) for one in outcomes]
 
@@ -284,7 +288,8 @@ async def task_client(settings: Settings) -> AsyncIterator[TaskClient]:
         missing = "endpoints.dispatcher_task"
         raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
     async with AsyncClient(base_url=url, verify=client_context(settings.tls.ca), timeout=30) as http:
-        yield TaskClient(http)
+        token = settings.identity.worker_token
+        yield TaskClient(http, token.get_secret_value() if token is not None else None)
 
 
 @asynccontextmanager

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import traceback
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Tuple
 
 from trace_udf.errors import Ended, Final, Refused
 from trace_udf.heartbeat import Heartbeat
 from trace_udf.task import Task
 
 MOST_ERROR = 20_000
-MOST_CODE = 100
 Handler = Callable[[Any, Any], Dict[str, Any]]
 
 
@@ -49,7 +48,7 @@ def _run(function: Callable[[Task], Any], task: Task) -> Dict[str, Any]:
         except (Exception, SystemExit) as wrong:  # noqa: BLE001 - whatever the author's code raises
             retryable, told = _judged(wrong)
             task.log.error("%s", told)  # noqa: TRY400 - where it came from is in it, without ourselves
-            return task.outcome("Failed", told[:MOST_ERROR], retryable=retryable, code=_code(wrong))
+            return task.outcome("Failed", told[:MOST_ERROR], retryable=retryable)
 
 
 def _complete(task: Task, outcome: Dict[str, Any]) -> Dict[str, Any]:
@@ -60,14 +59,9 @@ def _complete(task: Task, outcome: Dict[str, Any]) -> Dict[str, Any]:
         if outcome["status"] != "Completed":
             raise
         task.log.error("%s", refused)  # noqa: TRY400 - a door's answer has no place in the author's code
-        outcome = task.outcome("Failed", str(refused), retryable=refused.retryable, code=_code(refused))
+        outcome = task.outcome("Failed", str(refused), retryable=refused.retryable)
         task.complete(outcome)
     return outcome
-
-
-def _code(wrong: BaseException) -> Optional[str]:
-    """What the platform called it: where the fault is its own, the attempt does not count against `max_attempts`."""
-    return wrong.code[:MOST_CODE] if isinstance(wrong, Refused) else None
 
 
 def _judged(wrong: BaseException) -> Tuple[bool, str]:

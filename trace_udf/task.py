@@ -195,13 +195,10 @@ class Task:
             self._token = answer["capability_token"]
         return answer
 
-    def outcome(
-        self, status: str, error: Optional[str] = None, *, retryable: bool = True, code: Optional[str] = None
-    ) -> Json:
-        """How it ended, as the completion says it. `code`: of the refusal that ended it, if one did."""
+    def outcome(self, status: str, error: Optional[str] = None, *, retryable: bool = True) -> Json:
+        """How it ended, as the completion says it."""
         if status != "Completed":
-            ended: Json = {"status": status, "error_message": error, "retryable": retryable}
-            return {**ended, "error_code": code} if code else ended
+            return {"status": status, "error_message": error, "retryable": retryable}
         told: Json = {"status": status}
         if self._events:
             told["events"] = self._events

@@ -28,7 +28,7 @@ from trace_platform.contracts import MAX_BODY_BYTES, MAX_CLAIMS, MAX_COMPLETION_
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.process import dispatching
 from trace_platform.domain.objects import ObjectName
-from trace_platform.errors import Forbidden
+from trace_platform.errors import Forbidden, Unauthenticated
 from trace_platform.http_client import AsyncClient
 from trace_platform.lite.certificates import ensure_certificates
 from trace_platform.settings import Settings, TlsSettings, load_settings
@@ -148,6 +148,20 @@ async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its
     batches = re.search(r'route="/v1/task/complete-batch",status="200"[^}]*} (\d+)', calls)
     assert batches is not None
     assert int(batches[1]) <= 3
+
+
+async def test_only_a_trusted_worker_may_say_that_a_failure_was_the_platforms(doors: Doors) -> None:
+    """By itself and with others: the token of the task is what user code holds too."""
+    failed = {"status": "Failed", "error_message": "no room", "error_code": "busy"}
+    for client, fault in ((TaskClient(doors.task), "job"), (TaskClient(doors.task, WORKER["X-Trace-Worker-Token"]), "platform")):
+        claims = [msgspec.convert(await doors.claim(), Claimed) for _ in range(6)]
+        await asyncio.gather(*(client.complete(one.capability_token, completion(one, **failed)) for one in claims))
+        sql = "SELECT DISTINCT fault::text FROM tasks WHERE id = ANY ($1::uuid[])"
+        found = await doors.control.pool.fetch(sql, [one.task.task_id for one in claims])
+        assert [row["fault"] for row in found] == [fault]
+    last = msgspec.convert(await doors.claim(), Claimed)
+    with pytest.raises(Unauthenticated, match="worker token"):
+        await TaskClient(doors.task, "guessed").complete(last.capability_token, completion(last, **failed))
 
 
 async def test_the_largest_completions_that_go_together_fit_into_one_body(doors: Doors) -> None:

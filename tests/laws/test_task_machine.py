@@ -220,7 +220,7 @@ class TaskMachine(RuleBasedStateMachine):
         verb = Verb.COMPLETE if request.status == "Completed" else Verb.FAIL
         open_ = current and (model.phase, verb) in _table() and model.accepted is None
         try:
-            answer = self.do(self.complete(request, claims))
+            answer = self.do(self.complete(request, claims, by_worker=True))
         except LeaseLost:
             assert not open_
             assert model.accepted is None or not current

@@ -18,6 +18,7 @@ from tests.udf.functions import ROOT, Functions, functions
 from trace_platform.dispatcher.cancel_task import cancel_task
 from trace_platform.domain.objects import ObjectName
 from trace_platform.lite.seaweedfs import SeaweedFS
+from trace_platform.worker.run_udf import completion
 from trace_udf.rows import batches
 from trace_udf.task import Task
 
@@ -101,16 +102,41 @@ exports.handler = udf(async () => {{ throw new Refused("POST /v1/task/query", 42
 """
 
 
+RAW_BUSY = """
+import json, os, ssl, urllib.request
+
+def handler(event, context=None):
+    told = {"status": "Failed", "error_message": "no room", "error_code": "busy"}
+    told |= {name: event[name] for name in ("task_id", "attempt", "lease_token")}
+    headers = {"content-type": "application/json", "x-trace-task-capability": event["capability_token"]}
+    url = os.environ["TRACE_TASK_URL"] + "/v1/task/complete"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(told).encode(), headers)) as answer:
+        return json.load(answer)
+"""
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize(("code", "file"), [(PYTHON_BUSY, "main.py"), (NODE_BUSY, "main.js")], ids=["python", "node"])
-async def test_a_function_that_the_platform_had_no_room_for_did_not_use_up_an_attempt(
+@pytest.mark.parametrize(
+    ("code", "file"),
+    [(PYTHON_BUSY, "main.py"), (NODE_BUSY, "main.js"), (RAW_BUSY, "main.py")],
+    ids=["python", "node", "without the SDK"],
+)
+async def test_user_code_that_reports_a_fault_of_the_platform_used_up_an_attempt(
     there: Functions, code: str, file: str
 ) -> None:
     claimed = await there.claimed()
     answer, _ = await there.run(code, claimed, file=file)
-    assert (answer["status"], answer["error_code"]) == ("Failed", "busy")
+    assert answer["status"] == "Failed"
     faults = "SELECT platform_failures, fault::text FROM tasks WHERE id = $1"
-    assert tuple(await there.walk.control.pool.fetchrow(faults, claimed.task.task_id) or ()) == (1, "platform")
+    assert tuple(await there.walk.control.pool.fetchrow(faults, claimed.task.task_id) or ()) == (0, "job")
+
+
+@pytest.mark.anyio
+async def test_a_worker_does_not_repeat_the_code_that_user_code_returned(there: Functions) -> None:
+    claimed = await there.claimed()
+    returned = {"status": "Failed", "error_message": "no room", "error_code": "busy"}
+    reported = completion(claimed, msgspec.json.encode(returned))
+    assert (reported.error_message, reported.error_code) == ("no room", msgspec.UNSET)
 
 
 ALERTS = """

@@ -144,7 +144,7 @@ async def walking(
             ) as internal,
             AsyncClient(base_url=doors["dispatcher_task"], verify=context, timeout=SECONDS) as task,
         ):
-            yield Walk(control, org, DispatcherClient(internal), TaskClient(task), doors, files.ca)
+            yield Walk(control, org, DispatcherClient(internal), TaskClient(task, TOKEN), doors, files.ca)
 
 
 @asynccontextmanager

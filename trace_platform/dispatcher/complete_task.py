@@ -53,16 +53,22 @@ class Completer:
             self._run_plain, key=lambda one: one.request.task_id, verb="complete", metrics=control.metrics
         )
 
-    async def __call__(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer:
+    async def __call__(
+        self, request: CompleteRequest, claims: Claims, *, by_worker: bool = False
+    ) -> CompleteAnswer:
+        """`by_worker`: reported by a trusted worker, and not by whoever holds the task's token, such as user code."""
         if _is_plain(request):
             return await self._plain(_plain(request, claims))
         _refuse_nonsense(request)
         told = read_events(request.events, claims)
-        answer = await complete_task(self._control, request, claims, told, _hash(request))
+        fault = _fault(request, by_worker=by_worker)
+        answer = await complete_task(self._control, request, claims, told, _hash(request), fault)
         self._control.owed.ring()
         return answer
 
-    async def several(self, asked: Sequence[tuple[CompleteRequest, Claims]]) -> list[CompleteAnswer | BaseException]:
+    async def several(
+        self, asked: Sequence[tuple[CompleteRequest, Claims]], *, by_worker: bool = False
+    ) -> list[CompleteAnswer | BaseException]:
         """Each as by itself; those that fit into the batch are put there together."""
         found: dict[int, CompleteAnswer | BaseException] = {}
         plain: dict[int, Plain] = {}
@@ -75,12 +81,14 @@ class Completer:
         found |= zip(plain, await self._plain.settled(plain.values()), strict=True) if plain else ()
         for n, (request, claims) in enumerate(asked):
             if n not in found:
-                found[n] = await self._answered(request, claims)
+                found[n] = await self._answered(request, claims, by_worker=by_worker)
         return [found[n] for n in range(len(asked))]
 
-    async def _answered(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer | BaseException:
+    async def _answered(
+        self, request: CompleteRequest, claims: Claims, *, by_worker: bool
+    ) -> CompleteAnswer | BaseException:
         try:
-            return await self(request, claims)
+            return await self(request, claims, by_worker=by_worker)
         except TraceError as refusal:
             return refusal
 
@@ -103,9 +111,14 @@ def _hash(request: CompleteRequest) -> bytes:
 
 
 async def complete_task(
-    control: Control, request: CompleteRequest, claims: Claims, told: Sequence[Told], body: bytes
+    control: Control,
+    request: CompleteRequest,
+    claims: Claims,
+    told: Sequence[Told],
+    body: bytes,
+    fault: Fault | None,
 ) -> CompleteAnswer:
-    """One completion in a transaction of its own."""
+    """One completion in a transaction of its own. `fault`: whose it was that the attempt failed."""
     schemas = await verify_outputs(control.objects, request.outputs, claims)
     async with control.pool.acquire() as connection, connection.transaction():
         sql = queries("complete")["lock_fenced"]
@@ -117,10 +130,10 @@ async def complete_task(
         if request.status == "Completed":
             answer = await _Success(control, connection, row, request, claims, schemas).commit(told, body)
         else:
-            answer = await _fail_or_cancel(control, connection, row, request, body)
+            answer = await _fail_or_cancel(control, connection, row, request, body, fault)
     await count_one(control, row, answer.status, len(told))
     if answer.status == "Failed" and answer.next_retry_at is None and not row["was_final"]:
-        await _say_final(control, row, request)
+        await _say_final(control, row, request, fault)
     return answer
 
 
@@ -187,11 +200,15 @@ class _Success:
 
 
 async def _fail_or_cancel(
-    control: Control, connection: Connection, row: asyncpg.Record, request: CompleteRequest, body: bytes
+    control: Control,
+    connection: Connection,
+    row: asyncpg.Record,
+    request: CompleteRequest,
+    body: bytes,
+    fault: Fault | None,
 ) -> CompleteAnswer:
     sql = queries("complete")
     failed = request.status == "Failed"
-    fault = _fault(request) if failed else None
     job = await control.jobs.through(connection).get(row["job_id"])
     delay = _delay(row, job, fault) if failed and request.retryable else None
     error = (request.error_message or "the task failed and did not say why") if failed else None
@@ -212,7 +229,9 @@ async def _fail_or_cancel(
     return answer
 
 
-async def _say_final(control: Control, row: asyncpg.Record, request: CompleteRequest) -> None:
+async def _say_final(
+    control: Control, row: asyncpg.Record, request: CompleteRequest, fault: Fault | None
+) -> None:
     """A source is started again by its own loop: its end is not the end of its work."""
     job = await control.jobs.get(row["job_id"])
     if not job.restarts:
@@ -223,11 +242,15 @@ async def _say_final(control: Control, row: asyncpg.Record, request: CompleteReq
             "task": row["id"],
             "attempt": row["attempt"],
         }
-        say_failed_for_good(control, {**failure, "fault": _fault(request), "because": request.error_message})
+        say_failed_for_good(control, {**failure, "fault": fault, "because": request.error_message})
 
 
-def _fault(request: CompleteRequest) -> Fault:
-    return "platform" if is_platform_fault(request.error_code or None, retryable=request.retryable) else "job"
+def _fault(request: CompleteRequest, *, by_worker: bool) -> Fault | None:
+    """Of a failure. User code holds its task's token and may report any code: it is believed of workers only."""
+    if request.status != "Failed":
+        return None
+    is_platform = by_worker and is_platform_fault(request.error_code or None, retryable=request.retryable)
+    return "platform" if is_platform else "job"
 
 
 def _delay(row: asyncpg.Record, job: Job, fault: Fault | None) -> timedelta | None:

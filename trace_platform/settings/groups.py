@@ -107,6 +107,14 @@ class DispatcherSettings(Group):
         "The alert that a task raises which has failed for good, in each organisation that defines one of this name.",
         pattern=r"^[a-z][a-z0-9_]{0,127}$",
     )
+    max_workers_lost: int = setting(
+        10,
+        "So many workers may be lost while they run a task and nothing else; then the task is taken for the cause, and has"
+        " failed for good.",
+        unit="count",
+        ge=1,
+        le=10000,
+    )
     query_audit_kept_days: int = setting(
         365, "How long the audit rows of queries are kept; then they are deleted.", unit="days", ge=1, le=36500
     )

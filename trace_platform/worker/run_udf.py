@@ -110,6 +110,7 @@ def completion(claimed: Claimed, ended: bytes | Fault) -> CompleteRequest:
         return _failed(claimed, "the function's result is not an object", retryable=False)
     if strange := sorted(said.keys() - MAY_SAY):
         return _failed(claimed, f"the function's result has fields that mean nothing: {strange[:10]}", retryable=False)
+    said.pop("error_code", None)  # whose fault a failure was is not for user code to say
     try:
         return msgspec.convert({"status": "Completed", **said, **msgspec.to_builtins(_fence(claimed))}, CompleteRequest)
     except msgspec.ValidationError as wrong:

@@ -133,9 +133,8 @@ class Task {
     return answer;
   }
 
-  // `error_code`: of the refusal that ended it, if one did.
-  outcome(status, error_message, retryable = true, error_code = undefined) {
-    if (status !== "Completed") return { status, error_message, retryable, error_code };
+  outcome(status, error_message, retryable = true) {
+    if (status !== "Completed") return { status, error_message, retryable };
     const told = { status };
     if (this._events.length) told.events = this._events;
     if (this.state !== null && JSON.stringify(this.state) !== JSON.stringify(this.event.state ?? null)) {
@@ -256,13 +255,8 @@ async function ending(run, task) {
     const said = String(wrong?.stack ?? wrong).replaceAll("\0", "?").slice(0, 20000);
     task.log.error(said);
     const retryable = wrong instanceof Refused ? wrong.retryable : !(wrong instanceof Final);
-    return task.outcome("Failed", said, retryable, codeOf(wrong));
+    return task.outcome("Failed", said, retryable);
   }
-}
-
-// What the platform called it: where the fault is its own, the attempt does not count against `max_attempts`.
-function codeOf(wrong) {
-  return wrong instanceof Refused && wrong.code ? String(wrong.code).slice(0, 100) : undefined;
 }
 
 async function completed(task, outcome) {
@@ -271,7 +265,7 @@ async function completed(task, outcome) {
     return outcome;
   } catch (refused) {
     if (!(refused instanceof Refused) || outcome.status !== "Completed") throw refused;
-    const failed = task.outcome("Failed", refused.message, refused.retryable, codeOf(refused));
+    const failed = task.outcome("Failed", refused.message, refused.retryable);
     await task.complete(failed);
     return failed;
   }

@@ -31,6 +31,13 @@ class WorkerGate:
     async def require(self, request: Request) -> None:
         await self._check(request.headers.get(WORKER_TOKEN), f"header {WORKER_TOKEN}")
 
+    async def is_shown(self, request: Request) -> bool:
+        """Whether the caller shows one, where none is required; one that does not hold is refused."""
+        if WORKER_TOKEN not in request.headers:
+            return False
+        await self.require(request)
+        return True
+
     async def require_bearer(self, request: Request) -> None:
         """The same token, also as Prometheus can send it: `Authorization: Bearer`."""
         if WORKER_TOKEN in request.headers:

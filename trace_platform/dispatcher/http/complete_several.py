@@ -25,12 +25,12 @@ COMPLETE: Final = "POST /v1/task/complete"
 
 
 async def complete_several(
-    control: Control, complete: Completer, verifier: Verifier, items: Sequence[CompleteItem]
+    control: Control, complete: Completer, verifier: Verifier, items: Sequence[CompleteItem], *, by_worker: bool
 ) -> list[CompleteOutcome]:
     found = [await _judged(verifier, item) for item in items]
     jobs = [control.names.of(item.completion.task_id) for item in items] if is_debugging() else []
     good = [(item.completion, claims) for item, claims in zip(items, found, strict=True) if isinstance(claims, Claims)]
-    answers = iter(await complete.several(good) if good else ())
+    answers = iter(await complete.several(good, by_worker=by_worker) if good else ())
     outcomes = [_outcome(next(answers) if isinstance(one, Claims) else one) for one in found]
     for item, job, outcome in zip(items, jobs, outcomes, strict=True) if jobs else ():
         _say(item.completion, job, outcome)

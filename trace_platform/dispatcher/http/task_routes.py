@@ -30,7 +30,7 @@ from trace_platform.dispatcher.bundle_url import bundle_bytes
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.http.about import about
-from trace_platform.dispatcher.http.auth import CAPABILITY, require_capability
+from trace_platform.dispatcher.http.auth import CAPABILITY, WorkerGate, require_capability
 from trace_platform.dispatcher.http.body import read
 from trace_platform.dispatcher.http.complete_several import complete_several
 from trace_platform.dispatcher.list_files import list_files
@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 
 def task_door(control: Control, verifier: Verifier) -> Starlette:
-    renew, complete = renewer(control), Completer(control)
+    renew, complete, workers = renewer(control), Completer(control), WorkerGate(control.pool)
 
     async def heartbeat(request: Request) -> Response:
         body = await read(request, HeartbeatRequest)
@@ -58,8 +58,9 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         await verifier.verify(request.headers.get(CAPABILITY))  # before so much is taken in
         body = await read(request, CompleteRequest, MAX_COMPLETION_BYTES)
         claims = await require_capability(request, verifier, body)
+        by_worker = await workers.is_shown(request)
         async with about(control, claims):
-            answer = await complete(body, claims)
+            answer = await complete(body, claims, by_worker=by_worker)
             crash_point("complete_task.after_commit")
             if is_debugging():
                 log.debug("completed", status=answer.status)
@@ -67,7 +68,8 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
 
     async def completions(request: Request) -> Response:
         items = (await read(request, CompleteBatchRequest)).items
-        outcomes = await complete_several(control, complete, verifier, items)
+        by_worker = await workers.is_shown(request)
+        outcomes = await complete_several(control, complete, verifier, items, by_worker=by_worker)
         crash_point("complete_batch.after_commit")
         return json_response(CompleteBatchAnswer(outcomes=outcomes))
 
