@@ -336,6 +336,13 @@ class SinkSettings(Group):
     groups: int = setting(
         2, "Groups of batches in hand at once: while one is merged, the next is read.", unit="count", ge=1, le=16
     )
+    max_crashes: int = setting(
+        5,
+        "So many sinks in turn may die while they read a batch; then it is set aside as dead, and waits for a person.",
+        unit="count",
+        ge=2,
+        le=1000,
+    )
     driver_memory: str = setting(
         "512m", "Heap of the process that drives its Spark; rows pass by it.", unit="JVM size", pattern=r"^\d+[mg]$"
     )
