@@ -373,8 +373,8 @@ class CompleteRequest(Fenced, frozen=True):
     error_message: LongText | None = None
     retryable: bool = True
     error_code: ErrorCode | msgspec.UnsetType = msgspec.UNSET
-    """Of a failure: the code of the error that ended it. Where that is the platform's (`busy`, `unavailable`, ...) and a
-    trusted worker reports it (it shows its worker token), the attempt does not count against `max_attempts`."""
+    """Of a failure: the code of the error that ended it. Where that is the platform's (`busy`, `unavailable`, ...) and
+    a trusted worker reports it (it shows its worker token), the attempt does not count against `max_attempts`."""
     progress: Progress | None = None
     """The last word about it; None: what was said last still holds."""
 

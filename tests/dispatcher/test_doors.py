@@ -153,7 +153,10 @@ async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its
 async def test_only_a_trusted_worker_may_say_that_a_failure_was_the_platforms(doors: Doors) -> None:
     """By itself and with others: the token of the task is what user code holds too."""
     failed = {"status": "Failed", "error_message": "no room", "error_code": "busy"}
-    for client, fault in ((TaskClient(doors.task), "job"), (TaskClient(doors.task, WORKER["X-Trace-Worker-Token"]), "platform")):
+    for client, fault in (
+        (TaskClient(doors.task), "job"),
+        (TaskClient(doors.task, WORKER["X-Trace-Worker-Token"]), "platform"),
+    ):
         claims = [msgspec.convert(await doors.claim(), Claimed) for _ in range(6)]
         await asyncio.gather(*(client.complete(one.capability_token, completion(one, **failed)) for one in claims))
         sql = "SELECT DISTINCT fault::text FROM tasks WHERE id = ANY ($1::uuid[])"

@@ -1,4 +1,4 @@
-"""Stores that fail in a way that nobody foresaw, for one object: as long as a file says so, or with the whole process."""
+"""Stores that fail for one object as nobody foresaw: as long as a file says so, or with the whole process."""
 
 from __future__ import annotations
 

@@ -281,5 +281,9 @@ async def _assert_kept(system: System, data_db: str, producing: Producing, refus
         )
         keys = data.execute(f"SELECT dedupe_key FROM buffered.{table} WHERE dedupe_key LIKE 'own %'").fetchall()  # noqa: S608
     assert applied == committed
-    good = {f"own {number}" for number, one in enumerate(producing.published) if one in committed and (not refused or number % refused)}
+    good = {
+        f"own {number}"
+        for number, one in enumerate(producing.published)
+        if one in committed and (not refused or number % refused)
+    }
     assert sorted(key for (key,) in keys) == sorted(good)

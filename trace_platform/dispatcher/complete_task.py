@@ -53,16 +53,14 @@ class Completer:
             self._run_plain, key=lambda one: one.request.task_id, verb="complete", metrics=control.metrics
         )
 
-    async def __call__(
-        self, request: CompleteRequest, claims: Claims, *, by_worker: bool = False
-    ) -> CompleteAnswer:
+    async def __call__(self, request: CompleteRequest, claims: Claims, *, by_worker: bool = False) -> CompleteAnswer:
         """`by_worker`: reported by a trusted worker, and not by whoever holds the task's token, such as user code."""
         if _is_plain(request):
             return await self._plain(_plain(request, claims))
         _refuse_nonsense(request)
         told = read_events(request.events, claims)
         fault = _fault(request, by_worker=by_worker)
-        answer = await complete_task(self._control, request, claims, told, _hash(request), fault)
+        answer = await complete_task(self._control, request, claims, told, _hash(request), fault=fault)
         self._control.owed.ring()
         return answer
 
@@ -116,6 +114,7 @@ async def complete_task(
     claims: Claims,
     told: Sequence[Told],
     body: bytes,
+    *,
     fault: Fault | None,
 ) -> CompleteAnswer:
     """One completion in a transaction of its own. `fault`: whose it was that the attempt failed."""
@@ -130,7 +129,7 @@ async def complete_task(
         if request.status == "Completed":
             answer = await _Success(control, connection, row, request, claims, schemas).commit(told, body)
         else:
-            answer = await _fail_or_cancel(control, connection, row, request, body, fault)
+            answer = await _fail_or_cancel(control, connection, row, request, body, fault=fault)
     await count_one(control, row, answer.status, len(told))
     if answer.status == "Failed" and answer.next_retry_at is None and not row["was_final"]:
         await _say_final(control, row, request, fault)
@@ -205,6 +204,7 @@ async def _fail_or_cancel(
     row: asyncpg.Record,
     request: CompleteRequest,
     body: bytes,
+    *,
     fault: Fault | None,
 ) -> CompleteAnswer:
     sql = queries("complete")
@@ -229,9 +229,7 @@ async def _fail_or_cancel(
     return answer
 
 
-async def _say_final(
-    control: Control, row: asyncpg.Record, request: CompleteRequest, fault: Fault | None
-) -> None:
+async def _say_final(control: Control, row: asyncpg.Record, request: CompleteRequest, fault: Fault | None) -> None:
     """A source is started again by its own loop: its end is not the end of its work."""
     job = await control.jobs.get(row["job_id"])
     if not job.restarts:

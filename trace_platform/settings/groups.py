@@ -109,8 +109,8 @@ class DispatcherSettings(Group):
     )
     max_workers_lost: int = setting(
         10,
-        "So many workers may be lost while they run a task and nothing else; then the task is taken for the cause, and has"
-        " failed for good.",
+        "So many workers may be lost while they run a task and nothing else; then the task is taken for the cause, and"
+        " has failed for good.",
         unit="count",
         ge=1,
         le=10000,
@@ -165,8 +165,8 @@ class QuerySettings(Group):
     timeout_seconds: float = setting(60.0, "The longest a question may run; then it is ended.", unit="s", gt=0, le=3600)
     stuck_seconds: float = setting(
         1.5,
-        "A query that no interrupt ends takes Spark with it so long after its time is over; those beside it are run"
-        " once more.",
+        "A query that no interrupt ends takes Spark with it so long after its time is over, and later where Spark does"
+        " not get the cores that it wants; those beside it are run once more.",
         unit="s",
         gt=0,
     )
