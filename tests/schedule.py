@@ -1,24 +1,60 @@
-"""Which tests run together in one process, and in which order the processes take them.
+"""Which tests run in one process, and in which order the processes take them.
 
-A folder whose tests share a fixture that takes long to start (a Spark session, a whole system) is one unit: two files of
-it in two processes would start it twice, and so would another folder's file between them. Every other file is a unit.
-Units that take long come first, so that no process is left alone with one at the end.
+Tests that share what takes long to start, a Spark session above all, are one unit: in two processes it would be started
+twice, and again after each file of others in between. Every other file is a unit of its own. Units that take long come
+first, so that no process is left alone with one at the end.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/query/", "tests/operators/", "tests/hostile/", "tests/runner/", "tests/chain_walk/", "tests/sink/")
-SLOWEST = (
-    "tests/query/",
+SHARED_SPARK = (
     "tests/operators/",
     "tests/chain_walk/",
     "tests/hostile/",
+    "tests/sink/",
+    "tests/spark/test_parquet_reader.py",
+    "tests/spark/test_store_away.py",
+    "tests/udf/test_rehearsal.py",
+    "tests/test_dags.py",
 )
+"""Those of `tests/spark_session.py::shared_session`."""
+QUERY_SERVICE = ("tests/query/",)
+UNITS = {"shared Spark": SHARED_SPARK, "Query service": QUERY_SERVICE}
+
+SLOWEST = (
+    *UNITS,
+    "tests/lite/test_up.py",
+    "tests/faults/test_whole_system_storm.py",
+    "tests/lite/test_demo.py",
+    "tests/runner/test_killed.py",
+    "tests/cluster/test_connect.py",
+    "tests/spark/test_session.py",
+    "tests/faults/test_crash_points.py",
+    "tests/setup/test_setup_env.py",
+    "tests/cluster/test_cluster.py",
+)
+"""The longest first. What is not named follows, by its number of tests."""
 
 
-class SlowestFirst(LoadScopeScheduling):
+class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::", 1)[0]
-        return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+        return next((unit for unit, places in UNITS.items() if path.startswith(places)), path)
+
+    def schedule(self) -> None:
+        """As xdist does, but for the order in which units wait to be taken."""
+        is_first = self.collection is None
+        super().schedule()
+        if is_first:
+            self._sort()
+
+    def _sort(self) -> None:
+        pass
+
+
+def unit_cost(unit: str, tests: int) -> tuple[Any, ...]:
+    return (SLOWEST.index(unit) if unit in SLOWEST else len(SLOWEST), -tests)

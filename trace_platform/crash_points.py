@@ -123,10 +123,12 @@ POINTS: Final = (
     # The sink.
     "sink.received",
     "sink.table_prepared",
+    "sink.in_hand",
     "sink.before_stage",
     "sink.staged",
     "merge_batches.before_commit",
     "merge_batches.after_commit",
+    "sink.put_down",
     "sink.before_settle",
     "sink.settled",
     "sink.acknowledged",

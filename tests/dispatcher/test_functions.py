@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -497,7 +496,7 @@ async def test_only_an_attempt_that_runs_can_be_put_back(control: Control, forge
     if forged is None:
         await Completer(control)(completion(task), claims)
     fence = {"attempt": task.attempt, "lease_token": task.lease_token, **(forged or {})}
-    args = task.task.task_id, fence["attempt"], fence["lease_token"], "nothing has run", timedelta(seconds=1), ""
+    args = task.task.task_id, fence["attempt"], fence["lease_token"], "nothing has run", 1.0, ""
     assert await control.pool.fetchrow(queries("lifecycle")["put_back"], *args) is None
     assert await control.pool.fetchval(queries("functions")["release"], *args[:3]) == 0
     state = await control.pool.fetchval("SELECT status::text FROM tasks")

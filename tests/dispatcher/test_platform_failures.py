@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ from structlog.testing import capture_logs
 from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_lifecycle import expire, retry_now, status
-from trace_platform.contracts import Claimed
+from trace_platform.contracts import Claimed, ClaimRequest
+from trace_platform.dispatcher.claim_task import claim_tasks
 from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.explain import explain_task
+from trace_platform.dispatcher.loops.call_functions import put_back
 from trace_platform.dispatcher.loops.reap import Reaper
 from trace_platform.dispatcher.show_task import show_task
+from trace_platform.domain.task import Backoff, retry_delay
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +56,7 @@ async def test_attempts_that_the_platform_ended_do_not_use_up_the_jobs_own(contr
         if code is None:
             await expire(control, id_)
         else:
-            answer = await complete(completion(task, **FAILS, error_code=code), claims)
+            answer = await complete(completion(task, **FAILS, error_code=code), claims, by_worker=True)
             assert answer.next_retry_at is not None, code
         task, claims = await claimed_again(control, id_)
     for last in (False, False, True):
@@ -69,7 +74,8 @@ async def test_attempts_that_the_platform_ended_do_not_use_up_the_jobs_own(contr
 async def test_a_code_of_the_platform_does_not_count_where_the_failure_is_said_to_be_final(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
-    answer = await Completer(control)(completion(task, **FAILS, error_code="query_timeout", retryable=False), claims)
+    final = completion(task, **FAILS, error_code="query_timeout", retryable=False)
+    answer = await Completer(control)(final, claims, by_worker=True)
     assert answer.next_retry_at is None
     assert await faults(control, task.task.task_id) == ["job"]
 
@@ -90,6 +96,69 @@ async def test_the_platforms_failures_have_a_limit_of_their_own_and_its_end_is_s
     assert failed_for_good(control, "platform") == 1
     (line,) = [one for one in lines if one["log_level"] == "error"]
     assert (line["event"], line["task"], line["fault"]) == ("task failed for good", str(task.task.task_id), "platform")
+
+
+async def lost(control: Control, task_id: Any, worker: str, beside: Any = None) -> datetime | None:
+    """The next attempt is claimed by this worker, alone or beside another task, and the worker is not heard again.
+    When the task is due again.
+    """
+    tasks = [task_id, *([beside] if beside is not None else [])]
+    retry = "UPDATE tasks SET next_retry_at = now() WHERE id = ANY ($1::uuid[]) AND status = 'Failed'"
+    await control.pool.execute(retry, tasks)
+    await Reaper(control).once()
+    await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = ANY ($1::uuid[])", tasks)
+    await claim_tasks(control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+    silent = "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = ANY ($1::uuid[])"
+    await control.pool.execute(silent, tasks)
+    assert await Reaper(control).once() == len(tasks)
+    due: datetime | None = await control.pool.fetchval("SELECT next_retry_at FROM tasks WHERE id = $1", task_id)
+    return due
+
+
+async def test_a_task_that_ends_each_worker_on_which_it_runs_alone_fails_for_good_long_before_the_limit(
+    control: Control,
+) -> None:
+    chain, few = await deploy_chain(control), replace(control, max_workers_lost=3)
+    task = await a_task(few, chain)
+    assert [await lost(few, task, f"w{n}") is None for n in range(3)] == [False, False, True]
+    why = await explain_task(control.pool, chain.org.id, task)
+    assert "3 workers were lost while they ran this task and nothing else" in why.verdict
+
+
+async def test_a_task_that_is_lost_beside_others_is_not_taken_for_the_cause(control: Control) -> None:
+    chain, few = await deploy_chain(control), replace(control, max_workers_lost=2)
+    task, beside = await a_task(few, chain), await a_task(few, chain)
+    assert all([await lost(few, task, "w", beside) for _ in range(4)])
+    await control.pool.execute("UPDATE tasks SET next_retry_at = now() + interval '1 h' WHERE id = $1", beside)
+    assert await lost(few, task, "w2") is not None, "alone for the first time"
+    assert await lost(few, task, "w2") is None, "and again"
+
+
+async def test_the_waits_after_the_platforms_failures_grow_whoever_saw_them(control: Control) -> None:
+    """Of leases that ran out and of attempts that are put back alike; up to the longest wait of the job."""
+    chain = await deploy_chain(control)
+    await control.pool.execute("UPDATE jobs SET retry_backoff_seconds = 4, retry_backoff_max_seconds = 100")
+    wait = "SELECT extract(epoch FROM next_retry_at - completed_at)::float8 FROM tasks WHERE id = $1"
+    silent, put = await a_task(control, chain), await a_task(control, chain)
+    waits: dict[Any, list[float]] = {silent: [], put: []}
+    for n in range(9):
+        await lost(control, silent, f"w{n}")
+        task, _ = await claimed_again(control, put) if n else await claimed(control, put)
+        assert await put_back(control, (put, task.attempt, task.lease_token), "its runner was lost")
+        for one, seen in waits.items():
+            seen.append(await control.pool.fetchval(wait, one))
+    for first, seen in ((4, waits[silent]), (0.5, waits[put])):
+        steps = [min(first * 2**n, 100) for n in range(9)]
+        assert all(step / 2 <= waited <= step for waited, step in zip(seen, steps, strict=True)), seen
+
+
+async def test_postgres_and_the_domain_agree_how_long_a_retry_waits(control: Control) -> None:
+    rows = await control.pool.fetch(
+        "SELECT n, extract(epoch FROM retry_wait(30, 600, n))::float8 AS wait FROM generate_series(1, 200) n"
+    )
+    for row in rows:
+        shortest, longest = (retry_delay(row["n"], Backoff(30, 600), chance) for chance in (0, 1))
+        assert shortest <= row["wait"] <= longest
 
 
 def failed_for_good(control: Control, fault: str) -> float | None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from tests.dispatcher.support import PULL
 from tests.faults.faulty_queue import Faults, disturbed
 from tests.one_connection import one_connection_each
+from tests.sink.faulty_store import DeadlyObjects
 from tests.spark_session import a_session
 from tests.support.operators import register
 from trace_platform.client import dispatcher_client, task_client
@@ -36,7 +37,7 @@ from trace_platform.errors import NoConnection
 from trace_platform.gateway import process as gateway_process
 from trace_platform.operators.context import Resources, TaskDoor
 from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import Invoked
+from trace_platform.ports import Invoked, ObjectStore
 from trace_platform.process import Process, run_process
 from trace_platform.settings import EndpointSettings, Settings, settings_from_document
 from trace_platform.sink import drain
@@ -86,6 +87,7 @@ def _live(asked: dict[str, Any]) -> None:
             "worker": _worker,
             "sink": _sink,
             "spark_sink": _spark_sink,
+            "deadly_sink": _deadly_sink,
             "delivery": _delivery,
             "gateway": _gateway,
         }[asked["role"]]
@@ -198,18 +200,28 @@ def _sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaita
     return _sinking(faults, lambda _: _Here())
 
 
+def _deadly_sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
+    """Killed by one batch: reading it ends the process."""
+    del hold
+    return _sinking(faults, lambda _: _Here(), lambda settings: DeadlyObjects(settings.home / "objects"))
+
+
 def _spark_sink(faults: Faults | None, hold: str | None) -> Callable[[Process], Awaitable[None]]:
     del hold
     return _sinking(faults, lambda home: _lasting.enter_context(a_session(home)))
 
 
-def _sinking(faults: Faults | None, start: Callable[[Path], Any]) -> Callable[[Process], Awaitable[None]]:
+def _sinking(
+    faults: Faults | None,
+    start: Callable[[Path], Any],
+    objects: Callable[[Settings], ObjectStore] = make_objects,
+) -> Callable[[Process], Awaitable[None]]:
     async def run(process: Process) -> None:
         settings = process.settings
         dsn = required(settings.data.dsn, "data.dsn")
         async with open_queue(settings) as queue, dispatcher_client(settings) as dispatcher:
             spark = await asyncio.to_thread(start, settings.home)
-            writer = Writer(lambda: spark, make_objects(settings), dsn, limits_of(settings.sink))
+            writer = Writer(lambda: spark, objects(settings), dsn, limits_of(settings.sink), settings.sink.max_crashes)
             writer.sweep()
             process.ready("drains")
             await drain.Sink(disturbed(queue, faults), BUFFER_QUEUE, dispatcher, writer).drain(process.stop)

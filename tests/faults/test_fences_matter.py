@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,7 +201,7 @@ async def honest_calls(control: Control) -> None:
 
     unused, _ = await claimed(control, await a_task(control, chain))
     fenced = unused.task.task_id, unused.attempt, unused.lease_token
-    assert await put_back(control, fenced, "nothing has run", timedelta(seconds=1))
+    assert await put_back(control, fenced, "nothing has run")
 
     idle, _ = await claimed(control, await a_task(control, chain))
     fenced = idle.task.task_id, idle.attempt, idle.lease_token

@@ -6,7 +6,6 @@ The state database lies in a tablespace on a small file system of its own, which
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.faults.system import System as Processes
 from tests.faults.test_connections import asking, until_ready
 from tests.gateway.system import DAG, System
 from tests.gateway.system import system as gateway_system
+from tests.small_disk import mount_small_disk, unmount
 from tests.support.postgres import RunningServer
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import ObjectName
@@ -34,16 +34,12 @@ TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
 def disk() -> Iterator[Path]:
     """64 MB."""
     place = Path(tempfile.mkdtemp(prefix="trace-test-disk-"))
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", place], capture_output=True, check=False)
-    if made.returncode:
-        place.rmdir()
-        pytest.skip("only root makes a small disk")
+    mount_small_disk(place, "64m")
     place.chmod(0o777)
     try:
         yield place
     finally:
-        subprocess.run(["umount", "-l", place], check=True)
-        place.rmdir()
+        unmount(place)
 
 
 def fill(disk: Path) -> Path:

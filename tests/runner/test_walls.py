@@ -103,7 +103,7 @@ def test_the_filter_is_whole_on_each_architecture(machine: str) -> None:
 
 async def test_each_sandbox_of_root_is_another_user(rig: Rig) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root has uids to give away")
+        pytest.skip("run it as root: only root has user ids to give to sandboxes, a user namespace has one")
     code = "import os, time\ndef handler(event, context):\n    time.sleep(0.5)\n    return os.getuid()\n"
     answers = await asyncio.gather(*(rig.run(rig.python(f"{code}# {uuid4()}\n")) for _ in range(2)))
     assert len({answer.body for answer in answers}) == 2

@@ -1,13 +1,25 @@
-"""A store that fails in a way that nobody foresaw, for one object, as long as a file says so."""
+"""Stores that fail for one object as nobody foresaw: as long as a file says so, or with the whole process."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import ObjectName
 
 POISON = "poison.jsonl"
+DEADLY = "deadly.jsonl"
+
+
+class DeadlyObjects(DiskObjects):
+    """Whoever reads the one object is killed, as by a kernel that has no memory left."""
+
+    def get(self, name: ObjectName) -> bytes:
+        if name.name == DEADLY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().get(name)
 
 
 class FaultyObjects(DiskObjects):

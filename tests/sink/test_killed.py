@@ -18,10 +18,12 @@ import pytest
 
 from tests.faults.system import Caller, Nursery, System, a_system, calling, nursing
 from tests.faults.test_crash_points import dies_at
+from tests.sink.faulty_store import DEADLY
 from tests.sink.rig import ALERTS, alert, lines
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.crash_points import POINTS
 from trace_platform.domain.places import buffer_folder
+from trace_platform.settings import SinkSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -80,17 +82,18 @@ class Producing:
         self.widened += 1
         await self.deploy("wide", WIDE + "".join(f"      more_{number}: text\n" for number in range(self.widened)))
 
-    async def publish(self) -> None:
+    async def publish(self, name: str | None = None) -> None:
+        """Every third batch is refused, but for one that is named."""
         number = len(self.published)
         rows = [alert(f"own {number}"), alert("shared", block_number=number)]
-        body = lines(rows) if number % 3 else lines([*rows, {"no": "alert"}])
+        body = lines(rows) if number % 3 or name else lines([*rows, {"no": "alert"}])
         task = self.claimed["task"]
         dataset = UUID(task["outputs"][0]["dataset_uuid"])
         folder = buffer_folder("trace-scratch", dataset, UUID(task["task_id"]), 1)
-        name = folder.object(f"{number}.jsonl")
-        DiskObjects(self.system.folder / "home" / "objects").put(name, body)
+        put = folder.object(name or f"{number}.jsonl")
+        DiskObjects(self.system.folder / "home" / "objects").put(put, body)
         fence = {"task_id": task["task_id"], "attempt": 1, "lease_token": self.claimed["lease_token"]}
-        asked = {**fence, "batch_uri": str(name), "dedupe_scope": "alert_events"}
+        asked = {**fence, "batch_uri": str(put), "dedupe_scope": "alert_events"}
         status, said = await self.caller.task("/v1/task/buffer-publish", asked, self.claimed["capability_token"])
         assert status == 200, said
         self.published.append(UUID(said["publish_id"]))
@@ -153,6 +156,38 @@ async def test_a_sink_dies_at_each_point_and_every_row_and_event_is_there_once(s
             system.sink(data_db)
         await _drained(system)
     await _assert_kept(system, data_db, producing)
+
+
+async def test_a_batch_over_which_every_sink_dies_is_set_aside_as_dead_and_those_behind_it_go_on(
+    system: System, data_db: str
+) -> None:
+    async with calling(system) as caller:
+        system.dispatcher()
+        producing = Producing(system, caller)
+        await producing.begin()
+        for name in ("a.jsonl", DEADLY, "b.jsonl", "c.jsonl"):
+            await producing.publish(name)
+        deadly = producing.published[1]
+        for _ in range(SinkSettings().max_crashes):
+            sink = system.sink(data_db, role="deadly_sink")
+            assert await sink.ended(60), sink.said()
+            await system.elapse(leases=False)
+            await system.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
+        last = system.sink(data_db, role="deadly_sink")
+        await producing.publish("d.jsonl")
+        await _drained(system)
+        sql = "SELECT id, status::text, error_message FROM buffer_publishes"
+        found = {row["id"]: (row["status"], row["error_message"]) for row in await system.pool.fetch(sql)}
+        assert found.pop(deadly) == ("Dead", "5 sinks in turn died while they read this batch")
+        assert set(found.values()) == {("Committed", None)}
+        await last.kill()
+        system.sink(data_db)
+        status, said = await caller.user("POST", f"/sink/dead/{deadly}/replay", {})
+        assert status == 200, said
+        await _drained(system)
+    await _assert_kept(system, data_db, producing, refused=0)
+    with psycopg.connect(data_db) as data:
+        assert data.execute("SELECT count(*) FROM trace_meta.batches_in_hand").fetchone() == (0,)
 
 
 async def test_a_dispatcher_dies_while_it_settles_replays_or_clears_and_nothing_is_lost_or_doubled(
@@ -224,7 +259,8 @@ async def _drained(system: System) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _assert_kept(system: System, data_db: str, producing: Producing) -> None:
+async def _assert_kept(system: System, data_db: str, producing: Producing, refused: int = 3) -> None:
+    """`refused`: every so many of the batches; 0: none."""
     rows = await system.pool.fetch("SELECT id, status::text, seq FROM buffer_publishes")
     committed = {row["id"]: row["seq"] for row in rows if row["status"] == "Committed"}
     assert {row["id"] for row in rows} == set(producing.published)
@@ -245,5 +281,9 @@ async def _assert_kept(system: System, data_db: str, producing: Producing) -> No
         )
         keys = data.execute(f"SELECT dedupe_key FROM buffered.{table} WHERE dedupe_key LIKE 'own %'").fetchall()  # noqa: S608
     assert applied == committed
-    good = {f"own {number}" for number, one in enumerate(producing.published) if one in committed and number % 3}
+    good = {
+        f"own {number}"
+        for number, one in enumerate(producing.published)
+        if one in committed and (not refused or number % refused)
+    }
     assert sorted(key for (key,) in keys) == sorted(good)

@@ -597,6 +597,7 @@ CASES = [
             {"platform_failures": 2},
             {"platform_failures": 1},
         ),
+        ("lost workers are counted", "lost_alone_is_not_negative", {"lost_alone": -1}, {"lost_alone": 1}),
         ("a task has time to run", "timeout_is_positive", {"timeout_seconds": 0}, {"timeout_seconds": 1}),
         ("a dedupe key says something", "dedupe_key_says_something", {"dedupe_key": ""}, {"dedupe_key": "k"}),
         (

@@ -31,6 +31,7 @@ OVER_HISTORY = {
     "events_pkey",
     "events_once",
     "idx_events_made",
+    "idx_events_dataset",
     "outbox_pkey",
 }
 
@@ -62,6 +63,9 @@ STATEMENTS = {
     "sources.events_of_request": {"events_once"},
     "sources.start": {"idx_tasks_job_dedupe"},
     "user_tasks.show_task": {"tasks_pkey", "task_attempts_pkey"},
+    "user_why.event_of_partition": {"idx_events_dataset"},
+    "user_why.events_for_partition": {"idx_events_dataset"},
+    "user_why.last_event_of": {"idx_events_dataset"},
 }
 """Statements as they are run, and the indexes that must find their rows; whatever else they read is not said here."""
 IN_ORDER = {
@@ -70,6 +74,7 @@ IN_ORDER = {
     "outbox.take_promises",
     "relations.prune_audit",
     "route.wake_waiting",
+    "user_why.last_event_of",
 }
 """Those that take the first of many in an order that their index has: they sort nothing."""
 

@@ -69,6 +69,8 @@ class Control:
     """How large user code may be, and how long its URLs hold."""
     failure_alert: str = "task_failed"
     """The name of the alert that a task raises which has failed for good, where its organisation defines one."""
+    max_workers_lost: int = 10
+    """So many workers may fall silent while they run one task and nothing else; then it has failed for good."""
     task_url: str = ""
     """Where runners find our task door; empty: URLs at it are given without a host."""
     url_keys: UrlKeys = field(default_factory=UrlKeys)

@@ -91,6 +91,7 @@ async def main(
             invokers=INVOKERS if invoker else INVOKERS - {"function"},
             bundles=settings.bundles,
             failure_alert=settings.dispatcher.failure_alert,
+            max_workers_lost=settings.dispatcher.max_workers_lost,
             task_url=settings.endpoints.dispatcher_task or "",
         )
         await release_sources(control)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trace_platform.query.collect import Plan
 from trace_platform.spark.lost import is_lost
+from trace_platform.spark.session import jvm_of
 from trace_platform.spark.tags import has_tasks, interrupt
+from trace_platform.spark.thread_times import ThreadTimes, thread_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,6 +132,10 @@ class Sessions:
         with suppress(Exception):
             return has_tasks(self._spark, tag)
         return False
+
+    def thread_times(self) -> dict[int, ThreadTimes]:
+        """Of their JVM."""
+        return thread_times(jvm_of(self._spark))
 
     def lost(self, error: BaseException) -> bool:
         """Whether it was the end of their Spark that made a query fail so. May take two seconds to be sure."""

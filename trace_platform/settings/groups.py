@@ -107,6 +107,14 @@ class DispatcherSettings(Group):
         "The alert that a task raises which has failed for good, in each organisation that defines one of this name.",
         pattern=r"^[a-z][a-z0-9_]{0,127}$",
     )
+    max_workers_lost: int = setting(
+        10,
+        "So many workers may be lost while they run a task and nothing else; then the task is taken for the cause, and"
+        " has failed for good.",
+        unit="count",
+        ge=1,
+        le=10000,
+    )
     query_audit_kept_days: int = setting(
         365, "How long the audit rows of queries are kept; then they are deleted.", unit="days", ge=1, le=36500
     )
@@ -157,8 +165,8 @@ class QuerySettings(Group):
     timeout_seconds: float = setting(60.0, "The longest a question may run; then it is ended.", unit="s", gt=0, le=3600)
     stuck_seconds: float = setting(
         1.5,
-        "A query that no interrupt ends takes Spark with it so long after its time is over; those beside it are run"
-        " once more.",
+        "A query that no interrupt ends takes Spark with it so long after its time is over, and later where Spark does"
+        " not get the cores that it wants; those beside it are run once more.",
         unit="s",
         gt=0,
     )
@@ -327,6 +335,13 @@ class SinkSettings(Group):
     )
     groups: int = setting(
         2, "Groups of batches in hand at once: while one is merged, the next is read.", unit="count", ge=1, le=16
+    )
+    max_crashes: int = setting(
+        5,
+        "So many sinks in turn may die while they read a batch; then it is set aside as dead, and waits for a person.",
+        unit="count",
+        ge=2,
+        le=1000,
     )
     driver_memory: str = setting(
         "512m", "Heap of the process that drives its Spark; rows pass by it.", unit="JVM size", pattern=r"^\d+[mg]$"

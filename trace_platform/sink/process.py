@@ -24,7 +24,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
     dsn = required(settings.data.dsn, "data.dsn")
     spark = OwnSpark(starter(settings))
-    writer = Writer(spark.session, objects, dsn, limits_of(settings.sink))
+    writer = Writer(spark.session, objects, dsn, limits_of(settings.sink), settings.sink.max_crashes)
     try:
         async with dispatcher_client(settings) as dispatcher, open_pool(dsn, name="sink", max_size=1) as data:
             await until_answers(process, "data Postgres", lambda: answers(data))

@@ -24,6 +24,7 @@ from trace_platform.domain.buffered import from_json
 from trace_platform.domain.objects import Folder, ObjectName
 from trace_platform.errors import BadInput, Conflict, DatabaseUnavailable, InvalidRequest
 from trace_platform.ports import ObjectStore
+from trace_platform.sink.in_hand import InHand
 from trace_platform.spark.buffered_tables import BufferedTable, ensure
 from trace_platform.spark.merge_batches import Applied, Waiting, applied, merge_batches
 from trace_platform.spark.postgres_writer import drop_staging, make_staging, sweep_staging
@@ -37,6 +38,8 @@ log = structlog.get_logger()
 
 STAGING_AGE: Final = timedelta(hours=1)
 """Older than any write may take: left by a kill."""
+IN_HAND_AGE: Final = timedelta(days=30)
+"""Older than any batch comes again: it has ended in another way."""
 CONNECT_SECONDS: Final = 10
 
 
@@ -75,6 +78,9 @@ class Writer:
     objects: ObjectStore
     dsn: str = field(repr=False)
     limits: BatchLimits
+    max_crashes: int = 5
+    """So many sinks may die over a batch; then it is dead."""
+    in_hand: InHand = field(default_factory=InHand, repr=False)
     _idle: list[psycopg.Connection[Any]] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -90,7 +96,35 @@ class Writer:
             left = [one for one in records if one.publish_id not in settled and one.status == "Accepted"]
             refused = {one.publish_id: dead for one in left if (dead := _refused(one, known.get(one.dataset_uuid)))}
             good = [one for one in left if one.publish_id not in refused]
-            return [*done, *refused.values(), *(self._groups(connection, good, known) if good else [])]
+            self.in_hand.put_down(connection, [*settled])
+            return [*done, *refused.values(), *(self._read(connection, good, known) if good else [])]
+
+    def _read(
+        self, connection: psycopg.Connection[Any], records: Sequence[BufferRecord], known: Mapping[UUID, BufferedTable]
+    ) -> Iterator[Outcome]:
+        """Together, but for those over which a sink has died: each of them alone, the one that did it oftenest last."""
+        with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` says what is wrong
+            self.spark()
+        crashes = self.in_hand.left_over(connection, [one.publish_id for one in records])
+        if calm := [one for one in records if one.publish_id not in crashes]:
+            with self.in_hand.held(connection, [one.publish_id for one in calm], alone=False):
+                yield from self._groups(connection, calm, known)
+        suspects = [one for one in records if one.publish_id in crashes]
+        for one in sorted(suspects, key=lambda suspect: crashes[suspect.publish_id]):
+            yield from self._alone(connection, one, known, crashes[one.publish_id])
+
+    def _alone(
+        self,
+        connection: psycopg.Connection[Any],
+        record: BufferRecord,
+        known: Mapping[UUID, BufferedTable],
+        crashes: int,
+    ) -> list[Outcome]:
+        if crashes >= self.max_crashes:
+            self.in_hand.put_down(connection, [record.publish_id])  # a replay begins to count anew
+            return [Dead(record.publish_id, f"{crashes} sinks in turn died while they read this batch")]
+        with self.in_hand.held(connection, [record.publish_id], alone=True):
+            return list(self._groups(connection, [record], known))
 
     def prepare(self, tables: Sequence[BufferTable]) -> None:
         """Make or widen tables before their first batch; and be ready for that."""
@@ -104,6 +138,7 @@ class Writer:
         """Remove what kills have left."""
         with self._connection() as connection:
             sweep_staging(connection, STAGING_AGE)
+            self.in_hand.sweep(connection, IN_HAND_AGE)
 
     def close(self) -> None:
         while self._idle:

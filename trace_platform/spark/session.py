@@ -122,6 +122,11 @@ def kill_session(session: SparkSession) -> None:
     stop_session(session)
 
 
+def jvm_of(session: SparkSession) -> int | None:
+    """The process id of the session's JVM; None if it was not started here."""
+    return next((running.jvm.pid for running in _running if running.session is session), None)
+
+
 @dataclass(frozen=True)
 class _Run:
     """One session's folder, locked while its process lives."""

@@ -18,11 +18,15 @@ PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
 @cache
 def queries(file: str) -> Mapping[str, str]:
     """The statements of `sql/<file>.sql` by name."""
-    text = PART.sub(lambda said: _read(f"parts/{said[1]}").strip(), _read(file))
-    _, *split = NAME.split(text)
+    _, *split = NAME.split(_whole(file))
     found = {name: statement.strip() for name, statement in zip(split[::2], split[1::2], strict=True)}
     _names.update({statement: f"{file}.{name}" for name, statement in found.items()})
     return found
+
+
+def _whole(file: str) -> str:
+    """Its text with the parts in it; a part may have parts too."""
+    return PART.sub(lambda said: _whole(f"parts/{said[1]}").strip(), _read(file))
 
 
 def _read(file: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
@@ -104,12 +103,11 @@ class CallFunctions:
         """
         host = host_of(self.control.replica)
         found = await self.control.pool.fetch(queries("functions")["functions_of"], f"{WORKER} {host}:")
-        delay = timedelta(seconds=self._wait)
         count = 0
         for row in found:
             if not is_alive(row["worker_id"]):
                 fence = row["id"], row["attempt"], row["lease_token"]
-                count += await put_back(self.control, fence, "the Dispatcher that waited for it died", delay)
+                count += await put_back(self.control, fence, "the Dispatcher that waited for it died")
         return count
 
     async def once(self) -> int:
@@ -272,8 +270,7 @@ class CallFunctions:
     async def _put_back(self, claimed: Claimed, error: str) -> None:
         """What ran it was lost, or we ended it ourselves: the platform's fault."""
         fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
-        if await put_back(self.control, fence, error, timedelta(seconds=self._wait)):
-            self.control.leases.due_in(self._wait)
+        await put_back(self.control, fence, error)
 
     def _nobody_there(self, error: str) -> None:
         log.warning("nobody runs functions", because=error, again_in_seconds=self._wait)
@@ -301,10 +298,12 @@ Fence = tuple[UUID, int, UUID]
 """Task, attempt, lease token."""
 
 
-async def put_back(control: Control, fence: Fence, error: str, delay: timedelta) -> bool:
-    """The platform ended the attempt: another follows after `delay`. False: the attempt was not the current one."""
-    values = *fence, error[:20_000], delay, control.failure_alert
+async def put_back(control: Control, fence: Fence, error: str) -> bool:
+    """The platform ended the attempt: another follows soon, later each time. False: it was not the current one."""
+    values = *fence, error[:20_000], AWAY_SECONDS[0], control.failure_alert
     row = await control.hot.fetchrow(queries("lifecycle")["put_back"], *values)
+    if row is not None:
+        control.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the reaper learns from Postgres when it is
     if row is not None and row["for_good"]:
         say_failed_for_good(control, dict(row))
         control.owed.ring()

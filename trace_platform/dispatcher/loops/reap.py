@@ -33,7 +33,8 @@ class Reaper:
         return found
 
     async def _give_up(self) -> int:
-        lost = await self._control.pool.fetch(queries("lifecycle")["reap"], BATCH, self._control.failure_alert)
+        limits = BATCH, self._control.failure_alert, self._control.max_workers_lost
+        lost = await self._control.pool.fetch(queries("lifecycle")["reap"], *limits)
         for row in lost:
             said = {name: value for name, value in row.items() if value is not None and name != "for_good"}
             said |= {name: str(said[name]) for name in ("org", "task", "next_retry_at") if name in said}

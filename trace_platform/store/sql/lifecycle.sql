@@ -1,14 +1,20 @@
 -- name: reap
 -- Leases that have run out: the attempt is given up, its number and token stay (S10), and a retry is planned while
 -- attempts are left. An attempt that was heard of until its time was up used it up itself; one that fell silent was lost
--- by the platform, and counts against another limit. Backoff doubles per attempt of the same kind; half of it is chance,
--- so that tasks lost together come back apart.
-WITH lost AS (
+-- by the platform, and counts against another limit. $3: so many workers may fall silent while they run this task and
+-- nothing else; then it is taken for the cause.
+WITH hands AS MATERIALIZED (
+    -- What each worker has in hand, or had a moment ago: leases of one worker do not run out together.
+    SELECT worker_id FROM tasks WHERE status = 'Running'
+     UNION ALL
+    SELECT worker_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL AND fault = 'platform'
+), lost AS (
     SELECT t.id, j.max_platform_failures, j.dag_name, j.name, j.source ->> 'kind' = 'always_on' AS restarts,
            j.retry_backoff_seconds, j.retry_backoff_max_seconds,
            (t.started_at + make_interval(secs => t.timeout_seconds) <= now()
             AND coalesce(t.last_heartbeat, t.started_at) > now() - make_interval(secs => 2 * j.heartbeat_interval_seconds))
-           IS TRUE AS took_too_long
+           IS TRUE AS took_too_long,
+           (SELECT count(*) = 1 FROM hands h WHERE h.worker_id = t.worker_id) AS alone
       FROM tasks t
       JOIN jobs j ON j.id = t.job_id
      WHERE t.status = 'Running' AND t.lease_expires_at <= now()
@@ -20,16 +26,21 @@ WITH lost AS (
        SET status = 'Failed', completed_at = now(), lease_expires_at = NULL,
            fault = CASE WHEN l.took_too_long THEN 'job' ELSE 'platform' END::failure_fault,
            platform_failures = t.platform_failures + (NOT l.took_too_long)::int,
+           lost_alone = t.lost_alone + (l.alone AND NOT l.took_too_long)::int,
            error_message = CASE WHEN l.took_too_long
                                 THEN format('attempt %s ran longer than %s s', t.attempt, t.timeout_seconds)
-                                ELSE format('the lease of attempt %s ran out: worker %s was not heard', t.attempt, t.worker_id) END,
+                                ELSE format('the lease of attempt %s ran out: worker %s was not heard', t.attempt, t.worker_id)
+                                END
+                           || CASE WHEN NOT l.took_too_long AND l.alone AND t.lost_alone + 1 >= $3
+                                   THEN format('; %s workers were lost while they ran this task and nothing else',
+                                               t.lost_alone + 1)
+                                   ELSE '' END,
            next_retry_at = CASE
-               WHEN l.took_too_long AND t.attempt - t.platform_failures < t.max_attempts THEN now() + make_interval(secs =>
-                   least(l.retry_backoff_seconds * 2.0 ^ least(t.attempt - t.platform_failures - 1, 30),
-                         l.retry_backoff_max_seconds) * (0.5 + random() / 2))
-               WHEN NOT l.took_too_long AND t.platform_failures + 1 < l.max_platform_failures THEN now() + make_interval(secs =>
-                   least(l.retry_backoff_seconds * 2.0 ^ least(t.platform_failures, 30), l.retry_backoff_max_seconds)
-                   * (0.5 + random() / 2)) END
+               WHEN l.took_too_long AND t.attempt - t.platform_failures < t.max_attempts THEN now() + retry_wait(
+                   l.retry_backoff_seconds, l.retry_backoff_max_seconds, t.attempt - t.platform_failures)
+               WHEN NOT l.took_too_long AND NOT (l.alone AND t.lost_alone + 1 >= $3)
+                    AND t.platform_failures + 1 < l.max_platform_failures
+                   THEN now() + retry_wait(l.retry_backoff_seconds, l.retry_backoff_max_seconds, t.platform_failures + 1) END
       FROM lost l
      WHERE t.id = l.id
     RETURNING t.id, t.org_id, t.attempt, t.fault, t.error_message, t.next_retry_at, l.took_too_long, l.dag_name, l.name,
@@ -52,13 +63,14 @@ SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, fault::
   FROM given_up;
 
 -- name: put_back
--- An attempt that the platform ended: a call that broke, or one that we ended ourselves. Another follows after $5, while
--- the limit for such ends is not reached.
+-- An attempt that the platform ended: a call that broke, or one that we ended ourselves. Another follows while the limit
+-- for such ends is not reached: $5 seconds after the first of them, and later after each one more.
 WITH ended AS (
     UPDATE tasks t
        SET status = 'Failed', completed_at = now(), lease_expires_at = NULL, error_message = $4, fault = 'platform',
            platform_failures = t.platform_failures + 1,
-           next_retry_at = CASE WHEN t.platform_failures + 1 < j.max_platform_failures THEN now() + $5::interval END
+           next_retry_at = CASE WHEN t.platform_failures + 1 < j.max_platform_failures
+                                THEN now() + retry_wait($5, j.retry_backoff_max_seconds, t.platform_failures + 1) END
       FROM jobs j
      WHERE j.id = t.job_id
        AND t.attempt = $2 -- fence

@@ -28,7 +28,7 @@ UPDATE reconcile_marks m
 -- name: owe_events
 -- Events made from $1 to $2 that were never routed, and those of the current generation that were, but for which a
 -- reader that was active then has no task: they are routed again, to those readers only. What is owed, held back or
--- given up is in other hands. A reader's key is built as `route_events` builds it, so work that is there is seen.
+-- given up is in other hands. A reader's key is the one that `route_events` gives it, so work that is there is seen.
 WITH owed AS MATERIALIZED (
     SELECT payload ->> 'event_id' AS event_id FROM outbox WHERE status = 'Pending' AND kind = 'route_event'
     UNION ALL SELECT payload ->> 'event_id' FROM outbox WHERE status = 'Processing' AND kind = 'route_event'
@@ -52,21 +52,9 @@ WITH owed AS MATERIALIZED (
        AND NOT EXISTS (
            SELECT FROM tasks t
             WHERE t.job_id = j.id
-              AND t.dedupe_key = CASE e.kind
-                  WHEN 'cursor' THEN concat_ws(':', 'cursor', e.dataset_uuid, e.dataset_version, e.cursor_value)
-                  WHEN 'partition' THEN concat_ws(':', 'partition', e.dataset_uuid, e.dataset_version, e.partition_key)
-                  ELSE concat_ws(':', 'whole', e.dataset_uuid, e.dataset_version)
-              END || CASE WHEN e.commit_number IS NOT NULL AND (e.kind = 'update' OR EXISTS (
-                      SELECT FROM partition_versions p
-                       WHERE p.dataset_version = e.dataset_version AND p.partition_key = e.partition_key
-                         AND p.valid_from < e.commit_number)
-                  OR EXISTS (
-                      SELECT FROM partition_versions p
-                       WHERE p.block_range IS NOT NULL AND p.block_range && e.block_range
-                         AND uuid_span(p.dataset_version, p.dataset_version, '[]')
-                             && uuid_span(e.dataset_version, e.dataset_version, '[]')
-                         AND p.valid_from < e.commit_number))
-                      THEN ':commit:' || e.commit_number ELSE '' END)
+              AND t.dedupe_key =
+-- part: key_of_event
+           )
        AND NOT EXISTS (SELECT FROM held_events h WHERE h.job_id = j.id AND h.event_id = e.id)
      GROUP BY e.id, e.org_id
 ), lost AS (
