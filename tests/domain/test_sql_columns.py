@@ -117,6 +117,8 @@ jobs:
      outputs: [blocks, transactions, logs]}
   - {name: decoded, operator: evm_decode, config: {abi: erc20, events: [approval, transfer]},
      inputs: [{from: {job: chain, output: logs}}], outputs: [approvals, transfers]}
+  - {name: code, operator: python, config: {function: "m:f"}, inputs: [{from: {job: load}}],
+     outputs: [{dataset: rows}, {name: own, storage: parquet}]}
   - {name: first, operator: sql, config: {query: SELECT id AS number FROM files}, inputs: [{from: {job: files}}]}
   - {name: last, operator: sql, config: {query: SELECT COLUMN AS a FROM t}, inputs: [{from: {SOURCE}, name: t}]}
 publish:
@@ -137,6 +139,7 @@ CATALOG = Catalog(
         ("job: decoded, output: transfers", "value_decimal"),
         ("job: decoded, output: approvals", "spender"),
         ("job: first", "number"),
+        ("job: code, output: rows", "key"),
         ("dataset: rows", "key"),
         ("dataset: theirs", "mine"),
     ],
@@ -147,12 +150,12 @@ def test_a_job_reads_only_columns_that_its_inputs_are_known_to_have(source: str,
     with pytest.raises(InvalidDag) as refused:
         parse_dag(text.replace("COLUMN", f"{column}x"), CATALOG)
     (problem,) = refused.value.problems
-    assert (problem.line, problem.field, problem.code) == (13, "jobs[6].config.query", "unknown_column")
+    assert (problem.line, problem.field, problem.code) == (15, "jobs[7].config.query", "unknown_column")
     assert problem.reason == f"line 1, column 8 of the query: there is no column '{column}x'"
     assert str(problem.suggestion) in {f"did you mean {column}?", f"one of: {column}"}
 
 
-@pytest.mark.parametrize("source", ["job: guessed", "dataset: unknown"])
+@pytest.mark.parametrize("source", ["job: guessed", "job: code, output: own", "dataset: unknown"])
 def test_a_job_may_read_any_column_of_an_input_that_is_not_known(source: str) -> None:
     assert parse_dag(DAG.replace("SOURCE", source).replace("COLUMN", "anything"), CATALOG).jobs
 
