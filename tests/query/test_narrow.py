@@ -151,8 +151,10 @@ THROUGH = [
         "WITH c AS (SELECT * FROM t) SELECT x.v FROM u y LEFT JOIN c x ON x.block_number = y.block_number",
         "WITH c AS (SELECT * FROM t) SELECT x.v FROM u x LEFT ANTI JOIN c y ON x.block_number = y.block_number",
         "SELECT x.v FROM (SELECT b.block_number, a.v FROM t a LEFT JOIN u b ON a.block_number = b.block_number) x",
-        ("SELECT x.n FROM (SELECT b.block_number, a.v, count(*) AS n FROM t a RIGHT JOIN u b ON a.v = b.v"
-        " GROUP BY b.block_number, a.v) x"),
+        (
+            "SELECT x.n FROM (SELECT b.block_number, a.v, count(*) AS n FROM t a RIGHT JOIN u b ON a.v = b.v"
+            " GROUP BY b.block_number, a.v) x"
+        ),
         "SELECT x.v FROM (SELECT a.* FROM t a JOIN u b USING (block_number)) x",
         "SELECT x.v FROM (SELECT * FROM t a JOIN u b USING (block_number, v)) x",
         "SELECT x.v FROM (SELECT t.block_number, e AS v FROM t LATERAL VIEW explode(array(1, v)) l AS e) x",

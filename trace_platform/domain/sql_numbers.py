@@ -146,7 +146,7 @@ class _Reader:
     def _alike(self, sources: _Sources, own: Qualified) -> frozenset[Qualified]:
         """The column, and those that have the same value in every row that the SELECT keeps."""
         equal = [pair for condition in sources.conditions for pair in _equal_columns(condition, sources)]
-        pairs = [pair for pair in equal if all(self._is_number(sources.by_name[name], one) for name, one in pair)]
+        pairs = [pair for pair in equal if all(self._is_number(sources.by_name[table], name) for table, name in pair)]
         alike = {own}
         for _ in pairs if sources.all_inner else ():
             alike |= {column for pair in pairs if alike & pair for column in pair}
@@ -187,8 +187,8 @@ class _Reader:
         made = cte_of(source) if isinstance(source, exp.Table) else source
         if not isinstance(made, exp.CTE | exp.Subquery) or made.args.get("pivots"):
             return False
-        names = [one.name.casefold() for one in (made.args["alias"].columns if made.args.get("alias") else ())]
-        names = names or [one.alias_or_name.casefold() for one in _items(made.this)]
+        names = [column.name.casefold() for column in (made.args["alias"].columns if made.args.get("alias") else ())]
+        names = names or [item.alias_or_name.casefold() for item in _items(made.this)]
         return names.count(column) == 1 and self._is_number_at(made.this, names.index(column))
 
     def _is_number_at(self, query: exp.Expr, place: int) -> bool:

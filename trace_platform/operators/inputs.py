@@ -203,11 +203,11 @@ class Selected:
 
     def dataframe(self, needed: Spans = ALL) -> DataFrame:
         """Its rows; files without any block number of `needed` may be left out."""
-        one = self.source
+        source = self.source
         if self.found is None:
-            return one.kept_rows(one.table_rows(whole=self.whole), self.span, ())
-        frame = read_listed(one.spark, one.objects, self._needed(self.found, needed))
-        return one.kept_rows(frame, self.span, self.found.partitions)
+            return source.kept_rows(source.table_rows(whole=self.whole), self.span, ())
+        frame = read_listed(source.spark, source.objects, self._needed(self.found, needed))
+        return source.kept_rows(frame, self.span, self.found.partitions)
 
     def _needed(self, found: FilesAnswer, needed: Spans) -> FilesAnswer:
         """Rows are narrowed by the range and by the DAG's filter later on: files without such rows are not opened."""
@@ -228,9 +228,9 @@ def needed_frames(query: CheckedSql, read: Mapping[str, Selected]) -> dict[str, 
     """The tables of a query, without files that none of its conditions can need."""
     from trace_platform.domain.sql_numbers import needed_numbers
 
-    having = [name for name, one in read.items() if one.has_number]
+    having = [name for name, selected in read.items() if selected.has_number]
     needed = needed_numbers(query, NUMBER, having) if having else {}
-    return {name: one.dataframe(needed.get(name, ALL)) for name, one in read.items()}
+    return {name: selected.dataframe(needed.get(name, ALL)) for name, selected in read.items()}
 
 
 def _part(one: PartitionFiles) -> Part:

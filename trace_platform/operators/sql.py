@@ -135,5 +135,6 @@ def _result(ctx: TaskContext[Config], query: CheckedSql, part: Range | str) -> D
     from trace_platform.spark.plan_check import select
 
     full = ctx.config.mode == "full"
-    read = {one.name: one.selected_for(part, full=full) for one in ctx.inputs if one.name in query.tables}
+    inputs = [given for given in ctx.inputs if given.name in query.tables]
+    read = {given.name: given.selected_for(part, full=full) for given in inputs}
     return select(ctx.spark, query, needed_frames(query, read), without_plans=True)

@@ -18,7 +18,8 @@ from trace_platform.spark.needed_files import Numbers, has_number, needed_of
 
 
 def narrowed(checked: CheckedSql, relations: Mapping[str, Relation]) -> dict[str, Relation]:
-    having = {name: one.cold for name, one in relations.items() if one.cold and has_number(one.cold.columns or ())}
+    cold_files = {name: relation.cold for name, relation in relations.items()}
+    having = {name: cold for name, cold in cold_files.items() if cold and has_number(cold.columns or ())}
     needed = needed_numbers(checked, NUMBER, having) if having else {}
 
     def narrow(name: str, relation: Relation) -> Relation:
