@@ -152,6 +152,7 @@ def test_what_was_encoded_is_decoded(case: tuple[Event, list[list[Any]]]) -> Non
     decoded = decode_logs(logs_of([logged(event, row, place) for place, row in enumerate(rows)]), event)
     assert decoded.undecodable == 0
     assert decoded.table.schema == schema_of(event)
+    assert decoded.table.schema.names == list(event.columns), "as a query over them is checked at deploy"
     decoded.table.validate(full=True)
     for place, (found, row) in enumerate(zip(decoded.table.to_pylist(), rows, strict=True)):
         wanted: dict[str, Any] = {"log_index": place}
@@ -261,6 +262,7 @@ def test_indexed_texts_are_known_by_their_hash() -> None:
     event = event_of("Named", ("string", "name", True), ("uint8", "n", False))
     decoded = decode_logs(logs_of([a_log([event.topic0, b"\7" * 32], (5).to_bytes(32, "big"))]), event)
     assert decoded.table.select(["name_hash", "n"]).to_pylist() == [{"name_hash": b"\7" * 32, "n": 5}]
+    assert decoded.table.schema.names == list(event.columns)
 
 
 def test_names_are_readable_and_never_clash() -> None:
@@ -283,6 +285,7 @@ def test_names_are_readable_and_never_clash() -> None:
         "block_number_2", "http_server",
     ]  # fmt: skip
     assert len(set(schema_of(event).names)) == len(schema_of(event).names)
+    assert list(event.columns) == schema_of(event).names
     assert schema_of(event).names[: len(BASE_COLUMNS)] == list(BASE_COLUMNS)
 
 

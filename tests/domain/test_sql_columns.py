@@ -115,6 +115,10 @@ jobs:
   - {name: guessed, operator: read_files, config: {path: a, format: csv}, inputs: [{from: {job: load}}]}
   - {name: chain, operator: cryo_ingest, config: {rpc_pool: dev}, inputs: [{from: {job: load}}],
      outputs: [blocks, transactions, logs]}
+  - {name: decoded, operator: evm_decode, config: {abi: erc20, events: [approval, transfer]},
+     inputs: [{from: {job: chain, output: logs}}], outputs: [approvals, transfers]}
+  - {name: code, operator: python, config: {function: "m:f"}, inputs: [{from: {job: load}}],
+     outputs: [{dataset: rows}, {name: own, storage: parquet}]}
   - {name: first, operator: sql, config: {query: SELECT id AS number FROM files}, inputs: [{from: {job: files}}]}
   - {name: last, operator: sql, config: {query: SELECT COLUMN AS a FROM t}, inputs: [{from: {SOURCE}, name: t}]}
 publish:
@@ -132,7 +136,10 @@ CATALOG = Catalog(
     [
         ("job: files", "id"),
         ("job: chain, output: logs", "topic0"),
+        ("job: decoded, output: transfers", "value_decimal"),
+        ("job: decoded, output: approvals", "spender"),
         ("job: first", "number"),
+        ("job: code, output: rows", "key"),
         ("dataset: rows", "key"),
         ("dataset: theirs", "mine"),
     ],
@@ -143,14 +150,21 @@ def test_a_job_reads_only_columns_that_its_inputs_are_known_to_have(source: str,
     with pytest.raises(InvalidDag) as refused:
         parse_dag(text.replace("COLUMN", f"{column}x"), CATALOG)
     (problem,) = refused.value.problems
-    assert (problem.line, problem.field, problem.code) == (11, "jobs[5].config.query", "unknown_column")
+    assert (problem.line, problem.field, problem.code) == (15, "jobs[7].config.query", "unknown_column")
     assert problem.reason == f"line 1, column 8 of the query: there is no column '{column}x'"
     assert str(problem.suggestion) in {f"did you mean {column}?", f"one of: {column}"}
 
 
-@pytest.mark.parametrize("source", ["job: guessed", "dataset: unknown"])
+@pytest.mark.parametrize("source", ["job: guessed", "job: code, output: own", "dataset: unknown"])
 def test_a_job_may_read_any_column_of_an_input_that_is_not_known(source: str) -> None:
     assert parse_dag(DAG.replace("SOURCE", source).replace("COLUMN", "anything"), CATALOG).jobs
+
+
+def test_of_an_abi_that_is_refused_no_columns_are_guessed() -> None:
+    text = DAG.replace("SOURCE", "job: decoded, output: transfers").replace("COLUMN", "anything")
+    with pytest.raises(InvalidDag) as refused:
+        parse_dag(text.replace("abi: erc20", "abi: erc99"), CATALOG)
+    assert [problem.field for problem in refused.value.problems] == ["jobs[4].config.abi"]
 
 
 def test_none_of_two_hundred_queries_of_analysts_is_refused_for_a_column() -> None:

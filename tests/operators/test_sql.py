@@ -143,6 +143,26 @@ async def test_where_of_the_dag_narrows_what_the_query_sees(rig: Rig) -> None:
     assert [row["block_number"] for row in await rig.rows("made")] == [3, 4]
 
 
+async def test_files_that_neither_query_nor_where_can_need_are_not_opened(rig: Rig) -> None:
+    """Both read all of the dataset each time, and one of its files is not there any more."""
+    by_query = "WITH c AS (SELECT * FROM numbers) SELECT block_number FROM c WHERE block_number >= 7"
+    by_where = """
+  - name: picked
+    operator: sql
+    config: {query: SELECT count(*) AS n FROM numbers, mode: full}
+    inputs: [{from: {job: numbers}, where: 'block_number IN (6, 8)'}]
+publish:
+  picked: {job: picked}"""
+    await rig.deploy(dag(by_query, "mode: full").replace("\npublish:", by_where))
+    await rig.run("d", "ask", start=0, end=4)
+    (file,) = rig.walk.control.objects.root.rglob("*0_4.parquet")  # type: ignore[attr-defined]
+    file.rename(file.with_suffix(".away"))
+    states = await rig.run("d", "ask", start=5, end=9)
+    assert (states["made"], states["picked"]) == (["Completed"] * 2, ["Completed"] * 2), await rig.error("made")
+    assert [row["block_number"] for row in await rig.rows("made")] == [7, 8, 9]
+    assert await rig.rows("picked") == [{"n": 2}]
+
+
 async def test_no_rows_are_a_partition_too_and_many_become_several_files(rig: Rig) -> None:
     await rig.deploy(dag("SELECT block_number FROM numbers WHERE value < 0"))
     states = await rig.run("d", "ask", start=0, end=4)

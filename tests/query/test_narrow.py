@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 
 from tests.query.house import House
 from trace_platform.adapters.objects_disk import DiskObjects
+from trace_platform.domain.filters import parse_where
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range
 from trace_platform.domain.sql_gate import check_sql
+from trace_platform.domain.sql_numbers import needed_numbers
 from trace_platform.markers import ColumnEntry
 from trace_platform.query.narrow import narrowed
 from trace_platform.query.question import ColdFiles, FileFacts, Relation
@@ -111,6 +113,57 @@ def conditions(draw: st.DrawFn, names: Sequence[str], depth: int = 2) -> str:
     )
 
 
+THROUGH = [
+    f"{made} WHERE {condition}"
+    for condition in ("CONDITION", "(CONDITION) AND x.v < 4")
+    for made in (
+        "SELECT x.v FROM (SELECT * FROM t) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t WHERE INSIDE) x",
+        "SELECT x.v FROM (SELECT v AS block_number, block_number AS v FROM t) x",
+        "SELECT x.v FROM (SELECT v, block_number FROM t) AS x (block_number, v)",
+        "SELECT x.v FROM (SELECT t.*, 1 AS k FROM t) x",
+        "SELECT x.v FROM (SELECT DISTINCT v % 2 AS v, block_number FROM t) x",
+        "SELECT x.n FROM (SELECT block_number, v, count(*) AS n FROM t GROUP BY block_number, v) x",
+        "SELECT x.n FROM (SELECT max(block_number) AS block_number, v, count(*) AS n FROM t GROUP BY v) x",
+        "SELECT x.n FROM (SELECT block_number, v, count(*) AS n FROM t GROUP BY CUBE (block_number, v)) x",
+        "SELECT x.n FROM (SELECT block_number, v, count(*) AS n FROM t GROUP BY block_number, v WITH ROLLUP) x",
+        "SELECT x.n FROM (SELECT block_number, v, row_number() OVER (ORDER BY block_number, v) AS n FROM t) x",
+        "SELECT x.n FROM (SELECT block_number, v, sum(v) OVER (PARTITION BY v) AS n FROM t) x",
+        "SELECT x.v FROM (SELECT * FROM t ORDER BY v, block_number LIMIT 5) x",
+        "SELECT x.v FROM (SELECT * FROM t ORDER BY v, block_number LIMIT 9 OFFSET 2) x",
+        "SELECT x.v FROM (SELECT * FROM t QUALIFY row_number() OVER (PARTITION BY v ORDER BY block_number) = 1) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t UNION ALL SELECT block_number, v FROM u) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t UNION SELECT v, block_number FROM u) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t UNION ALL SELECT CAST(v AS double), 1 FROM u) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t EXCEPT SELECT block_number, v FROM u WHERE INSIDE) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t INTERSECT ALL SELECT block_number, 1 FROM u) x",
+        "SELECT x.v FROM (SELECT * FROM t UNION ALL SELECT v, block_number FROM u) x",
+        "SELECT x.v FROM (SELECT block_number, v FROM t UNION ALL SELECT * FROM u ORDER BY 1, 2 LIMIT 4) x",
+        "WITH c AS (SELECT * FROM t) SELECT x.v FROM c x",
+        "WITH c (v, block_number) AS (SELECT v, block_number FROM t) SELECT x.v FROM c x",
+        "WITH c AS (SELECT * FROM t), d AS (SELECT * FROM c WHERE INSIDE) SELECT x.v FROM d x",
+        "WITH c AS (SELECT * FROM t) SELECT x.v, (SELECT count(*) FROM c) AS n FROM c x",
+        "WITH c AS (SELECT * FROM t) SELECT x.v FROM c x JOIN c y ON x.block_number = y.block_number",
+        "WITH c AS (SELECT * FROM t) SELECT x.v FROM c x JOIN c y ON x.v = y.block_number",
+        "WITH c AS (SELECT block_number AS n, v FROM t) SELECT x.v FROM c y JOIN u x ON x.block_number = y.n",
+        "WITH c AS (SELECT block_number AS n, v FROM t) SELECT x.v FROM c y FULL JOIN u x ON x.block_number = y.n",
+        "WITH c AS (SELECT * FROM t) SELECT x.v FROM u x LEFT JOIN c y ON x.block_number = y.block_number",
+        "WITH c AS (SELECT * FROM t) SELECT x.v FROM u y LEFT JOIN c x ON x.block_number = y.block_number",
+        "WITH c AS (SELECT * FROM t) SELECT x.v FROM u x LEFT ANTI JOIN c y ON x.block_number = y.block_number",
+        "SELECT x.v FROM (SELECT b.block_number, a.v FROM t a LEFT JOIN u b ON a.block_number = b.block_number) x",
+        (
+            "SELECT x.n FROM (SELECT b.block_number, a.v, count(*) AS n FROM t a RIGHT JOIN u b ON a.v = b.v"
+            " GROUP BY b.block_number, a.v) x"
+        ),
+        "SELECT x.v FROM (SELECT a.* FROM t a JOIN u b USING (block_number)) x",
+        "SELECT x.v FROM (SELECT * FROM t a JOIN u b USING (block_number, v)) x",
+        "SELECT x.v FROM (SELECT t.block_number, e AS v FROM t LATERAL VIEW explode(array(1, v)) l AS e) x",
+        "SELECT x.v FROM (WITH t2 AS (SELECT * FROM t) SELECT * FROM t2 WHERE INSIDE) x",
+    )
+]
+"""Conditions on what a WITH or a subquery has made of the tables."""
+
+
 @st.composite
 def queries(draw: st.DrawFn) -> str:
     plain, one, both = draw(conditions(["", "t."])), draw(conditions(["x."])), draw(conditions(["a.", "b."]))
@@ -127,6 +180,7 @@ def queries(draw: st.DrawFn) -> str:
     generated = "SELECT t.v, g.block_number FROM t LATERAL VIEW explode(array(1, 4)) g AS block_number WHERE t.v = 1"
     of_both = draw(conditions(["t.", "g."]))
     three = "SELECT a.v FROM t a, u b, t c WHERE a.block_number = b.block_number AND c.block_number = b.block_number"
+    through = draw(st.sampled_from(THROUGH)).replace("INSIDE", plain)
     of_a = draw(conditions(["a."])) if join.endswith(("SEMI JOIN", "ANTI JOIN")) else both
     return draw(
         st.sampled_from(
@@ -143,6 +197,7 @@ def queries(draw: st.DrawFn) -> str:
                 f"{generated} AND ({of_both})",
                 *[f"SELECT a.v, a.block_number FROM t a {join} u b {on} WHERE {of_a}"] * 3,
                 f"{three} AND ({both})",
+                *[through.replace("CONDITION", one)] * 12,
             ]
         )
     )
@@ -185,6 +240,45 @@ def rows(tables: Tables, sql: str, relations: Mapping[str, Relation]) -> list[st
             "SELECT a.v FROM u b LEFT JOIN t a ON a.block_number = b.block_number WHERE b.block_number < 0",
             [0, 1, 2, 3, 4, 5],
         ),
+        ("SELECT a.v FROM t a JOIN u b ON a.v = b.v AND a.block_number < 0", [4, 5]),
+        ("WITH c AS (SELECT * FROM t) SELECT v FROM c WHERE block_number < 0", [4, 5]),
+        (
+            "WITH c AS (SELECT * FROM t), d AS (SELECT v, block_number FROM c) SELECT v FROM d WHERE 30 < block_number",
+            [4],
+        ),
+        ("WITH c (n, v) AS (SELECT block_number, v FROM t) SELECT x.v FROM c x WHERE x.n = 1", [0, 4, 5]),
+        ("SELECT v FROM (SELECT block_number AS n, v FROM t) WHERE n IN (0, 31)", [0, 4, 5]),
+        (
+            "SELECT n FROM (SELECT block_number, count(*) AS n FROM t GROUP BY block_number) WHERE block_number = 31",
+            [4],
+        ),
+        (
+            (
+                "SELECT v FROM (SELECT block_number, v FROM u UNION ALL SELECT block_number AS b, v FROM t)"
+                " WHERE block_number < 0"
+            ),
+            [4, 5],
+        ),
+        (
+            (
+                "WITH c AS (SELECT * FROM t) SELECT a.v FROM c a JOIN c b ON a.v = b.v"
+                " WHERE a.block_number < 0 AND b.block_number = 1"
+            ),
+            [0, 4, 5],
+        ),
+        (
+            (
+                "WITH c AS (SELECT block_number AS n, v FROM u) SELECT t.v FROM c JOIN t ON c.n = t.block_number"
+                " WHERE c.n < 0"
+            ),
+            [4, 5],
+        ),
+        (
+            "WITH c AS (SELECT * FROM t) SELECT v, (SELECT count(*) FROM c) FROM c WHERE block_number < 0",
+            [0, 1, 2, 3, 4, 5],
+        ),
+        ("SELECT v FROM (SELECT * FROM t ORDER BY v LIMIT 3) WHERE block_number < 0", [0, 1, 2, 3, 4, 5]),
+        ("SELECT n FROM (SELECT block_number, sum(v) OVER () AS n FROM t) WHERE block_number < 0", [0, 1, 2, 3, 4, 5]),
     ],
 )
 def test_files_without_the_numbers_of_the_query_are_left_out(tables: Tables, sql: str, files: list[int]) -> None:
@@ -194,6 +288,23 @@ def test_files_without_the_numbers_of_the_query_are_left_out(tables: Tables, sql
     assert cold is not None
     assert [name.name for name in cold.files] == [f"part{number}.parquet" for number in files]
     assert (cold.key == cold.pin) == (len(files) == len(FILES)), "a view of some files is not that of all"
+
+
+def test_parts_of_a_with_that_are_read_twice_each_are_looked_at_once() -> None:
+    """The first of 60 is reached in 2 to the 60th ways."""
+    parts = [f"c{n} AS (SELECT a.block_number, a.v FROM c{n - 1} a JOIN c{n - 1} b ON a.v = b.v)" for n in range(1, 61)]
+    query = f"WITH c0 AS (SELECT block_number, v FROM t), {', '.join(parts)} SELECT v FROM c60 WHERE block_number = 4"
+    assert needed_numbers(check_sql(query, {"t"}, bounded=False), "block_number", {"t"}) == {}
+    every = query.replace("ON a.v = b.v", "ON a.v = b.v AND a.block_number = b.block_number")
+    found = needed_numbers(check_sql(every, {"t"}, bounded=False), "block_number", {"t"})
+    assert found == {"t": ((4, 4),)}
+
+
+def test_files_without_the_numbers_that_a_filter_of_the_dag_keeps_are_left_out(tables: Tables) -> None:
+    given = replace(tables.relations["t"], filters=(parse_where("block_number < 0"), parse_where("block_number = 1")))
+    cold = narrowed(check_sql("SELECT v FROM t WHERE v = 1", {"t"}), {"t": given})["t"].cold
+    assert cold is not None
+    assert [name.name for name in cold.files] == ["part0.parquet", "part4.parquet", "part5.parquet"]
 
 
 def test_files_of_which_another_generation_replaced_a_part_are_left_out_too() -> None:

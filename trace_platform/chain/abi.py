@@ -49,11 +49,23 @@ class Argument:
     type: AbiType
     indexed: bool
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What its value becomes."""
+        if self.indexed and not self.type.elementary:
+            return (f"{self.column}_hash",)
+        return (self.column, f"{self.column}_decimal") if self.type.is_wide else (self.column,)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
     name: str
     arguments: tuple[Argument, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of a table of its logs: the names of `decode_logs.schema_of`, known without Arrow."""
+        return (*BASE_COLUMNS, *(column for argument in self.arguments for column in argument.columns))
 
     @property
     def signature(self) -> str:

@@ -17,6 +17,8 @@ _WIDEST = 256
 _WORD = 32
 _MOST_WORDS = 100_000
 """Of an array whose size its type says: no log holds more. One of nothing is none, as in Solidity."""
+_SMALL_UINT, _SMALL_INT = 56, 64
+"""Bits that fit an int64."""
 _DEEPEST = 16
 """How far arrays and tuples may nest: a hostile ABI is refused, not followed."""
 
@@ -52,6 +54,13 @@ class AbiType:
     def elementary(self) -> bool:
         """One word, which says it all."""
         return self.kind in {"uint", "int", "address", "bool", "fixed_bytes"}
+
+    @property
+    def is_wide(self) -> bool:
+        """A number that an int64 may not hold."""
+        return (self.kind == "uint" and (self.size or 0) > _SMALL_UINT) or (
+            self.kind == "int" and (self.size or 0) > _SMALL_INT
+        )
 
     @property
     def words(self) -> int:

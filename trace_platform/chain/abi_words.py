@@ -14,8 +14,6 @@ Words = np.ndarray[Any, np.dtype[np.uint8]]
 """Shape (rows, 32)."""
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _WORD = 32
-_SMALL_UINT, _SMALL_INT = 56, 64
-"""Bits that fit an int64."""
 _LIMIT = 10**38
 """The first number that decimal(38, 0) cannot hold."""
 
@@ -48,7 +46,7 @@ def columns_of(kind: AbiType, name: str, words: Words) -> dict[str, pa.Array]:
         return {name: _binary(words[:, : kind.size])}
     if kind.kind == "bool":
         return {name: pa.array(words[:, 31] == 1)}
-    if (kind.size or 0) <= (_SMALL_INT if kind.kind == "int" else _SMALL_UINT):
+    if not kind.is_wide:
         return {name: pa.array(_halves(words)[:, 3].astype(np.int64))}
     return {name: _texts(kind, words), f"{name}_decimal": _decimals(words, signed=kind.kind == "int")}
 

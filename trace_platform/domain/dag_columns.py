@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import assert_never
 
 from trace_platform.domain.catalog import Catalog, Columns, Wired
@@ -35,6 +36,13 @@ class KnownColumns:
         return self._made[name]
 
     def _of_job(self, job: Job) -> Sequence[Columns | None]:
+        """A declared dataset has the columns that it is declared with, whatever writes it."""
+        return [
+            self._declared.get(output.dataset) if output.dataset else columns
+            for output, columns in zip_longest(job.outputs, self._said_by_operator(job)[: len(job.outputs)])
+        ]
+
+    def _said_by_operator(self, job: Job) -> Sequence[Columns | None]:
         operator = self._catalog.operators.get(job.operator)
         if operator is None or operator.output_columns is None or operator.check_config(job.config):
             return ()
@@ -43,8 +51,4 @@ class KnownColumns:
             tuple(each.name for each in job.outputs),
             columns=tuple(self.of(each) for each in job.inputs),
         )
-        made = operator.output_columns(job.config, wired)
-        return [
-            self._declared.get(output.dataset) if output.dataset else columns
-            for output, columns in zip(job.outputs, made, strict=False)
-        ]
+        return operator.output_columns(job.config, wired)

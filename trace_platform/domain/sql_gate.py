@@ -103,7 +103,7 @@ def check_sql(
 def table_names(text: str) -> frozenset[str]:
     """The tables that a query speaks of, WITH parts aside, in small letters: to be looked up before the check."""
     return frozenset(
-        table.name.casefold() for table in _parsed(text).find_all(exp.Table) if table.name and not _names_cte(table)
+        table.name.casefold() for table in _parsed(text).find_all(exp.Table) if table.name and cte_of(table) is None
     )
 
 
@@ -138,7 +138,7 @@ def granted_tables(tree: exp.Query, tables: Collection[str]) -> Iterator[tuple[e
     """Every mention of a granted table, which a CTE's is not, and its name as granted."""
     by_folded = {name.casefold(): name for name in tables}
     for table in list(tree.find_all(exp.Table)):
-        if not _names_cte(table):
+        if cte_of(table) is None:
             yield table, by_folded[table.name.casefold()]
 
 
@@ -228,7 +228,7 @@ class _Rules:
         if given - {"this", "alias", "joins", "laterals", "pivots"}:
             raise refusal(table, "a table in FROM has a name and an alias, nothing more")
         known = {name.casefold() for name in self.tables}
-        if not _names_cte(table) and table.name.casefold() not in known:
+        if cte_of(table) is None and table.name.casefold() not in known:
             reason = f"there is no table named {table.name[:128]!r}"
             raise refusal(table, reason, closest(table.name, self.tables | self.near), "unknown_table")
 
@@ -332,24 +332,22 @@ _BY_TYPE: Final[Mapping[type[Any], Any]] = {
 }
 
 
-def _names_cte(table: exp.Table) -> bool:
-    """Whether a WITH around the table defines its name: one of those before it, if it stands in a WITH itself."""
+def cte_of(table: exp.Table) -> exp.CTE | None:
+    """What a WITH around the table defines by its name: one of those before it, if it stands in a WITH itself."""
     name = table.name.casefold()
     below: exp.Expr = table
     above = table.parent
     while above is not None:
+        visible: list[exp.CTE] = above.args["with_"].expressions if above.args.get("with_") else []
         if isinstance(above, exp.With):
-            earlier = above.expressions[: above.expressions.index(below)]
-            if any(one.alias.casefold() == name for one in earlier):
-                return True
+            visible = above.expressions[: above.expressions.index(below)]
             above = above.parent  # the query that it belongs to: its other parts are not visible from here
             assert above is not None  # noqa: S101 - a WITH belongs to a query
-        elif (given := above.args.get("with_")) is not None and any(
-            one.alias.casefold() == name for one in given.expressions
-        ):
-            return True
+        found = next((part for part in visible if part.alias.casefold() == name), None)
+        if found is not None:
+            return found
         below, above = above, above.parent
-    return False
+    return None
 
 
 def _said(node: exp.Expr) -> str:

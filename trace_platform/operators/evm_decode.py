@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from trace_platform.domain.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
+from trace_platform.domain.catalog import Columns, ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
 from trace_platform.domain.dag_model import Storage
 from trace_platform.domain.ranges import Range
 from trace_platform.domain.suggest import nearest
@@ -79,6 +79,14 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     return []
 
 
+def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
+    """Not known of an ABI that its own check refuses."""
+    try:
+        return [event.columns for event in events_of(Config.model_validate(dict(config)))]
+    except (InvalidAbi, InvalidRequest):
+        return []
+
+
 SPEC = OperatorSpec(
     checked_by(Config),
     frozenset({ON_WORKERS}),
@@ -89,6 +97,7 @@ SPEC = OperatorSpec(
     check_wiring=check_wiring,
     reads=every_input,
     narrows=every_input,
+    output_columns=output_columns,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
@@ -11,6 +11,7 @@ import msgspec
 
 from trace_platform.contracts import FilesAnswer, InputRef, PartitionFiles
 from trace_platform.domain.filters import from_json
+from trace_platform.domain.number_spans import ALL, Spans, passing, shared
 from trace_platform.domain.objects import SCHEME, Folder, ObjectName
 from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range, format_partition_key, inclusive, intersect
@@ -20,6 +21,8 @@ from trace_platform.ports import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from trace_platform.domain.sql_gate import CheckedSql
 
 WHOLE: Final = "all"
 """The one partition of a dataset that is always written whole."""
@@ -72,8 +75,25 @@ class Input:
 
         With `whole`, all rows.
         """
+        return self.selected(span, label=label, whole=whole).dataframe()
+
+    def rows_for(self, part: Part, *, full: bool) -> DataFrame:
+        return self.selected_for(part, full=full).dataframe()
+
+    def selected_for(self, part: Part, *, full: bool) -> Selected:
+        """What a task reads of this input to make a part of its output.
+
+        Inputs that are followed are narrowed to the part, all of them: whichever of them made the task. What is only
+        read (`trigger: false`) is read whole, and so is everything if the output is made anew each time (`full`).
+        """
+        if full or not self.ref.follows:
+            return self.selected(whole=True)
+        return self.selected(part) if isinstance(part, Range) else self.selected(label=part)
+
+    def selected(self, span: Range | None = None, *, label: str | None = None, whole: bool = False) -> Selected:
+        """The same as `dataframe`, before any of its files is opened."""
         if is_buffered(self.ref.storage_location):
-            return self._narrowed(self._rows(whole=whole), None if whole else span, ())
+            return Selected(self, None if whole else span, None, whole=whole)
         if not self.has_files:
             raise InvalidRequest(f"{self.name} is not made of files", where="/inputs")
         if not whole and span is None and label is None and self.ref.trigger:
@@ -82,18 +102,7 @@ class Input:
         found = self.files(part)
         if found.columns is None:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
-        frame = read_listed(self.spark, self.objects, found)
-        return self._narrowed(frame, part if isinstance(part, Range) else None, found.partitions)
-
-    def rows_for(self, part: Part, *, full: bool) -> DataFrame:
-        """What a task reads of this input to make a part of its output.
-
-        Inputs that are followed are narrowed to the part, all of them: whichever of them made the task. What is only
-        read (`trigger: false`) is read whole, and so is everything if the output is made anew each time (`full`).
-        """
-        if full or not self.ref.follows:
-            return self.dataframe(whole=True)
-        return self.dataframe(part) if isinstance(part, Range) else self.dataframe(label=part)
+        return Selected(self, part if isinstance(part, Range) else None, found, whole=whole)
 
     def files(self, part: Part | None) -> FilesAnswer:
         """Of one part, or of all. That a part is not there yet is nothing wrong; that it can never be is refused."""
@@ -118,6 +127,32 @@ class Input:
             return intersect([part], [one for one in there if isinstance(one, Range)])
         return (part,) if there else ()
 
+    def table_rows(self, *, whole: bool) -> DataFrame:
+        """Of a buffered dataset, as its table is now: what the publish that made the task has set, or all of it."""
+        from trace_platform.spark.buffered_reader import read_buffered
+
+        columns = self.door.files(self.ref.dataset_uuid, None).columns
+        if columns is None or self.table.org_id is None:
+            raise Unavailable(f"{self.name} has no table yet", where="/inputs")
+        cursor = self.table.cursor if self.ref.trigger and not whole else None
+        known = msgspec.convert(list(columns), list[ColumnEntry])
+        return read_buffered(
+            self.spark, self.table.dsn, self.ref.dataset_version, known, org_id=self.table.org_id, publish_seq=cursor
+        )
+
+    def kept_rows(self, frame: DataFrame, span: Range | None, read: Sequence[PartitionFiles]) -> DataFrame:
+        """Those of the range that pass the DAG's filter; `read` are the partitions that they come from."""
+        from trace_platform.spark.filter_column import as_column
+
+        if span is not None and NUMBER in frame.columns:
+            start, end = span.edges
+            frame = frame.where(frame[NUMBER].between(start, end))
+        elif span is not None:
+            self._refuse_wider(span, read)
+        if self.ref.where is not None:
+            frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
+        return frame
+
     def _refuse_another_kind(self, there: Sequence[PartitionFiles], part: Part) -> None:
         """Ranges are made from ranges, names from names and a whole from a whole.
 
@@ -135,31 +170,6 @@ class Input:
             hint="`trigger: false` reads that input whole; `mode: full` makes all of the output anew each time",
         )
 
-    def _rows(self, *, whole: bool) -> DataFrame:
-        """Of a buffered dataset, as its table is now: what the publish that made the task has set, or all of it."""
-        from trace_platform.spark.buffered_reader import read_buffered
-
-        columns = self.door.files(self.ref.dataset_uuid, None).columns
-        if columns is None or self.table.org_id is None:
-            raise Unavailable(f"{self.name} has no table yet", where="/inputs")
-        cursor = self.table.cursor if self.ref.trigger and not whole else None
-        known = msgspec.convert(list(columns), list[ColumnEntry])
-        return read_buffered(
-            self.spark, self.table.dsn, self.ref.dataset_version, known, org_id=self.table.org_id, publish_seq=cursor
-        )
-
-    def _narrowed(self, frame: DataFrame, span: Range | None, read: Sequence[PartitionFiles]) -> DataFrame:
-        from trace_platform.spark.filter_column import as_column
-
-        if span is not None and NUMBER in frame.columns:
-            start, end = span.edges
-            frame = frame.where(frame[NUMBER].between(start, end))
-        elif span is not None:
-            self._refuse_wider(span, read)
-        if self.ref.where is not None:
-            frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
-        return frame
-
     def _refuse_wider(self, span: Range, read: Sequence[PartitionFiles]) -> None:
         """Without the column, only partitions that lie within the range can be read: all of their rows are meant."""
         wider = [one.partition_key for one in read if not _within(_part(one), span)]
@@ -171,6 +181,56 @@ class Input:
                 where="/inputs",
                 hint=f"keep {NUMBER} in it, make it in partitions that fit, or read it whole: `trigger: false`",
             )
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What a task reads of an input: found, and not opened yet."""
+
+    source: Input
+    span: Range | None
+    """The rows of which block numbers are meant; None: not told apart by these."""
+    found: FilesAnswer | None
+    """None: it is read from a table."""
+    whole: bool
+
+    @property
+    def has_number(self) -> bool:
+        """Whether its files are told apart by the block numbers in them."""
+        from trace_platform.spark.needed_files import columns_in, has_number
+
+        return self.found is not None and has_number(columns_in(self.found))
+
+    def dataframe(self, needed: Spans = ALL) -> DataFrame:
+        """Its rows; files without any block number of `needed` may be left out."""
+        source = self.source
+        if self.found is None:
+            return source.kept_rows(source.table_rows(whole=self.whole), self.span, ())
+        frame = read_listed(source.spark, source.objects, self._needed(self.found, needed))
+        return source.kept_rows(frame, self.span, self.found.partitions)
+
+    def _needed(self, found: FilesAnswer, needed: Spans) -> FilesAnswer:
+        """Rows are narrowed by the range and by the DAG's filter later on: files without such rows are not opened."""
+        from trace_platform.spark.needed_files import columns_in, narrowed_listing
+
+        where, named = self.source.ref.where, NUMBER in {column.name for column in columns_in(found)}
+        spans = shared(
+            [
+                needed,
+                (self.span.edges,) if self.span is not None and named else ALL,
+                ALL if where is None else passing(from_json(dict(where)), NUMBER),
+            ]
+        )
+        return narrowed_listing(found, spans) if spans != ALL and self.has_number else found
+
+
+def needed_frames(query: CheckedSql, read: Mapping[str, Selected]) -> dict[str, DataFrame]:
+    """The tables of a query, without files that none of its conditions can need."""
+    from trace_platform.domain.sql_numbers import needed_numbers
+
+    having = [name for name, selected in read.items() if selected.has_number]
+    needed = needed_numbers(query, NUMBER, having) if having else {}
+    return {name: selected.dataframe(needed.get(name, ALL)) for name, selected in read.items()}
 
 
 def _part(one: PartitionFiles) -> Part:
@@ -191,10 +251,10 @@ def _say(part: Part) -> str:
 
 def read_listed(spark: SparkSession, objects: ObjectStore, found: FilesAnswer) -> DataFrame:
     """The rows of every file that the Dispatcher listed."""
+    from trace_platform.spark.needed_files import columns_in
     from trace_platform.spark.parquet_reader import read_files
 
-    columns = msgspec.convert(list(found.columns or ()), list[ColumnEntry])
-    return read_files(spark, objects, _names(found), columns)
+    return read_files(spark, objects, _names(found), columns_in(found))
 
 
 def _names(found: FilesAnswer) -> Sequence[ObjectName]:

@@ -14,7 +14,7 @@ from trace_platform.domain.places import is_buffered
 from trace_platform.domain.ranges import Range
 from trace_platform.errors import InvalidRequest, InvalidSql
 from trace_platform.operators.context import TaskContext
-from trace_platform.operators.inputs import WHOLE
+from trace_platform.operators.inputs import WHOLE, needed_frames
 from trace_platform.operators.outcome import Outcome, Settings, in_full, say
 from trace_platform.operators.outputs import Output
 from trace_platform.operators.runtimes import ON_WORKERS
@@ -135,5 +135,6 @@ def _result(ctx: TaskContext[Config], query: CheckedSql, part: Range | str) -> D
     from trace_platform.spark.plan_check import select
 
     full = ctx.config.mode == "full"
-    frames = {one.name: one.rows_for(part, full=full) for one in ctx.inputs if one.name in query.tables}
-    return select(ctx.spark, query, frames, without_plans=True)
+    inputs = [given for given in ctx.inputs if given.name in query.tables]
+    read = {given.name: given.selected_for(part, full=full) for given in inputs}
+    return select(ctx.spark, query, needed_frames(query, read), without_plans=True)

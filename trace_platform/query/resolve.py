@@ -22,6 +22,7 @@ from trace_platform.query.question import ColdFiles, FileFacts, Pin, Relation
 from trace_platform.query_contracts import ColdPart, Known, RelationsAnswer, RelationsRequest, Wish
 from trace_platform.query_contracts import Relation as Told
 from trace_platform.spark.in_force import in_force
+from trace_platform.spark.needed_files import numbers_in
 
 KEPT: Final = 2_000
 SENT: Final = 32
@@ -79,7 +80,4 @@ def _files(pin: Pin, part: ColdPart) -> ColdFiles:
 
 
 def _facts(file: Mapping[str, Any]) -> FileFacts:
-    numbers = file.get("numbers")
-    return FileFacts(
-        int(file.get("bytes", 0)), int(file.get("rows", 0)), None if numbers is None else (numbers[0], numbers[1])
-    )
+    return FileFacts(int(file.get("bytes", 0)), int(file.get("rows", 0)), numbers_in(file))

@@ -10,9 +10,8 @@ caller accepts that. Jobs do (their SQL was written by who deploys DAGs); questi
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from trace_platform.domain.sql_clock import is_clock_word
 from trace_platform.domain.sql_gate import SAME_AGAIN, CheckedSql
 from trace_platform.domain.sql_words import CLOCK_WORDS
 from trace_platform.errors import InvalidSql
+from trace_platform.spark.plan_nodes import Node, Plan, read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,10 +106,10 @@ def looked_at(spark: SparkSession, text: str, views: frozenset[str]) -> Looked:
 
     session: Any = spark._jsparkSession  # noqa: SLF001 - there is no other way
     parsed = session.sessionState().sqlParser().parsePlan(text)
-    _walk(json.loads(parsed.toJSON()), _refuse_parsed)
+    _walk(read_plan(spark, parsed), _refuse_parsed)
     frame = session.sql(text)  # `spark.sql` would ask Java eight times more, for parameters that there are none of
-    analysed = json.loads(frame.queryExecution().analyzed().toJSON())
-    _walk(analysed, lambda kind, node: _refuse_analysed(kind, node, views), views)
+    analysed = read_plan(spark, frame.queryExecution().analyzed())
+    _walk(analysed, lambda node: _refuse_analysed(node, views), views)
     texts = list(_made_times(analysed))
     return Looked(
         DataFrame(frame, spark),
@@ -161,65 +161,34 @@ def _in_words(names: Mapping[str, str]) -> Iterator[None]:
         raise InvalidSql(said, hint="check the names and types of columns") from None
 
 
-def _walk(tree: Any, refuse: Any, views: frozenset[str] = frozenset()) -> None:
-    """Every node of a plan, and of the expressions and plans inside of its nodes; not what is inside a granted view.
-
-    A tree is a list of its nodes from the root on, each with the number of its children.
-    """
-    if isinstance(tree, list):
-        nodes = [node for node in tree if isinstance(node, dict) and "class" in node]
-        if nodes and len(nodes) == len(tree):
-            _walk_nodes(nodes, refuse, views)
-        else:
-            for part in tree:
-                _walk(part, refuse, views)
-    elif isinstance(tree, dict):
-        for part in tree.values():
-            _walk(part, refuse, views)
+def _walk(plan: Plan, refuse: Callable[[Node], None], views: frozenset[str] = frozenset()) -> None:
+    """Every node of a plan, and of the expressions and plans inside of its nodes; not what is inside a granted view."""
+    seen, waiting = {0}, [0]
+    while waiting:
+        node = plan[waiting.pop()]
+        refuse(node)
+        if not _is_granted_view(node, views):
+            inside = {*node.children, *node.fields} - seen
+            seen |= inside
+            waiting += inside
 
 
-def _walk_nodes(nodes: list[dict[str, Any]], refuse: Any, views: frozenset[str]) -> None:
-    at = 0
-    while at < len(nodes):
-        node = nodes[at]
-        refuse(str(node["class"]), node)
-        if _is_granted_view(node, views):
-            at = _after(nodes, at)
-            continue
-        for name, value in node.items():
-            if name not in ("class", "num-children"):
-                _walk(value, refuse, views)
-        at += 1
-
-
-def _after(nodes: list[dict[str, Any]], at: int) -> int:
-    """Where the subtree that begins here has ended."""
-    owed = 1
-    while owed:
-        owed += int(nodes[at]["num-children"]) - 1
-        at += 1
-    return at
-
-
-def _made_times(tree: Any) -> Iterator[str | None]:
+def _made_times(plan: Plan) -> Iterator[str | None]:
     """Every text that Spark makes a time of, wherever that stands; None: one that it works out first.
 
     What is made of a column is made for each row, where no word means the clock.
     """
-    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    for part in parts:
-        yield from _made_times(part)
-    for at, node in enumerate(tree) if isinstance(tree, list) else ():
-        if isinstance(node, dict) and node.get("class") == f"{EXPRESSIONS}Cast" and node.get("dataType") in TIMES:
-            inside = tree[at + 1 : _after(tree, at)]
-            if len(inside) == 1 and inside[0]["class"] == f"{EXPRESSIONS}Literal":
-                yield str(inside[0].get("value"))
-            elif not any(one["class"] == f"{EXPRESSIONS}AttributeReference" for one in inside):
+    for at, node in enumerate(plan):
+        if node.kind == f"{EXPRESSIONS}Cast" and node.type in TIMES:
+            made_of = plan[node.children[0]]
+            if made_of.kind == f"{EXPRESSIONS}Literal":
+                yield str(made_of.value)
+            elif not any(part.kind == f"{EXPRESSIONS}AttributeReference" for part in plan.below(at)):
                 yield None
 
 
-def _refuse_parsed(kind: str, node: dict[str, Any]) -> None:
-    short = kind.rpartition(".")[2]
+def _refuse_parsed(node: Node) -> None:
+    kind, short = node.kind, node.kind.rpartition(".")[2]
     known = (
         (kind.startswith(PLANS) and short in PARSED)
         or (kind.startswith(ANALYSIS) and short in UNRESOLVED)
@@ -227,12 +196,12 @@ def _refuse_parsed(kind: str, node: dict[str, Any]) -> None:
     )
     if not known:
         raise _refusal(short)
-    if short == "UnresolvedRelation" and "," in str(node.get("multipartIdentifier")):
+    if short == "UnresolvedRelation" and node.words > 1:
         raise InvalidSql("a table is named by one word, without a dot")
 
 
-def _refuse_analysed(kind: str, node: dict[str, Any], views: frozenset[str]) -> None:
-    short = kind.rpartition(".")[2]
+def _refuse_analysed(node: Node, views: frozenset[str]) -> None:
+    kind, short = node.kind, node.kind.rpartition(".")[2]
     if kind.startswith(PLANS):
         if short not in HARMLESS:
             raise _refusal(short)
@@ -244,11 +213,8 @@ def _refuse_analysed(kind: str, node: dict[str, Any], views: frozenset[str]) -> 
         raise _refusal(short)
 
 
-def _is_granted_view(node: dict[str, Any], views: frozenset[str]) -> bool:
-    if node["class"] != f"{PLANS}View" or not node.get("isTempView"):
-        return False
-    named = node.get("desc", {}).get("identifier", {})
-    return named.get("table") in views and "database" not in named
+def _is_granted_view(node: Node, views: frozenset[str]) -> bool:
+    return node.kind == f"{PLANS}View" and node.temporary and node.table in views
 
 
 def _refusal(kind: str) -> InvalidSql:
