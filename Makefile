@@ -21,7 +21,7 @@ up: setup ## the platform, until Ctrl-C
 
 test: setup ## the tests, two files at a time (ARGS="tests/store -x", WORKERS=0 for one)
 	@$(BIN)/python tools/get_anvil.py
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) $(ARGS)
 
 check: setup ## ruff, mypy and import-linter
 	@$(BIN)/ruff check

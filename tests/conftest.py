@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 
 from tests.one_connection import one_connection_each
+from tests.schedule import SlowestFirst
 from tests.spark_session import end_shared
 from tests.support.postgres import RunningServer, running
 from trace_platform.lite.launch import spawn
@@ -49,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seed", type=int, default=1, help="what it disturbs, and when")
     parser.addoption("--storm-seed", type=int, default=None, help="which ones; without it, others each time")
     parser.addoption("--storms", type=int, default=3, help="how many stories of reorgs and kills are made up")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SlowestFirst:
+    return SlowestFirst(config, log)
 
 
 def pytest_sessionfinish() -> None:

@@ -42,19 +42,11 @@ SLOWEST = (
 
 class SlowestFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist carries no types
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.split("::", 1)[0]
+        path = str(nodeid).split("::", 1)[0]
         return next((unit for unit, places in UNITS.items() if path.startswith(places)), path)
 
-    def schedule(self) -> None:
-        """As xdist does, but for the order in which units wait to be taken."""
-        is_first = self.collection is None
-        super().schedule()
-        if is_first:
-            self._sort()
-
-    def _sort(self) -> None:
-        pass
-
-
-def unit_cost(unit: str, tests: int) -> tuple[Any, ...]:
-    return (SLOWEST.index(unit) if unit in SLOWEST else len(SLOWEST), -tests)
+    def _assign_work_unit(self, node: Any) -> None:
+        """The slowest unit that waits, instead of the one with the most tests."""
+        slowest = min(self.workqueue, key=lambda unit: SLOWEST.index(unit) if unit in SLOWEST else len(SLOWEST))
+        self.workqueue.move_to_end(slowest, last=False)
+        super()._assign_work_unit(node)

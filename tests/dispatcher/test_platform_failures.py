@@ -56,7 +56,7 @@ async def test_attempts_that_the_platform_ended_do_not_use_up_the_jobs_own(contr
         if code is None:
             await expire(control, id_)
         else:
-            answer = await complete(completion(task, **FAILS, error_code=code), claims, by_worker=True)
+            answer = await complete(completion(task, **FAILS, error_code=code), claims)
             assert answer.next_retry_at is not None, code
         task, claims = await claimed_again(control, id_)
     for last in (False, False, True):
@@ -75,7 +75,7 @@ async def test_a_code_of_the_platform_does_not_count_where_the_failure_is_said_t
     chain = await deploy_chain(control)
     task, claims = await claimed(control, await a_task(control, chain))
     final = completion(task, **FAILS, error_code="query_timeout", retryable=False)
-    answer = await Completer(control)(final, claims, by_worker=True)
+    answer = await Completer(control)(final, claims)
     assert answer.next_retry_at is None
     assert await faults(control, task.task.task_id) == ["job"]
 
