@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 from pydantic import SecretStr
 
-from trace_platform.errors import DatabaseUnavailable, DiskFull, SettingsError, Unavailable
+from trace_platform.errors import DatabaseUnavailable, DiskFull, SettingsError, TransactionConflict, Unavailable
 from trace_platform.observe.tracing import ended, is_tracing
 from trace_platform.store.pool import BoundedPool
 from trace_platform.store.queries import name_of
@@ -26,9 +26,10 @@ OUTAGES = (
     asyncpg.InterfaceError,
     asyncpg.InsufficientResourcesError,  # no disk, memory or connections left at the server
     DatabaseUnavailable,  # what the pool says when no connection came free
+    asyncpg.TransactionRollbackError,  # a deadlock or serialization failure: nothing was stored
     asyncpg.InternalClientError,  # what it says of a connection that was cut in the middle of a question
 )
-"""What asyncpg raises when the server is away rather than the statement wrong."""
+"""What asyncpg raises when the server is away, or ended the transaction, rather than the statement wrong."""
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -116,6 +117,8 @@ def unavailable(away: Exception) -> Unavailable:
         return away
     if isinstance(away, asyncpg.DiskFullError):
         return DiskFull.of("the Postgres server", str(away))
+    if isinstance(away, asyncpg.TransactionRollbackError):
+        return TransactionConflict.of(str(away))
     if isinstance(away, OSError) and away.errno in NO_SPACE:
         return DiskFull.of("this process", away.filename)
     return DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}")
