@@ -111,7 +111,7 @@ async def _name(pool: asyncpg.Pool) -> Any:
 
 async def _until_waiting(connection: asyncpg.Connection, count: int) -> None:
     async with asyncio.timeout(60):
-        while await connection.fetchval(WAITING) < count:
+        while await connection.fetchval(WAITING) < count:  # noqa: ASYNC110 - it is Postgres that is watched
             await asyncio.sleep(0.01)
 
 

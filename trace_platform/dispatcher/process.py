@@ -92,6 +92,7 @@ async def main(
             bundles=settings.bundles,
             failure_alert=settings.dispatcher.failure_alert,
             task_url=settings.endpoints.dispatcher_task or "",
+            home=settings.home,
         )
         await release_sources(control)
         await take_over(control)

@@ -102,7 +102,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             asked = Asked(control, user, path, query, await _body(control, request, call))
             return json_response(await _tried_twice(verb, asked))
         except OUTAGES as away:
-            raise unavailable(away) from None
+            raise unavailable(away, control.home) from None
 
     return endpoint
 
