@@ -13,10 +13,13 @@ import ssl
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
+Answer = tuple[int, dict[str, str]]
+Call = Callable[..., Awaitable[Answer]]
 CALL_SECONDS = 250.0
 PROBE_SECONDS = 20.0
 PAUSE_SECONDS = 0.02
@@ -34,18 +37,29 @@ class Gateway:
         self._context = context
         self._token = token
 
-    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, dict[str, str]]:
+    async def call(self, method: str, path: str, body: bytes = b"") -> Answer:
         """On a connection of its own; status and headers."""
+        async with self.kept() as call:
+            return await call(method, path, body)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[Call]:
+        """One connection for several calls."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self._port, ssl=self._context, ssl_handshake_timeout=CALL_SECONDS
         )
-        try:
+
+        async def call(method: str, path: str, body: bytes = b"") -> Answer:
             writer.write(self._head(method, path, len(body)) + body)
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            await reader.readexactly(int(headers["content-length"]))
+            return int(status.split()[1]), headers
+
+        try:
+            yield call
         finally:
             writer.transport.abort()
-        pairs = (line.split(": ", 1) for line in head[1:] if line)
-        return int(head[0].split()[1]), {name.lower(): value for name, value in pairs}
 
     def _head(self, method: str, path: str, size: int) -> bytes:
         sent = f"content-type: application/json\r\ncontent-length: {size}\r\nauthorization: Bearer {self._token}\r\n"
@@ -54,11 +68,7 @@ class Gateway:
 
 async def trigger_at_once(gateway: Gateway, count: int) -> dict[str, Any]:
     """How often each kind of answer came: a status, `unclear` for a refusal without Retry-After, or an error's name."""
-    import resource
-    b=time.monotonic()
-    r=await asyncio.gather(*(_trigger(gateway, number) for number in range(count)))
-    sys.stderr.write(f"CALLERS {time.monotonic()-b} {resource.getrusage(0)[:2]}\n")
-    return dict(Counter(r)); (Counter(await asyncio.gather(*(_trigger(gateway, number) for number in range(count)))))
+    return dict(Counter(await asyncio.gather(*(_trigger(gateway, number) for number in range(count)))))
 
 
 async def _trigger(gateway: Gateway, cursor: int) -> str:
@@ -72,26 +82,32 @@ async def _trigger(gateway: Gateway, cursor: int) -> str:
 
 
 async def probe(gateway: Gateway) -> dict[str, Any]:
-    """Until standard input ends: one probe after the other, each on a new connection."""
+    """Until standard input ends, one probe after the other: on new connections, and on one that stays open."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    async with gateway.kept() as kept:
+        await kept("GET", "/healthz")
+        print("ready", flush=True)  # noqa: T201 - a program
+        fresh, same = await asyncio.gather(_probes(ended, gateway.call), _probes(ended, kept))
+    return {"new connections": fresh, "one connection": same}
+
+
+async def _probes(ended: asyncio.Task[str], call: Call) -> dict[str, Any]:
     seconds: list[float] = []
     failed: list[str] = []
-    await gateway.call("GET", "/healthz")
-    print("ready", flush=True)  # noqa: T201 - a program
     while not ended.done():
         began = time.monotonic()
-        answer = await _probe(gateway)
+        answer = await _probe(call)
         seconds.append(time.monotonic() - began)
         failed += [answer] if answer != "200" else []
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(ended), PAUSE_SECONDS)
-    return {"probes": len(seconds), "failed": failed, "slowest": round(max(seconds), 3), "worst": [round(x,2) for x in sorted(seconds)[-8:]]}
+    return {"probes": len(seconds), "failed": failed, "slowest": round(max(seconds), 3)}
 
 
-async def _probe(gateway: Gateway) -> str:
+async def _probe(call: Call) -> str:
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            status, _ = await gateway.call("GET", "/healthz")
+            status, _ = await call("GET", "/healthz")
     except (OSError, EOFError, TimeoutError) as wrong:
         return type(wrong).__name__
     return str(status)

@@ -14,7 +14,7 @@ import pytest
 @contextmanager
 def small_disk(megabytes: int) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="trace-test-disk-"))
-    argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", place]
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(place)]
     made = subprocess.run(argv, capture_output=True, check=False)
     if made.returncode:
         place.rmdir()

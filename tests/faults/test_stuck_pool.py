@@ -40,7 +40,7 @@ def test_a_dispatcher_whose_pool_is_stuck_is_started_again_and_answers(folder: P
         me, before = system.me(), system.processes()["dispatcher"]["pid"]
         with freezing(postgres, names["state"]) as freeze, calling(system) as refused:
             wait_until(lambda: freeze() and not Path(f"/proc/{before}").exists())
-        assert refused == {"no_connection"}
+        assert "no_connection" in refused
         wait_until(lambda: system.processes()["dispatcher"]["state"] == "ready")
         assert system.me() == me
         assert system.processes()["dispatcher"]["restarts"] == 1
@@ -63,18 +63,24 @@ def freezing(postgres: RunningServer, database: str) -> Iterator[Callable[[], bo
 
         def freeze() -> bool:
             fresh = idle() - frozen
+            frozen.update(fresh)
             for pid in fresh:
-                os.kill(pid, signal.SIGSTOP)
-            for pid in fresh - idle():  # it had begun a statement
-                os.kill(pid, signal.SIGCONT)
-            frozen.update(fresh & idle())
+                send(pid, signal.SIGSTOP)
+            for pid in fresh - idle():  # it had begun a statement, or has ended
+                send(pid, signal.SIGCONT)
+                frozen.remove(pid)
             return bool(frozen)
 
         try:
             yield freeze
         finally:
             for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
+                send(pid, signal.SIGCONT)
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 @contextmanager
@@ -96,6 +102,6 @@ def _call(system: System, done: threading.Event, codes: set[str]) -> None:
     token = system.ready()["user_token"]
     while not done.is_set():
         with suppress(httpx.HTTPError):
-            answer = system.get("gateway", "/v1/me", Authorization=f"Bearer {token}")
+            answer = system.get("gateway", "/v1/dags", Authorization=f"Bearer {token}")
             if not answer.is_success and not done.is_set():
                 codes.add(answer.json()["error"]["code"])

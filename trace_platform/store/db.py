@@ -111,7 +111,7 @@ async def _leave_as_it_is(connection: asyncpg.Connection) -> None:
 
 
 def unavailable(away: Exception, home: Path | None = None) -> Unavailable:
-    """An outage as callers are told of it. `home`: where an embedded server keeps its data, and ends when it is full."""
+    """An outage as callers are told of it. `home`: where an embedded server keeps its data; it ends on a full disk."""
     if isinstance(away, Unavailable):
         return away
     if isinstance(away, asyncpg.DiskFullError):
