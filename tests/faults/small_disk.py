@@ -28,12 +28,18 @@ def small_disk(megabytes: int) -> Iterator[Path]:
         place.rmdir()
 
 
-def fill(disk: Path) -> Path:
-    """Leaves no room; removing the file gives it back."""
+def fill(disk: Path, *files: Path) -> Path:
+    """Leaves no room, neither in the last page of these files; removing the file that it gives makes room again."""
     ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
+    for file in (ballast, *files):
+        _grow(file)
+    return ballast
+
+
+def _grow(file: Path) -> None:
+    with file.open("ab", buffering=0) as opened:
         try:
             while True:
-                file.write(b"0" * 65536)
+                opened.write(b"0" * 65536)
         except OSError:
-            return ballast
+            return

@@ -32,17 +32,18 @@ def disk() -> Iterator[Path]:
 def test_a_full_home_stops_nothing_for_good_and_all_goes_on_when_there_is_room(disk: Path) -> None:
     """`up` writes its own lines to the same disk, as with --detach."""
     system = System(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
-    with (disk / "up.log").open("wb") as log:
+    with (disk / "up.log").open("ab") as log:
         system.start(stdout=log.fileno())
     try:
         with calling(system) as http:
             deploy(http)
             before = serving(system)
-            ballast = fill(disk)
+            logs = (disk / "up.log", *(system.home / "logs").glob("*.log"))
+            ballast = fill(disk, *logs)
             accepted, refused = trigger_until_refused(http)
             assert_names_the_disk(refused)
             os.kill(int(system.processes()["postgres-state"]["pid"]), signal.SIGKILL)  # as its PANIC on a full disk
-            fill(disk)
+            fill(disk, *logs)
             wait_until(lambda: "the disk of the home folder is full" in state_of(system, "postgres-state"))
             away = http.post(TRIGGER, json={"cursor": 1})
             assert_names_the_disk(away)
