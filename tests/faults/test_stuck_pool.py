@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.lite.test_up import LIGHT, System, new_folder, wait_until
+from tests.lite.test_up import LIGHT, System, is_new, new_folder, wait_until
 from trace_platform.lite.postgres import RunningServer
 from trace_platform.process import GAVE_UP
 
@@ -41,7 +41,7 @@ def test_a_dispatcher_whose_pool_is_stuck_is_started_again_and_answers(folder: P
         with freezing(postgres, names["state"]) as freeze, calling(system) as refused:
             wait_until(lambda: freeze() and not Path(f"/proc/{before}").exists())
         assert "no_connection" in refused
-        wait_until(lambda: system.processes()["dispatcher"]["state"] == "ready")
+        wait_until(lambda: is_new(system.processes()["dispatcher"], before))
         assert system.me() == me
         assert system.processes()["dispatcher"]["restarts"] == 1
     finally:
