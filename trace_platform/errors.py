@@ -24,6 +24,7 @@
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
     |   |   +-- NoConnection    every connection of a pool is in use, and none came free in time
+    |   |   +-- TransactionConflict  Postgres ended a transaction for the sake of another: nothing was stored
     |   +-- DoorUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
@@ -270,6 +271,14 @@ class DatabaseUnavailable(Unavailable):
 
 class NoConnection(DatabaseUnavailable):
     code = "no_connection"
+
+
+class TransactionConflict(DatabaseUnavailable):
+    code = "transaction_conflict"
+
+    @classmethod
+    def of(cls, reason: str) -> TransactionConflict:
+        return cls(f"Postgres rolled the transaction back ({reason}): nothing was stored", hint="repeat the call")
 
 
 class DoorUnavailable(Unavailable):

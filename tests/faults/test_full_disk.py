@@ -6,7 +6,6 @@ The state database lies in a tablespace on a small file system of its own, which
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -15,11 +14,11 @@ import httpx
 import psycopg
 import pytest
 
+from tests.faults.small_disk import fill, small_disk
 from tests.faults.system import System as Processes
 from tests.faults.test_connections import asking, until_ready
 from tests.gateway.system import DAG, System
 from tests.gateway.system import system as gateway_system
-from tests.small_disk import mount_small_disk, unmount
 from tests.support.postgres import RunningServer
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import ObjectName
@@ -32,25 +31,8 @@ TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """64 MB."""
-    place = Path(tempfile.mkdtemp(prefix="trace-test-disk-"))
-    mount_small_disk(place, "64m")
-    place.chmod(0o777)
-    try:
-        yield place
-    finally:
-        unmount(place)
-
-
-def fill(disk: Path) -> Path:
-    """Leaves no room; removing the file gives it back."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"0" * 65536)
-        except OSError:
-            return ballast
+    with small_disk(64) as made:
+        yield made
 
 
 def _make_folder(folder: Path, *, like: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +15,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.faults.system import System
+from tests.faults.system import ROOT, System
 from trace_platform.lite.home import public_pem
 from trace_platform.lite.ports import free_ports
 from trace_platform.lite.user_token import mint_user_token
@@ -22,6 +24,7 @@ from trace_platform.store.first_start import FIRST_ADMIN
 
 pytestmark = pytest.mark.anyio
 CALLERS, AT_ONCE = 150, 20
+CONNECTIONS, HANDSHAKE_SECONDS = 1000, 120
 DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"
 
 
@@ -85,6 +88,44 @@ async def test_more_triggers_at_once_than_are_served_are_accepted_or_clearly_ref
     assert all(answer.json()["error"]["retryable"] for answer in refused)
     assert await system.pool.fetchval("SELECT count(*) FROM events WHERE origin = 'manual'") == CALLERS
     assert all(child.alive() for child in system.started)
+
+
+async def test_health_is_answered_while_a_thousand_connections_trigger_at_once(system: System) -> None:
+    """Callers and prober are processes of their own. How long their handshakes take says something of the machine."""
+    async with public(system, header_seconds=HANDSHAKE_SECONDS) as client:
+        await deployed(client)
+        asked = {"port": client.base_url.port, "ca": str(system.tls.ca), "count": CONNECTIONS}
+        asked["token"] = client.headers["authorization"].removeprefix("Bearer ")
+        async with _program("probe", asked) as prober:
+            assert prober.stdout is not None
+            assert await prober.stdout.readline() == b"ready\n"
+            async with _program("trigger", asked) as callers:
+                answered, _ = await callers.communicate(b"")
+            probed, _ = await prober.communicate(b"")  # ends its input
+    answers: dict[str, int] = json.loads(answered)
+    health = json.loads(probed)
+    print(f"answers: {answers}; /healthz: {health}")  # noqa: T201 - how slow it was is shown, and not judged
+    assert sum(answers.values()) == CONNECTIONS
+    assert set(answers) <= {"200", "429", "503"}, "each was accepted or clearly refused"
+    assert await system.pool.fetchval("SELECT count(*) FROM events WHERE origin = 'manual'") == answers["200"]
+    assert all(probes["probes"] > 1 and probes["failed"] == [] for probes in health.values())
+    assert all(child.alive() for child in system.started)
+
+
+@asynccontextmanager
+async def _program(what: str, asked: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
+    pipe = asyncio.subprocess.PIPE
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.faults.callers", what, stdin=pipe, stdout=pipe, cwd=ROOT
+    )
+    assert program.stdin is not None
+    program.stdin.write(json.dumps(asked).encode() + b"\n")
+    try:
+        yield program
+    finally:
+        if program.returncode is None:
+            program.kill()
+        await program.wait()
 
 
 async def _trigger(client: httpx.AsyncClient, answers: dict[UUID, httpx.Response], request: UUID, cursor: int) -> None:

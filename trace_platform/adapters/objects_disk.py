@@ -26,6 +26,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from trace_platform.adapters.lasting_folders import make_last
+from trace_platform.disk import NO_SPACE
 from trace_platform.domain.hadoop_path import hadoop_path
 from trace_platform.domain.objects import SEGMENT, Folder, ObjectName
 from trace_platform.errors import DiskFull, NotFound, ObjectExists, ObjectsUnavailable
@@ -34,8 +35,6 @@ from trace_platform.ports import StoredObject
 NOT_OURS: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 """A link, a file in the place of a folder, a pipe: nothing that was put here."""
 
-
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL: Final = re.compile(rf"os error ({'|'.join(str(number) for number in sorted(NO_SPACE))})\b")
 """As obstore says it: its errors carry no number."""
 

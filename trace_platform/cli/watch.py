@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Group
@@ -40,7 +40,8 @@ class PlainLines:
                 self.said(line)
 
     def said(self, sentence: str) -> None:
-        out.print(sentence, markup=False)
+        with suppress(OSError):  # a full disk below a log must not stop what keeps the processes alive
+            out.print(sentence, markup=False)
 
     def ready(self, document: dict[str, Any]) -> None:
         for line in how_to_reach(document):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import asyncpg
 
@@ -73,6 +74,8 @@ class Control:
     """So many workers may fall silent while they run one task and nothing else; then it has failed for good."""
     task_url: str = ""
     """Where runners find our task door; empty: URLs at it are given without a host."""
+    home: Path | None = None
+    """The home folder: when Postgres does not answer and its disk is full, callers are told of the disk."""
     url_keys: UrlKeys = field(default_factory=UrlKeys)
 
     @property

@@ -93,6 +93,7 @@ async def main(
             failure_alert=settings.dispatcher.failure_alert,
             max_workers_lost=settings.dispatcher.max_workers_lost,
             task_url=settings.endpoints.dispatcher_task or "",
+            home=settings.home,
         )
         await release_sources(control)
         await take_over(control)

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from trace_platform.disk import NO_SPACE
 from trace_platform.errors import HomeInUse, SetupError
+
+STATUS_BYTES: Final = 16 * 1024
+"""What the status of all processes needs at most, on most systems: a file of it is a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,18 @@ def write_private(path: Path, text: str) -> None:
     except BaseException:
         Path(fresh).unlink(missing_ok=True)
         raise
+
+
+def write_status(path: Path, text: str) -> None:
+    """As `write_private`; on a full disk into the room that the file has already, which is kept free for that."""
+    padded = text.ljust(-(-len(text.encode()) // STATUS_BYTES) * STATUS_BYTES)
+    try:
+        write_private(path, padded)
+    except OSError as wrong:
+        if wrong.errno not in NO_SPACE or len(padded.encode()) > path.stat().st_size:
+            raise
+        with path.open("r+b", buffering=0) as file:
+            file.write(padded.encode())
 
 
 def ensure_worker_token(home: Home) -> str:

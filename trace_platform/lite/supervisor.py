@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from trace_platform.disk import is_full
 from trace_platform.errors import SetupError
 from trace_platform.lite.guard import end_sessions
 from trace_platform.lite.launch import Launch, spawn
@@ -351,6 +352,8 @@ class _Kept:
         again = time.strftime("%H:%M:%S", time.localtime(time.time() + self._backoff()))
         last = last_lines(self._supervisor.log_of(self.child.name), 1)
         logged = f"; its log ends: {last}" if last else ""
+        if is_full(self._supervisor.log_of(self.child.name).parent):
+            logged = "; the disk of the home folder is full: free space there"
         return f"{reason}, {self._failures} times in a row; next start at {again}{logged}"
 
     def _cannot_start(self, reason: str) -> SetupError:

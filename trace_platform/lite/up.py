@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from pydantic import SecretStr
 
 from trace_platform.client import dispatcher_client
+from trace_platform.disk import NO_SPACE
 from trace_platform.errors import Refused, SettingsError, SetupError, Unavailable
 from trace_platform.lite import postgres
 from trace_platform.lite.certificates import ensure_certificates
@@ -28,6 +29,7 @@ from trace_platform.lite.home import (
     held,
     public_pem,
     write_private,
+    write_status,
 )
 from trace_platform.lite.launch import Launch, hide_memory
 from trace_platform.lite.plan import children
@@ -45,6 +47,8 @@ Document = dict[str, Any]
 """How a running system is reached."""
 CERTIFICATE_LOOK_SECONDS = 3600.0
 DRAIN_CALL_SECONDS = 5.0
+ROOM_LOOK_SECONDS = 1.0
+"""How often a file for which there was no room is written again."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,9 @@ class _Up:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._asked_to_stop, asyncio.current_task())
         try:
-            await self._start()
+            found = await self._start()
             self._supervisor.watch()
+            await self._tell_ready(found)
             await self._follow_certificates()
         except asyncio.CancelledError:
             if not self._stop.is_set():
@@ -125,7 +130,7 @@ class _Up:
             self._stop.set()
             me.cancel()
 
-    async def _start(self) -> None:
+    async def _start(self) -> Document:
         settings, home = self._settings, self._home
         self._forget_ready()  # a killed `trace up` may have left one
         ports = choose_ports(settings.up.port_base)
@@ -164,12 +169,12 @@ class _Up:
             await _both(asyncio.create_task(self._open(stages, begun, found)), begun)
         finally:
             begun.cancel()
-        self._tell_ready(found)
+        return found
 
     async def _open(self, stages: Sequence[Sequence[Child]], ahead: asyncio.Task[None], found: Document) -> None:
         """From now on people and programs are answered; what waits for Spark runs when that is warm."""
         await asyncio.gather(*(self._supervisor.start(stage) for stage in stages))
-        self._write(self._home.ready, found)
+        await self._write(self._home.ready, found)
         if not ahead.done():
             self._watcher.said("the doors are open; Spark is being warmed")
 
@@ -228,7 +233,7 @@ class _Up:
         everyone = self._supervisor.seen
         document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(one) for one in everyone]}
         try:
-            write_private(self._home.status, json.dumps(document))
+            write_status(self._home.status, json.dumps(document))
         except OSError as wrong:  # a full disk must not stop what keeps the processes alive
             self._watcher.said(f"{self._home.status} was not written: {wrong.strerror}")
         self._watcher.changed(everyone)
@@ -247,14 +252,24 @@ class _Up:
             "worker_token_file": str(self._home.worker_token),
         }
 
-    def _write(self, place: Path, found: Document) -> None:
-        pids = {seen.name: seen.pid for seen in self._supervisor.seen}
-        write_private(place, json.dumps({**found, "processes": pids}, indent=2) + "\n")
+    async def _write(self, place: Path, found: Document) -> None:
+        """A disk that is full meanwhile is waited for: the processes run, and are kept alive."""
+        while True:
+            pids = {seen.name: seen.pid for seen in self._supervisor.seen}
+            try:
+                write_private(place, json.dumps({**found, "processes": pids}, indent=2) + "\n")
+            except OSError as wrong:
+                if wrong.errno not in NO_SPACE:
+                    raise
+                self._watcher.said(f"{place} was not written: {wrong.strerror}; it is tried again")
+                await asyncio.sleep(ROOM_LOOK_SECONDS)
+            else:
+                return
 
-    def _tell_ready(self, found: Document) -> None:
+    async def _tell_ready(self, found: Document) -> None:
         found["held_back"] = {seen.name: seen.status for seen in self._supervisor.seen if seen.state == "held back"}
         for place in self._ready_files():
-            self._write(place, found)
+            await self._write(place, found)
         self._watcher.ready(found)
 
     def _forget_ready(self) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import asyncpg
 import msgspec
 from pydantic import SecretStr
 
-from trace_platform.errors import DatabaseUnavailable, DiskFull, SettingsError, Unavailable
+from trace_platform.disk import NO_SPACE, is_full
+from trace_platform.errors import DatabaseUnavailable, DiskFull, SettingsError, TransactionConflict, Unavailable
 from trace_platform.observe.tracing import ended, is_tracing
 from trace_platform.store.pool import BoundedPool
 from trace_platform.store.queries import name_of
@@ -26,11 +27,10 @@ OUTAGES = (
     asyncpg.InterfaceError,
     asyncpg.InsufficientResourcesError,  # no disk, memory or connections left at the server
     DatabaseUnavailable,  # what the pool says when no connection came free
+    asyncpg.TransactionRollbackError,  # a deadlock or serialization failure: nothing was stored
     asyncpg.InternalClientError,  # what it says of a connection that was cut in the middle of a question
 )
-"""What asyncpg raises when the server is away rather than the statement wrong."""
-
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What asyncpg raises when the server is away, or ended the transaction, rather than the statement wrong."""
 
 ACQUIRE_SECONDS: Final = 10.0
 """How long a caller waits for a free connection where no setting says so."""
@@ -110,14 +110,18 @@ async def _leave_as_it_is(connection: asyncpg.Connection) -> None:
     """Our statements leave nothing in a session, so the round trip that would clean it up after each is not needed."""
 
 
-def unavailable(away: Exception) -> Unavailable:
-    """An outage as callers are told of it."""
+def unavailable(away: Exception, home: Path | None = None) -> Unavailable:
+    """An outage as callers are told of it. `home`: where an embedded server keeps its data; it ends on a full disk."""
     if isinstance(away, Unavailable):
         return away
     if isinstance(away, asyncpg.DiskFullError):
         return DiskFull.of("the Postgres server", str(away))
+    if isinstance(away, asyncpg.TransactionRollbackError):
+        return TransactionConflict.of(str(away))
     if isinstance(away, OSError) and away.errno in NO_SPACE:
         return DiskFull.of("this process", away.filename)
+    if home is not None and is_full(home):
+        return DiskFull.of("the home folder", str(home))
     return DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}")
 
 

@@ -104,7 +104,7 @@ def internal_door(control: Control) -> Starlette:
         *alert_routes(control, gate),
         *user_routes(control),
     ]
-    return door_app(routes, lambda: answers(control.pool), OUTAGES, unavailable)
+    return door_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
 def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:

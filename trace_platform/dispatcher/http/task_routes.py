@@ -110,7 +110,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/credentials", credentials, methods=["POST"]),
         _bundle(control),
     ]
-    return door_app(routes, lambda: answers(control.pool), OUTAGES, unavailable)
+    return door_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
 def _bundle(control: Control) -> Route:

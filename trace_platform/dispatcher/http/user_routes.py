@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import UUID, uuid4
 
+import asyncpg
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -98,11 +99,20 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             user = await asking_user(control, request)
             require_role(user.role, call)
             path, query = named(request.path_params), read_query(request, call)
-            return json_response(await verb(Asked(control, user, path, query, await _body(control, request, call))))
+            asked = Asked(control, user, path, query, await _body(control, request, call))
+            return json_response(await _tried_twice(verb, asked))
         except OUTAGES as away:
-            raise unavailable(away) from None
+            raise unavailable(away, control.home) from None
 
     return endpoint
+
+
+async def _tried_twice(verb: Verb, asked: Asked) -> Any:
+    """A transaction that Postgres rolled back for the sake of another stored nothing: most often it works at once."""
+    try:
+        return await verb(asked)
+    except asyncpg.TransactionRollbackError:
+        return await verb(asked)
 
 
 async def asking_user(control: Control, request: Request) -> User:

@@ -1,0 +1,104 @@
+"""The file system below the home of a `trace up` is full: databases, logs and status file. Then there is room again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+from tests.faults.small_disk import fill, small_disk
+from tests.lite.test_up import LIGHT, System, wait_until
+
+TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"
+DAG = "name: shop\njobs: [{name: fetch, operator: noop, runtime: dispatcher, source: {kind: manual}}]\n"
+MOST_CALLS = 5000
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    with small_disk(192) as made:
+        yield made
+
+
+def test_a_full_home_stops_nothing_for_good_and_all_goes_on_when_there_is_room(disk: Path) -> None:
+    """`up` writes its own lines to the same disk, as with --detach."""
+    system = System(disk, "--without", LIGHT, env={"TRACE_UP__BACKOFF_MAX_SECONDS": "1"})
+    with (disk / "up.log").open("ab") as log:
+        system.start(stdout=log.fileno())
+    try:
+        with calling(system) as http:
+            deploy(http)
+            before = serving(system)
+            logs = (disk / "up.log", *(system.home / "logs").glob("*.log"))
+            ballast = fill(disk, *logs)
+            accepted, refused = trigger_until_refused(http)
+            assert_names_the_disk(refused)
+            os.kill(int(system.processes()["postgres-state"]["pid"]), signal.SIGKILL)  # as its PANIC on a full disk
+            fill(disk, *logs)
+            wait_until(lambda: "the disk of the home folder is full" in state_of(system, "postgres-state"))
+            away = http.post(TRIGGER, json={"cursor": 1})
+            assert_names_the_disk(away)
+            assert away.json()["error"]["message"] == "the disk of the home folder is full: nothing was stored"
+            assert serving(system) == before, "no other process ended"
+            ballast.unlink()
+            wait_until(lambda: http.post(TRIGGER, json={"cursor": 2}).is_success)
+            assert not any(trigger(http, request).json()["created"] for request in accepted), "each is stored"
+            wait_until(lambda: system.trace("status").returncode == 0)
+            assert serving(system) == before
+    finally:
+        assert system.stop() == 0
+
+
+def deploy(http: httpx.Client) -> None:
+    version = http.post("/v1/dags/shop/versions", json={"yaml": DAG}).json()["dag_version_id"]
+    assert http.put("/v1/dags/shop/active", json={"dag_version_id": version}).is_success
+
+
+def serving(system: System) -> dict[str, Any]:
+    return {name: system.processes()[name]["pid"] for name in ("dispatcher", "gateway")}
+
+
+def state_of(system: System, name: str) -> str:
+    """As `trace status` tells a program."""
+    shown = json.loads(system.trace("status", "--json").stdout)
+    return next(f"{one['state']}: {one['status']}" for one in shown["processes"] if one["name"] == name)
+
+
+def trigger(http: httpx.Client, request: UUID) -> httpx.Response:
+    return http.post(TRIGGER, json={"cursor": 1, "request_id": str(request)})
+
+
+def trigger_until_refused(http: httpx.Client) -> tuple[list[UUID], httpx.Response]:
+    accepted: list[UUID] = []
+    while len(accepted) < MOST_CALLS:
+        request = uuid4()
+        answer = trigger(http, request)
+        if not answer.is_success:
+            return accepted, answer
+        accepted.append(request)
+    raise AssertionError("it was never refused")
+
+
+def assert_names_the_disk(refused: httpx.Response) -> None:
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["retryable"]) == (503, "disk_full", True), refused.text
+    assert refused.headers["retry-after"] == "10"
+
+
+@contextmanager
+def calling(system: System) -> Iterator[httpx.Client]:
+    ready = system.ready()
+    context = ssl.create_default_context(cafile=ready["ca_file"])
+    headers = {"authorization": f"Bearer {ready['user_token']}"}
+    url = ready["endpoints"]["gateway"]
+    with httpx.Client(base_url=url, headers=headers, verify=context, timeout=60) as http:
+        yield http
