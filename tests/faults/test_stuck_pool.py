@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.lite.test_up import LIGHT, System, is_new, new_folder, wait_until
-from trace_platform.lite.postgres import RunningServer
+from tests.support.postgres import RunningServer
 from trace_platform.process import GAVE_UP
 
 QUICK = {"POOL_MAX": "2", "ACQUIRE_SECONDS": "0.2", "STUCK_SECONDS": "3"}
