@@ -400,4 +400,5 @@ def _tree(kind: type[TraceError]) -> Iterator[type[TraceError]]:
         yield from _tree(below)
 
 
-PLATFORM_CODES = frozenset(kind.code for kind in _tree(TraceError) if kind.platform)
+PLATFORM_KINDS = {kind.code: kind for kind in _tree(TraceError) if kind.platform}
+PLATFORM_CODES = frozenset(PLATFORM_KINDS)

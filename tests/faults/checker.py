@@ -16,19 +16,18 @@ PROMISES: Final[Mapping[str, str]] = {
     "every event gave exactly one task per dependent job": """
         SELECT e.scope, j.name, count(t.id)
           FROM events e
-          JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live
+          JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
           JOIN jobs j ON j.id = i.job_id
-          LEFT JOIN tasks t ON t.job_id = j.id AND t.event_id IN (
-              -- Told by two producers, the same part of the same generation is one unit of work.
-              SELECT same.id FROM events same
-               WHERE same.dataset_uuid = e.dataset_uuid AND same.dataset_version = e.dataset_version
-                 AND same.scope = e.scope AND same.commit_number IS NOT DISTINCT FROM e.commit_number)
+          -- Told by two producers, the same part of the same generation is one unit of work.
+          JOIN events same ON same.dataset_uuid = e.dataset_uuid AND same.dataset_version = e.dataset_version
+               AND same.scope = e.scope AND same.commit_number IS NOT DISTINCT FROM e.commit_number
+          LEFT JOIN tasks t ON t.job_id = j.id AND t.event_id = same.id
          WHERE e.disposition = 'Route'
          GROUP BY e.id, j.id HAVING count(t.id) <> 1""",
     "every invalidation gave exactly one task per dependent job": """
         SELECT v.id, j.name, count(t.id)
           FROM data_invalidations v
-          JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live
+          JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
           JOIN jobs j ON j.id = i.job_id
           LEFT JOIN tasks t ON t.job_id = j.id AND t.invalidation_id = v.id
          WHERE v.disposition = 'Route'

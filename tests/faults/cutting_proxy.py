@@ -30,20 +30,37 @@ class Proxy:
     target: str | None = None
     when: When = "before"
     cut: asyncio.Event = field(default_factory=asyncio.Event)
+    refuses: bool = False
+    """New connections are closed at once."""
+    lines: set[asyncio.StreamWriter] = field(default_factory=set)
+    """To clients: the connections that are open now."""
 
     def aim(self, statement: str, when: When) -> None:
         """The next COMMIT of this statement, on whichever connection."""
         self.target, self.when = statement, when
         self.cut.clear()
 
+    async def cut_all(self, seconds: float) -> None:
+        """Every connection is cut, and nobody is connected for so long."""
+        self.refuses = True
+        for writer in list(self.lines):
+            writer.transport.abort()
+        await asyncio.sleep(seconds)
+        self.refuses = False
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuses:
+            writer.transport.abort()
+            return
         server_reader, server_writer = await asyncio.open_unix_connection(self.upstream)
         line = _Line(self, reader, writer, server_reader, server_writer)
         answers = asyncio.create_task(line.relay_answers())
+        self.lines.add(writer)
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError, Cut):
                 await line.relay_questions()
         finally:
+            self.lines.discard(writer)
             answers.cancel()
             for end in (writer, server_writer):
                 end.transport.abort()

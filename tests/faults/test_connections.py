@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import httpx
 import pytest
 
@@ -122,6 +123,22 @@ async def test_a_dispatcher_whose_database_is_away_does_not_end_for_it(control: 
             await control.pool.acquire(timeout=0.01)
         with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel says of a port where nobody listens
             await control.pool.is_stuck("postgresql://nobody@127.0.0.1:1/none", 0.0)
+
+
+async def test_a_pool_that_lost_a_connection_still_knows_that_it_is_stuck(control: Control, state_db: str) -> None:
+    assert isinstance(control.pool, BoundedPool)
+    lost = asyncio.Event()
+    cut = await control.pool.acquire()
+    cut.add_termination_listener(lambda *_: lost.set())
+    server = await asyncpg.connect(state_db)
+    await server.execute("SELECT pg_terminate_backend($1)", cut.get_server_pid())
+    await server.close()
+    await lost.wait()  # asyncpg has taken it back; whoever held it has not given it back
+    async with control.pool.acquire():
+        with pytest.raises(NoConnection):
+            await control.pool.acquire(timeout=0.01)
+        assert await control.pool.is_stuck(state_db, 0.0)
+    await control.pool.release(cut)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from trace_platform.dispatcher.complete_task import Completer
 from trace_platform.dispatcher.control import Control
 from trace_platform.dispatcher.loops.hear_others import HearOthers
 from trace_platform.dispatcher.trigger import trigger
+from trace_platform.store.pool import BoundedPool
 
 pytestmark = pytest.mark.anyio
 AN_HOUR = 3600.0
@@ -116,6 +117,8 @@ async def test_a_cut_wire_is_mended_and_what_was_written_meanwhile_is_found(
         await walk.until("work", ["Queued"])
         await listens(walk)
         assert await listener(walk) != before
+        assert isinstance(walk.control.pool, BoundedPool)
+        assert len(walk.control.pool._held) == 1, "the connection that was cut is not counted as held any more"
         async with mute(state_db, queue_db, tmp_path) as other:
             await trigger(other, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
             await walk.until("work", ["Queued", "Queued"])

@@ -12,8 +12,19 @@ from tests.spark_session import shared_session
 from trace_platform.adapters.objects_disk import DiskObjects
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range
-from trace_platform.errors import WorkFailed
+from trace_platform.errors import (
+    PLATFORM_CODES,
+    DiskFull,
+    ObjectsUnavailable,
+    ProviderThrottled,
+    ProviderUnavailable,
+    TraceError,
+    WorkFailed,
+    WrongChain,
+    is_platform_fault,
+)
 from trace_platform.spark.parquet_writer import Place, write_ranges
+from trace_platform.spark.worker_errors import rebuilt
 
 
 def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:
@@ -27,7 +38,7 @@ def test_a_store_that_fails_during_a_put_is_named_in_one_sentence(tmp_path: Path
     spark: Any = shared_session() if in_spark else None
     (root / "trace").mkdir(parents=True)
     (root / "trace" / "x").write_text("a file in the place of the folder")
-    with pytest.raises(WorkFailed) as told:
+    with pytest.raises(ObjectsUnavailable) as told:
         write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
     assert told.value.message.startswith("the object store does not answer: ")
     assert "Not a directory" in told.value.message
@@ -37,6 +48,48 @@ def test_a_store_that_fails_during_a_put_is_named_in_one_sentence(tmp_path: Path
     (root / "trace" / "x").unlink()
     written = write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
     assert sorted(one.file.rows for _, one in written) == [2, 2]
+
+
+@pytest.mark.parametrize("in_spark", [False, True])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        DiskFull.of("the object store", "s3://trace/x/rows_0_1.parquet"),
+        ProviderThrottled("too many requests", where="a"),
+        ProviderUnavailable("nobody answers", where="a"),
+    ],
+    ids=lambda refusal: str(refusal.code),
+)
+def test_a_full_disk_and_a_node_that_is_away_stay_the_platforms_fault(
+    tmp_path: Path, refusal: TraceError, in_spark: bool
+) -> None:
+    place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
+
+    def refuse(_: Range) -> tuple[dict[str, pa.Table], str]:
+        raise refusal
+
+    spark: Any = shared_session() if in_spark else None
+    with pytest.raises(TraceError) as told:
+        write_ranges(spark, refuse, [Range(0, 2)], {"rows": place}, {"rows": "rows"})
+    assert told.value.as_dict() == refusal.as_dict()
+    assert is_platform_fault(told.value.code, retryable=told.value.retryable)
+
+
+def test_a_refusal_that_is_the_jobs_own_stays_one(tmp_path: Path) -> None:
+    place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
+
+    def refuse(span: Range) -> tuple[dict[str, pa.Table], str]:
+        raise WrongChain(f"block {span.start} is of another chain", where="a")
+
+    with pytest.raises(WorkFailed) as told:
+        write_ranges(None, refuse, [Range(0, 2)], {"rows": place}, {"rows": "rows"})
+    assert not is_platform_fault(told.value.code, retryable=told.value.retryable)
+
+
+@pytest.mark.parametrize("code", sorted(PLATFORM_CODES))
+def test_every_fault_of_the_platform_is_told_by_a_worker_as_what_it_is(code: str) -> None:
+    told = {"code": code, "message": "m", "where": "w", "hint": "h", "retryable": True}
+    assert rebuilt(told).as_dict() == told
 
 
 def test_what_nobody_foresaw_is_told_without_the_jvms_own_trace(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class HttpSettings(Group):
         64 * 1024, "Size of a request's line and headers; larger ones are refused with a 431.", unit="bytes", ge=4096
     )
     header_seconds: float = setting(
-        10.0, "How long a caller may take for its headers, and for the TLS handshake before them.", unit="s", gt=0
+        30.0, "How long a caller may take for its headers, and for the TLS handshake before them.", unit="s", gt=0
     )
     stall_seconds: float = setting(
         30.0,

@@ -15,10 +15,11 @@ from uuid import uuid4
 
 from trace_platform.domain.objects import Folder
 from trace_platform.domain.ranges import Range, format_file_part
-from trace_platform.errors import ObjectExists, TraceError, WorkFailed
+from trace_platform.errors import ObjectExists, TraceError
 from trace_platform.markers import NUMBER, ColumnEntry, FileEntry
 from trace_platform.ports import ObjectStore
 from trace_platform.spark.failures import spark_failures
+from trace_platform.spark.worker_errors import rebuilt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,8 +124,7 @@ def _fetch_and_write(
 def _told(row: Any) -> tuple[str, Written]:
     said = json.loads(row["meta"])
     if "error" in said:
-        error = said["error"]
-        raise WorkFailed(error["message"], where=error["where"], hint=error["hint"], retryable=error["retryable"])
+        raise rebuilt(said["error"])
     return said["table"], _written(row, said["meta"])
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from trace_platform import errors
-from trace_platform.errors import TraceError
+from trace_platform.errors import PLATFORM_KINDS, TraceError, WorkFailed
 
 RAISED: Final = re.compile(r"^(?:trace_platform\.errors\.)?(\w+): (.*)$", re.MULTILINE)
 
@@ -20,3 +21,17 @@ def typed(error: BaseException) -> TraceError | None:
         if isinstance(kind, type) and issubclass(kind, TraceError) and kind is not errors.InvalidDag:
             return kind(message)
     return None
+
+
+def rebuilt(told: Mapping[str, Any]) -> TraceError:
+    """A refusal that a worker reported as `as_dict`: the platform's fault as its own kind, any other as the job's.
+
+    The kind is what a failed attempt is counted by: a full disk must not use up the job's attempts.
+    """
+    kind = PLATFORM_KINDS.get(told["code"])
+    if kind is None:
+        return WorkFailed(told["message"], where=told["where"], hint=told["hint"], retryable=told["retryable"])
+    refusal = kind(told["message"], where=told["where"])
+    refusal.hint = told["hint"]
+    refusal.retryable = told["retryable"]
+    return refusal

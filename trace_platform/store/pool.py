@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -71,7 +72,7 @@ class BoundedPool(asyncpg.Pool):
         """
         if not self._has_refused or time.monotonic() - self._moved_at < seconds:
             return False
-        pids = [connection.get_server_pid() for connection in self._held]
+        pids = [pid for connection in self._held for pid in _server_pid(connection)]
         probe = await asyncpg.connect(dsn, timeout=PROBE_SECONDS, command_timeout=PROBE_SECONDS)
         try:
             return not await probe.fetchval(queries("pool")["count_at_work"], pids, seconds)
@@ -87,6 +88,12 @@ class BoundedPool(asyncpg.Pool):
             f"all {self.get_max_size()} connections of pool {self.name!r} are in use; none came free in {seconds:g} s",
             hint="try again in a moment; if it happens often, raise state.pool_max",
         )
+
+
+def _server_pid(connection: PoolConnectionProxy) -> Iterator[int]:
+    """None of a connection that was lost: asyncpg has taken it from its holder, and any call to it raises."""
+    with suppress(asyncpg.InterfaceError):
+        yield connection.get_server_pid()
 
 
 class Acquiring:

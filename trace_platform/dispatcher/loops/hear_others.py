@@ -91,7 +91,8 @@ class HearOthers:
             while not lost.is_set():
                 await self._still_there(connection, lost)
         finally:
-            connection.terminate()  # never back to the others with a listener on it
+            with suppress(asyncpg.InterfaceError):  # it was lost: asyncpg has ended it
+                connection.terminate()  # never back to the others with a listener on it
             with suppress(*OUTAGES, asyncpg.PostgresError):
                 await self._control.pool.release(connection)
 
