@@ -16,9 +16,9 @@ from threading import Event
 from typing import Final
 
 from tests.faults.cutting_proxy import When
+from tests.faults.small_disk import fill
 from tests.faults.storm_table import Line
 from tests.faults.test_cut_at_commit import STATEMENTS
-from tests.faults.test_full_disk import fill
 from tests.faults.whole_system import WholeSystem
 from trace_platform.store.queries import queries
 

@@ -21,8 +21,8 @@ from tests.faults.storm_clients import Asked, Calls
 from tests.faults.storm_faults import Storm
 from tests.faults.storm_table import Line, Seen, attempts_by_end, checked, drained, table, wrong
 from tests.faults.whole_system import STORY, WholeSystem, whole_system
+from tests.support.postgres import RunningServer
 from trace_platform.domain.objects import Folder
-from trace_platform.lite.postgres import RunningServer
 
 pytestmark = pytest.mark.timeout(1800)  # a long storm is asked for by a flag
 TRIGGERS, QUERIES = 960, 40

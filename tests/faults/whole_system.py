@@ -23,14 +23,14 @@ import psycopg
 
 from tests.faults.cutting_proxy import Proxy, cutting
 from tests.loop_thread import LoopThread
-from trace_platform.chain.devchain.handle import Devchain
-from trace_platform.chain.devchain.handle import running as running_chain
+from tests.support.devchain import Devchain
+from tests.support.devchain import running as running_chain
+from tests.support.postgres import RunningServer
 from trace_platform.lite.demo_check import Story
 from trace_platform.lite.demo_hook import Hook, listening
 from trace_platform.lite.demo_system import SHORT_RUN, Running
 from trace_platform.lite.guard import members_of
 from trace_platform.lite.home import Home
-from trace_platform.lite.postgres import RunningServer
 from trace_platform.tls import client_context
 
 STORY: Final = Story(past=200, piece=50, size=20)
