@@ -19,9 +19,9 @@ demo: setup ## the whole platform on a dev chain, start to end
 up: setup ## the platform, until Ctrl-C
 	@$(BIN)/trace up $(ARGS)
 
-test: setup ## the tests, two files at a time (ARGS="tests/store -x", WORKERS=0 for one)
+test: setup ## the tests, in three processes (ARGS="tests/store -x", WORKERS=0 for one)
 	@$(BIN)/python tools/get_anvil.py
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) $(ARGS)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(ARGS)
 
 check: setup ## ruff, mypy and import-linter
 	@$(BIN)/ruff check

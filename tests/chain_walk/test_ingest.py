@@ -47,7 +47,7 @@ async def ingested(rig: Rig) -> None:
 
 
 async def test_a_lying_node_is_named_and_nothing_is_committed(rig: Rig) -> None:
-    await rig.deploy(BACKFILL)
+    await rig.deploy(BACKFILL + "    max_platform_failures: 1\n")
     rig.devchain.fault("lie_hash", node="crook")
     async with working(rig.worker("one", "crook", attempts=1)):
         await rig.trigger("backfill", "ask", 0, 19)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    return quick_session(spark)
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Active only here: what Spark decodes for other tests follows the settings of the active session."""
+    yield quick_session(spark)
+    spark.createDataFrame([(1,)], "n int")  # makes its own session the active one
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trace_platform.domain.sql_gate import check_sql
+from trace_platform.spark import plan_nodes
 from trace_platform.spark.plan_check import select
 from trace_platform.spark.plan_nodes import read_plan
 
@@ -51,3 +54,20 @@ def test_a_job_may_nest_thirty_calls(case: str, spark: SparkSession) -> None:
     checked = check_sql(nested(case, 30), {"t"}, bounded=False)
     rows = select(spark, checked, {"t": spark.sql("SELECT 5 AS x")})
     assert rows.columns == ["y"]
+
+
+def test_threads_that_read_the_first_plan_together_can_all_read_more(spark: SparkSession) -> None:
+    """Each may compile a reader of its own, and later meet the reader of another."""
+    plan_nodes._reader.cache_clear()
+    plan = spark._jsparkSession.sql("SELECT 1 AS x").queryExecution().analyzed()  # type: ignore[attr-defined]
+    together = Barrier(4)
+
+    def read() -> list[int]:
+        together.wait()
+        first = len(read_plan(spark, plan))
+        together.wait()
+        return [first, len(read_plan(spark, plan))]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [running.result() for running in [threads.submit(read) for _ in range(4)]]
+    assert found == [[4, 4]] * 4

@@ -72,7 +72,7 @@ class Running:
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"}
         answer = self.http.post("/v1/query", json={"sql": sql}, headers=headers, timeout=120)
         if not answer.is_success:
-            raise SetupError("a query failed", hint=answer.text)
+            raise SetupError(f"a query failed: {answer.text}")
         said = answer.json()
         names = [column["name"] for column in said["columns"]]
         return [dict(zip(names, row, strict=True)) for row in said["rows"]]
@@ -82,7 +82,7 @@ class Running:
         headers = {"Authorization": f"Bearer {self.ready['user_token']}", "Accept": ARROW}
         answer = self.http.post("/v1/query", json={"sql": sql}, headers=headers, timeout=120)
         if not answer.is_success:
-            raise SetupError("a query failed", hint=answer.text)
+            raise SetupError(f"a query failed: {answer.text}")
         return pa.ipc.open_stream(answer.content).read_all()
 
     def owes_nothing(self) -> bool:

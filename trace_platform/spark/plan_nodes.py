@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,8 +61,17 @@ def read_plan(spark: SparkSession, plan: Any) -> Plan:
 
 @lru_cache(maxsize=1)
 def _reader(jvm: Any) -> Any:
-    """One for each Java process, of which there is one at a time."""
+    """One for each Java process, of which there is one at a time.
+
+    Threads that come first together compile one each. py4j remembers methods by the name of their class, and would
+    call those of one on an object of the other: so each has another name.
+    """
+    name = f"PlanNodes{next(_numbers)}"
+    source = files("trace_platform.spark").joinpath("plan_nodes.java").read_text(encoding="utf-8")
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-    compiler.cook(files("trace_platform.spark").joinpath("plan_nodes.java").read_text(encoding="utf-8"))
-    return compiler.getClassLoader().loadClass("PlanNodes").newInstance()
+    compiler.cook(source.replace("PlanNodes", name))
+    return compiler.getClassLoader().loadClass(name).newInstance()
+
+
+_numbers = count(1)
