@@ -44,14 +44,14 @@ def test_what_is_final_is_asked_once_and_whoever_cannot_say_is_no_error(devchain
 
 def test_a_head_that_is_not_its_hash_is_a_lie(devchain: Devchain) -> None:
     devchain.fault("lie_hash")
-    for question in (tip.heads, lambda client: tip.headers(client, [3, 4])):
+    for question in (tip.heads, lambda client: tip.headers(client, [3, 4], 0)):
         with pytest.raises(ProviderLied):
             ask(devchain.pool(**QUICK), question)
 
 
 def test_headers_come_in_the_order_asked_for(devchain: Devchain) -> None:
     chain = devchain.chain()
-    found = ask(devchain.pool(batch_size=3, **QUICK), lambda client: tip.headers(client, [9, 2, 200, 5, 4, 3, 1]))
+    found = ask(devchain.pool(batch_size=3, **QUICK), lambda client: tip.headers(client, [9, 2, 200, 5, 4, 3, 1], 0))
     assert [(one.number, one.hash.hex()) for one in found] == [
         (number, chain.block(number).hash[2:]) for number in (9, 2, 200, 5, 4, 3, 1)
     ]
@@ -59,22 +59,25 @@ def test_headers_come_in_the_order_asked_for(devchain: Devchain) -> None:
 
 def test_a_header_that_is_not_there_yet_is_lag(devchain: Devchain) -> None:
     with pytest.raises(ProviderLagged, match="9999"):
-        ask(devchain.pool(**QUICK), lambda client: tip.headers(client, [9999]))
+        ask(devchain.pool(**QUICK), lambda client: tip.headers(client, [9999], 0))
 
 
 def test_a_follower_finds_where_a_reorg_began() -> None:
     with running(blocks=50) as moving:
         pool = moving.pool(**QUICK)
-        known = {one.number: one for one in ask(pool, lambda client: tip.headers(client, range(51)))}
+        known = {one.number: one for one in ask(pool, lambda client: tip.headers(client, range(51), 0))}
         left = known[50]
         moving.reorg(7)
-        now = ask(pool, lambda client: tip.headers(client, range(51)))
+        now = ask(pool, lambda client: tip.headers(client, range(51), 0))
         assert [one.number for one in now if known[one.number] != one] == list(range(44, 51))
         moving.switch(0)
-        assert ask(pool, lambda client: tip.headers(client, [50])) == [left]
+        assert ask(pool, lambda client: tip.headers(client, [50], 0)) == [left]
 
 
-def test_a_node_that_lags_is_left_for_one_that_does_not(devchain: Devchain) -> None:
+def test_headers_come_from_the_endpoint_that_is_asked_and_no_other(devchain: Devchain) -> None:
     devchain.fault("lag", node="late", value=100)
     pool = devchain.pool("late", "here", **QUICK)
-    assert [one.number for one in ask(pool, lambda client: tip.headers(client, [240]))] == [240]
+    assert {ask(pool, tip.heads).by for _ in range(4)} == {0, 1}
+    assert [header.number for header in ask(pool, lambda client: tip.headers(client, [240], 1))] == [240]
+    with pytest.raises(ProviderLagged, match="late"):
+        ask(pool, lambda client: tip.headers(client, [240], 0))

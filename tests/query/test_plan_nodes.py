@@ -59,7 +59,7 @@ def test_a_job_may_nest_thirty_calls(case: str, spark: SparkSession) -> None:
 def test_threads_that_read_the_first_plan_together_can_all_read_more(spark: SparkSession) -> None:
     """Each may compile a reader of its own, and later meet the reader of another."""
     plan_nodes._reader.cache_clear()
-    plan = spark._jsparkSession.sql("SELECT 1 AS x").queryExecution().analyzed()  # type: ignore[attr-defined]
+    plan = spark._jsparkSession.sql("SELECT 1 AS x").queryExecution().analyzed()
     together = Barrier(4)
 
     def read() -> list[int]:

@@ -28,14 +28,16 @@ class Heads:
     latest: Header
     safe: Header | None
     finalized: Header | None
+    by: int
+    """The place in the pool of the endpoint that said so."""
 
 
 async def heads(client: RpcClient) -> Heads:
     """All three from one endpoint at one time."""
 
     async def ask(lane: Lane) -> Heads:
-        latest = await _by_number(lane, "latest")
-        return Heads(latest or _missing(lane, "latest"), await _tagged(lane, "safe"), await _tagged(lane, "finalized"))
+        latest = await _by_number(lane, "latest") or _missing(lane, "latest")
+        return Heads(latest, await _tagged(lane, "safe"), await _tagged(lane, "finalized"), lane.standing.place)
 
     return await client.work(ask)
 
@@ -49,8 +51,8 @@ async def finalized_number(client: RpcClient) -> int | None:
     return found.number if found else None
 
 
-async def headers(client: RpcClient, numbers: Sequence[int]) -> list[Header]:
-    """In the order asked for, all from one endpoint; whether they link is for the caller to see."""
+async def headers(client: RpcClient, numbers: Sequence[int], by: int) -> list[Header]:
+    """In the order asked for, from the endpoint at this place, once; whether they link is for the caller to see."""
 
     async def ask(lane: Lane) -> list[Header]:
         answers = await lane.ask([("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
@@ -59,7 +61,7 @@ async def headers(client: RpcClient, numbers: Sequence[int]) -> list[Header]:
             for number, answer in zip(numbers, answers, strict=True)
         ]
 
-    return await client.work(ask)
+    return await client.work(ask, only=by, attempts=1)
 
 
 async def _tagged(lane: Lane, tag: str) -> Header | None:

@@ -124,7 +124,7 @@ class Follower:
     async def _catch_up(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
         latest = tip.latest.number
         ours = announcements.followed(connection, self.source, latest, 1)
-        common = await self._common(connection, ours)
+        common = await self._common(connection, ours, tip.by)
         first = self._start(connection, latest) if common is None else common[0] + 1
         if first > latest:  # all of it is there, or the node is behind us, maybe below where we began
             return self._settle(connection, tip)
@@ -194,11 +194,14 @@ class Follower:
         return number
 
     async def _common(
-        self, connection: psycopg.Connection[Any], ours: Sequence[tuple[int, bytes]]
+        self, connection: psycopg.Connection[Any], ours: Sequence[tuple[int, bytes]], by: int
     ) -> tuple[int, bytes] | None:
-        """The highest block that we and the chain have in common; None if there is none."""
+        """The highest block that we have in common with the node that told the head; None if there is none.
+
+        Another node may be on another fork: the blocks that it shares with us say nothing about the way to that head.
+        """
         while ours:
-            theirs = await headers(self.client, [number for number, _ in ours])
+            theirs = await headers(self.client, [number for number, _ in ours], by)
             for one, header in zip(ours, theirs, strict=True):
                 if one[1] == header.hash:
                     return one
