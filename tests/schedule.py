@@ -13,7 +13,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 SHARED_SPARK = (
     "tests/operators/",
-    "tests/chain_walk/",
     "tests/hostile/",
     "tests/sink/",
     "tests/spark/test_parquet_reader.py",
@@ -22,20 +21,24 @@ SHARED_SPARK = (
     "tests/test_dags.py",
 )
 """Those of `tests/spark_session.py::shared_session`."""
-QUERY_SERVICE = ("tests/query/",)
-UNITS = {"shared Spark": SHARED_SPARK, "Query service": QUERY_SERVICE}
+UNITS = {
+    "Query service": ("tests/query/",),
+    "chain walk": ("tests/chain_walk/",),  # shares it too, and would make that unit longer than a third of all
+    "shared Spark": SHARED_SPARK,
+}
 
 SLOWEST = (
     *UNITS,
     "tests/lite/test_up.py",
     "tests/faults/test_whole_system_storm.py",
     "tests/lite/test_demo.py",
+    "tests/runner/test_both_runtimes.py",
     "tests/runner/test_killed.py",
     "tests/cluster/test_connect.py",
     "tests/spark/test_session.py",
     "tests/faults/test_crash_points.py",
     "tests/setup/test_setup_env.py",
-    "tests/cluster/test_cluster.py",
+    "tests/cluster/test_standalone.py",
 )
 """The longest first. What is not named follows, by its number of tests."""
 
