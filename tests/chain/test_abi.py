@@ -200,7 +200,7 @@ def test_no_more_is_made_of_a_log_than_four_times_its_data() -> None:
             assert decoded[-1] <= 4
 
     holds()
-    assert len(decoded) >= 50, "most of them are refused, and little is shown"
+    assert len(decoded) >= 10, "most of them are refused, and little is shown"
     assert max(decoded) > 1, "some of them point at the same bytes twice"
 
 

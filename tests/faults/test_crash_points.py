@@ -101,7 +101,7 @@ async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_o
         traffic = Traffic(system, caller)
         await traffic.deploy()
         async with flowing(traffic):
-            pass
+            await traffic.round()
     assert await system.pool.fetchval("SELECT count(*) FROM signing_keys WHERE status = 'Active'") == 1
     await assert_kept(system.pool, system.queue_pool, traffic.accepted)
 
