@@ -22,6 +22,7 @@ from trace_platform.settings import (
     root,
     settings_from_document,
     shown,
+    stray_variables,
     to_document,
 )
 from trace_platform.settings.groups import setting
@@ -66,6 +67,27 @@ def test_an_unknown_or_impossible_value_is_refused_by_name(
         load_settings(env, home=tmp_path)
     assert refused.value.where == where
     assert hint in (refused.value.hint or "")
+
+
+STRAY = {
+    "TRACE_GATEWAY_PORT": "tcp://10.0.0.1:443",
+    "TRACE_GATEWAY_SERVICE_HOST": "10.0.0.1",
+    "TRACE_GATEWAY_PORT_443_TCP_ADDR": "10.0.0.1",
+    "TRACE_ID": "00-4bf9",
+}
+"""What others set: Kubernetes for a service named trace-gateway, a tracing library."""
+
+
+def test_variables_of_others_that_are_like_none_of_ours_are_ignored_and_named(tmp_path: Path) -> None:
+    env = {**STRAY, "TRACE_LOG__LEVEL": "debug"}
+    assert load_settings(env, home=tmp_path).log.level == "debug"
+    assert stray_variables(env) == sorted(STRAY)
+
+
+@pytest.mark.parametrize("misspelt", ["TRACE_HOEM", "TRACE_STATE_DSN__X", "TRACE_SPARK", "TRACE_SPAKR"])
+def test_a_variable_that_is_like_one_of_ours_is_refused(misspelt: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=misspelt):
+        load_settings({misspelt: "x"}, home=tmp_path)
 
 
 @pytest.mark.parametrize("nonsense", ["", "?", "-1", "1e99", "nan", "[]", "{}", "null"])

@@ -37,7 +37,8 @@ def settings_page() -> str:
         "",
         "Each is read from its variable, else from `trace.toml` in the home folder, else it is its default;",
         "secrets only from the environment. `trace config show` prints the values in force and where they come from.",
-        "An unknown name or an impossible value stops the start, with the setting's name.",
+        "An unknown name or an impossible value stops the start, with the setting's name. A variable that is like",
+        "none of them, such as the `TRACE_GATEWAY_PORT` of Kubernetes, is ignored with a warning.",
     ]
     group = None
     for leaf in leaves():

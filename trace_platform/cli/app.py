@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -44,6 +46,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trace {version('trace-platform')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of `trace` itself."""
+
+
 # Which group of `trace --help` each of them stands in: `grouped_help.py`.
 app.command("up", short_help="Start everything on this machine; Ctrl-C stops it.")(up.up)
 app.command("down", short_help="Stop everything, and wait until it has stopped.")(down.down)

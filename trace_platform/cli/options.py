@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trace_platform.settings import Settings, load_settings
+from trace_platform.settings import Settings, load_settings, stray_variables
 
 Home = Annotated[
     Path | None,
@@ -17,5 +18,7 @@ Home = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
 
 
-def settings_of(home: Path | None) -> Settings:
-    return load_settings(os.environ, home=home)
+def settings_of(home: Path | None, env: Mapping[str, str] = os.environ) -> Settings:
+    for name in stray_variables(env):
+        typer.echo(f"{name} is not a setting of Trace: ignored (`trace config show` lists all settings)", err=True)
+    return load_settings(env, home=home)

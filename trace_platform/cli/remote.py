@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 from trace_platform import errors
+from trace_platform.cli.options import settings_of
 from trace_platform.contracts import Message
 from trace_platform.errors import (
     Busy,
@@ -32,7 +33,7 @@ from trace_platform.errors import (
     Unavailable,
 )
 from trace_platform.query_contracts import ARROW
-from trace_platform.settings import Settings, load_settings
+from trace_platform.settings import Settings
 from trace_platform.tls import client_context
 from trace_platform.user_call import Call
 from trace_platform.user_calls import CALLS
@@ -169,7 +170,7 @@ def _settings_for(home: Path | None) -> Settings:
     env: Mapping[str, str] = os.environ
     if home is not None and GATEWAY in env:
         env = {name: value for name, value in env.items() if not name.startswith(CLIENT)}
-    return load_settings(env, home=home)
+    return settings_of(home, env)
 
 
 @dataclass(frozen=True)

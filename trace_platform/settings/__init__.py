@@ -36,6 +36,7 @@ from trace_platform.settings.load import (
     load_settings,
     origin,
     settings_from_document,
+    stray_variables,
     to_document,
 )
 from trace_platform.settings.observing import LogSettings, MetricsSettings, TracingSettings
@@ -96,5 +97,6 @@ __all__ = [
     "origin",
     "settings_from_document",
     "shown",
+    "stray_variables",
     "to_document",
 ]

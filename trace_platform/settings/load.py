@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -20,6 +21,9 @@ from trace_platform.errors import SettingsError
 from trace_platform.settings.groups import Group
 from trace_platform.settings.observing import FaultSettings
 from trace_platform.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
+
+OF_KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+"""What it sets in every pod for each service of the namespace, by the service's name."""
 
 
 def load_settings(env: Mapping[str, str], *, home: Path | None = None) -> Settings:
@@ -167,12 +171,35 @@ def _within(values: Any, parts: Sequence[str]) -> bool:
 
 
 def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
-    for name in sorted(env):
-        if name.startswith(PREFIX) and not any(_means(leaf, name) for leaf in leaves()):
+    for name in _unknown_variables(env):
+        if not _is_stray(name):
             known = {leaf.of(_named_in(name)).variable for leaf in leaves()}
             in_capitals = any(_means(leaf, name.upper()) for leaf in leaves())
             hint = f"in capitals: {name.upper()}" if in_capitals else _did_you_mean(name, known)
             raise SettingsError(f"there is no setting {name}", where=name, hint=hint)
+
+
+def stray_variables(env: Mapping[str, str]) -> list[str]:
+    """Variables that begin like ours and are meant for somebody else: ignored, and worth a warning.
+
+    Kubernetes, for one, sets TRACE_GATEWAY_PORT=tcp://... in every pod beside a service named trace-gateway.
+    """
+    return [name for name in _unknown_variables(env) if _is_stray(name)]
+
+
+def _unknown_variables(env: Mapping[str, str]) -> list[str]:
+    return [
+        name for name in sorted(env) if name.startswith(PREFIX) and not any(_means(leaf, name) for leaf in leaves())
+    ]
+
+
+def _is_stray(name: str) -> bool:
+    """Not one of ours misspelt: it has no group, and is like no name that has none."""
+    rest = name.removeprefix(PREFIX)
+    own = {leaf.variable.removeprefix(PREFIX) for leaf in leaves()}
+    groups = {variable.partition("__")[0] for variable in own}
+    is_like_ours = bool(get_close_matches(rest.upper(), groups, n=1, cutoff=0.7))
+    return "__" not in rest and (not is_like_ours or OF_KUBERNETES.fullmatch(rest) is not None)
 
 
 def _means(leaf: Leaf, variable: str) -> bool:
