@@ -40,7 +40,7 @@ def test_sound():
     pass
 """
 
-OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS", "WORKERS")
 """What `make test ARGS=...` hands on to the make that it starts: its own arguments are not for that one."""
 
 
