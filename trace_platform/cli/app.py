@@ -50,7 +50,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"trace {version('trace-platform')}")
+        say.out.print(f"trace {version('trace-platform')}", markup=False)
         raise typer.Exit
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from trace_platform.cli import say
 from trace_platform.settings import Settings, load_settings, stray_variables
 
 Home = Annotated[
@@ -20,5 +21,6 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs
 
 def settings_of(home: Path | None, env: Mapping[str, str] = os.environ) -> Settings:
     for name in stray_variables(env):
-        typer.echo(f"{name} is not a setting of Trace: ignored (`trace config show` lists all settings)", err=True)
+        warning = f"{name} is not a setting of Trace: ignored (`trace config show` lists all settings)"
+        say.err.print(warning, markup=False)
     return load_settings(env, home=home)
