@@ -24,9 +24,9 @@ from tests.runner.rig import Rig, rigged
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tests.udf.zips import zipped
-from trace_platform.domain.objects import ObjectName
-from trace_platform.store.migrate import Database
-from trace_platform.udf.bubblewrap import Walls, bwraps
+from tracelake.domain.object_names import ObjectName
+from tracelake.store.migrate import Database
+from tracelake.udf.bubblewrap import Walls, bwraps
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 
 from tests.query.house import House
 from tests.walk.walking import TOKEN
-from trace_platform.query.openapi import document
+from tracelake.query.openapi import document
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = 30

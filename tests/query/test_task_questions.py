@@ -9,9 +9,9 @@ import pytest
 
 from tests.query.house import House
 from tests.walk.walking import TOKEN
-from trace_platform.contracts import CompleteRequest
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.domain.objects import Folder
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.domain.object_names import Folder
+from tracelake.wire.task_messages import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 COUNT = "SELECT count(*) AS n FROM feed"
