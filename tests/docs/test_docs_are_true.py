@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tools.write_docs import cli_page, settings_page
-from tracelake.delivery.routes import delivery_door
+from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.internal_routes import internal_door
-from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.domain.sql.functions import FUNCTIONS
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.operators.registry import specs
-from tracelake.query.process import metrics_route, query_door
+from tracelake.query.process import metrics_route, query_api
 from tracelake.query.routes import openapi_route, task_route, user_route
 from tracelake.runtime.process import PROCESSES
 from tracelake.settings import IdentitySettings, TokenSettings, leaves
@@ -29,13 +29,13 @@ DOCS = ROOT / "docs"
 NOTHING: Any = None  # the routes of a door are known before what stands behind it
 HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, NOTHING, "docs")
 
-DOORS = {
-    "Gateway": public_door(DispatcherClient(NOTHING), IdentitySettings()),
-    "Dispatcher, task door": task_door(HOLLOW, NOTHING),
-    "Dispatcher, internal door": internal_door(HOLLOW),
-    "Delivery, internal door": delivery_door(NOTHING, NOTHING, IdentitySettings(), NOTHING),
-    "Query, task door": query_door(NOTHING, task_route(NOTHING, NOTHING)),
-    "Query, internal door": query_door(
+LISTENERS = {
+    "Gateway": public_api(DispatcherClient(NOTHING), IdentitySettings()),
+    "Dispatcher, task door": task_api(HOLLOW, NOTHING),
+    "Dispatcher, internal door": internal_api(HOLLOW),
+    "Delivery, internal door": delivery_api(NOTHING, NOTHING, IdentitySettings(), NOTHING),
+    "Query, task door": query_api(NOTHING, task_route(NOTHING, NOTHING)),
+    "Query, internal door": query_api(
         NOTHING,
         user_route(NOTHING, IdentitySettings()),
         openapi_route(IdentitySettings()),
@@ -50,14 +50,14 @@ def routes_of(app: Any) -> Iterator[str]:
             yield f"{method} {route.path}"
 
 
-def documented(door: str) -> set[str]:
-    section = (DOCS / "doors.md").read_text().partition(f"## {door}\n")[2].partition("\n## ")[0]
+def documented(listener: str) -> set[str]:
+    section = (DOCS / "listeners.md").read_text().partition(f"## {listener}\n")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `([A-Z]+ /\S*)`", section, re.MULTILINE))
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_every_route_of_a_door_is_documented_and_every_documented_route_exists(door: str) -> None:
-    assert documented(door) == set(routes_of(DOORS[door]))
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_every_route_of_a_door_is_documented_and_every_documented_route_exists(listener: str) -> None:
+    assert documented(listener) == set(routes_of(LISTENERS[listener]))
 
 
 def test_the_settings_page_is_what_the_code_says() -> None:
