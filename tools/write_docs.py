@@ -66,7 +66,7 @@ def cli_page() -> str:
     trace: Any = typer.main.get_command(app)
     for title, names in GROUPS.items():
         lines += [f"## {title}", ""]
-        for path, command in (one for name in names for one in verbs(trace.commands[name], name)):
+        for path, command in (verb for name in names for verb in verbs(trace.commands[name], name)):
             lines += [f"### `trace {path}`", "", (command.help or "").strip(), *_options(command), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -79,10 +79,10 @@ def verbs(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     if command.invoke_without_command:
         yield path, command
-    for name, one in inner.items():
-        if one.hidden:  # another name for the same
+    for name, item in inner.items():
+        if item.hidden:  # another name for the same
             continue
-        yield from verbs(one, f"{path} {name}")
+        yield from verbs(item, f"{path} {name}")
 
 
 def _options(command: Any) -> list[str]:
@@ -113,8 +113,8 @@ def _named_groups(group: str | None) -> list[str]:
     if field is None or not is_mapping(field) or not field.default:
         return []
     lines = ["", "These are there anyway; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
-    for name, one in field.default.items():
-        said = ", ".join(f"`{key}` = `{value}`" for key, value in one.model_dump(exclude_unset=True).items())
+    for name, item in field.default.items():
+        said = ", ".join(f"`{key}` = `{value}`" for key, value in item.model_dump(exclude_unset=True).items())
         lines.append(f"| `{name}` | {said} |")
     return lines
 
