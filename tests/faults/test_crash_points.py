@@ -21,22 +21,22 @@ from tracelake.domain.crash_points import POINTS
 
 pytestmark = pytest.mark.anyio
 
-KEYS = [item for item in POINTS if item.startswith("keep_keys.")]
-CLEARING = [item for item in POINTS if item.startswith(("janitor.", "forget."))]
-RETAINING = [item for item in POINTS if item.startswith("retain.")]
+KEYS = [item for item in POINTS if item.startswith("rotate_keys.")]
+CLEARING = [item for item in POINTS if item.startswith(("delete_orphan_files.", "prune_outbox."))]
+RETAINING = [item for item in POINTS if item.startswith("delete_replaced_files.")]
 """`test_retain_killed.py` dies at them."""
 AT_WORKERS = [
     item
     for item in POINTS
     if item.startswith(("wrapper.", "lease_keeper.")) or (item.startswith("queue.") and "publish" not in item)
 ]
-OPERATORS = [item for item in POINTS if item.startswith(("following.", "parquet_compact."))]
+OPERATORS = [item for item in POINTS if item.startswith(("follow_chain.", "parquet_compact."))]
 """Where a chain is followed: `tests/chain_walk/test_storm.py` kills workers there."""
 BATCHES = [
     item
     for item in POINTS
     if item.startswith(
-        ("sink.", "merge_batches.", "settle_buffers.", "replay_batch.", "clear_batches.", "owe_batches.")
+        ("sink.", "merge_batches.", "settle_buffers.", "replay_batch.", "delete_applied_batches.", "republish_batches.")
     )
 ]
 """Of buffered datasets: `tests/sink/test_killed.py` dies at them."""
@@ -95,7 +95,7 @@ async def test_a_worker_dies_at_each_point_and_nothing_is_lost_or_doubled(system
 
 
 async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_one_signs(system: System) -> None:
-    for point in sorted(KEYS, key=lambda key: key != "keep_keys.rotated"):  # only the very first start makes a key
+    for point in sorted(KEYS, key=lambda key: key != "rotate_keys.rotated"):  # only the very first start makes a key
         await dies_at(system.dispatcher(point=point), point)
     system.dispatcher()
     system.worker()

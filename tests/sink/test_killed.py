@@ -29,7 +29,9 @@ pytestmark = pytest.mark.anyio
 
 AT_SINK = [item for item in POINTS if item.startswith(("sink.", "merge_batches."))]
 AT_DISPATCHER = [
-    item for item in POINTS if item.startswith(("settle_buffers.", "clear_batches.", "replay_batch.", "owe_batches."))
+    item
+    for item in POINTS
+    if item.startswith(("settle_buffers.", "delete_applied_batches.", "replay_batch.", "republish_batches."))
 ]
 
 

@@ -45,9 +45,9 @@ class Plain:
 
 
 async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:
-    crash_point("complete_plain.before_commit")
+    crash_point("complete_without_outputs.before_commit")
     rows, is_routed = await _complete_and_route(control, batch)
-    crash_point("complete_plain.after_commit")
+    crash_point("complete_without_outputs.after_commit")
     await _hand_on(control, batch, rows, is_routed=is_routed)
     current = {row["n"]: row for row in rows}
     found = [current.get(n) for n in range(1, len(batch) + 1)]

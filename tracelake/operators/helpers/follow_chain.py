@@ -138,7 +138,7 @@ class Follower:
 
     def _commit(self, connection: psycopg.Connection[Any], fetched: Fetched, tip: Heads, *, reorg: bool) -> None:
         first, last = fetched.start, fetched.end
-        crash_point("following.before_write")
+        crash_point("follow_chain.before_write")
         with self._alone(connection) as progress:
             told_to = first - 1 if progress.announced_to is None else progress.announced_to
             rewrite(
@@ -157,8 +157,8 @@ class Follower:
             for span in self._cut(max(first, told_to + 1), last):
                 self._announce(connection, "event", span)
             self._announce_final(connection, tip)
-            crash_point("following.before_commit")
-        crash_point("following.after_commit")
+            crash_point("follow_chain.before_commit")
+        crash_point("follow_chain.after_commit")
         self.at = last
         self.ctx.progress(last, tip.latest.number, "reorg" if reorg else "follows the tip")
 
@@ -237,9 +237,9 @@ class Follower:
             finals = follower_outbox.final_before(connection, self.source, now, owed)
             events = [event for item in owed for event in self._events(item)]
             retracted = [body for item, final in finals for body in self._invalidations(item, final)]
-            crash_point("following.before_tell")
+            crash_point("follow_chain.before_tell")
             self.ctx.api.tell(events, retracted, None)
-            crash_point("following.told")
+            crash_point("follow_chain.told")
             with self._alone(connection):
                 follower_outbox.told(connection, self.source, owed)
 
