@@ -105,7 +105,7 @@ WITH asked AS (
       FROM ended e
      WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL
 )
-SELECT f.n, f.job_id, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer, NULL::bigint AS promise,
+SELECT f.n, f.job_id, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer, NULL::bigint AS entry,
        NULL AS payload
   FROM fenced f
  UNION ALL

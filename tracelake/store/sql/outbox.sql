@@ -73,7 +73,7 @@ SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_inv
        EXISTS (SELECT FROM outbox
                 WHERE status = 'Pending' AND kind IN ('enqueue_task', 'publish_buffer', 'prepare_table', 'notify_failure')
                   AND available_at <= now())
-           OR EXISTS (SELECT FROM outbox WHERE status = 'Processing' AND taken_until <= now()) AS promises,
+           OR EXISTS (SELECT FROM outbox WHERE status = 'Processing' AND taken_until <= now()) AS entries,
        EXISTS (SELECT FROM tasks WHERE status = 'Queued' AND woken_at IS NULL) AS waiting,
        extract(epoch FROM least(
            (SELECT min(available_at) FROM outbox WHERE status = 'Pending'),

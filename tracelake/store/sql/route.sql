@@ -18,7 +18,7 @@ WITH several AS (
 ), told AS (
     -- The generation may have left since the event was accepted: then it is kept for the record only. A row for every
     -- promise, so that none of what follows has to join one list with another: that would cost the square of the batch.
-    SELECT due.id AS promise, due.jobs, e.id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value,
+    SELECT due.id AS entry, due.jobs, e.id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value,
            e.partition_key, e.block_range, e.commit_number, served.dataset_version IS NOT NULL AS is_served
       FROM due
       LEFT JOIN events e ON e.id = due.event_id
@@ -43,7 +43,7 @@ WITH several AS (
            attempts = attempts + 1,
            processed_at = now()
       FROM told
-     WHERE o.id = told.promise
+     WHERE o.id = told.entry
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
        (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
@@ -70,7 +70,7 @@ WITH several AS (
       FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
 ), told AS (
     -- As above: of a generation that left since, it is kept for the record only.
-    SELECT due.id AS promise, due.jobs, v.*, served.dataset_version IS NOT NULL AS is_served
+    SELECT due.id AS entry, due.jobs, v.*, served.dataset_version IS NOT NULL AS is_served
       FROM due
       LEFT JOIN data_invalidations v ON v.id = due.invalidation_id
       LEFT JOIN datasets d ON d.id = v.dataset_uuid
@@ -119,7 +119,7 @@ WITH several AS (
            attempts = attempts + 1,
            processed_at = now()
       FROM told
-     WHERE o.id = told.promise
+     WHERE o.id = told.entry
 )
 SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
        (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
