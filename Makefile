@@ -1,5 +1,5 @@
 # Every target sets itself up first (tools/setup_env.py); when nothing changed that takes a moment.
-# PYTHON=python3.12 chooses the Python, EXTRAS="aws console" adds extras, ARGS=... goes to the command.
+# PYTHON=python3.12 chooses the Python, ARGS=... goes to the command.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test check fix bench docs lock clean
 MAKEFLAGS += --no-print-directory
@@ -9,7 +9,7 @@ PY := $(or $(PYTHON),$(shell for p in python3 python3.13 python3.12 python3.11; 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile | expand -t 14
 
-setup: ## make .venv from the lock files (EXTRAS="aws console", PYTHON=python3.12)
+setup: ## make .venv from requirements.lock (PYTHON=python3.12)
 	@test -n "$(PY)" || { echo "Trace needs Python 3.11, 3.12 or 3.13, and there is no python3 on PATH." >&2; exit 1; }
 	@"$(PY)" tools/setup_env.py
 
@@ -40,7 +40,7 @@ bench: setup ## every benchmark in bench/, one after the other
 docs: setup ## the generated parts of docs/
 	@$(BIN)/python -m tools.write_docs $(ARGS)
 
-lock: ## requirements/*.txt again from pyproject.toml (needs uv; ARGS=--upgrade)
+lock: ## requirements.lock again from pyproject.toml (needs uv; ARGS=--upgrade)
 	@"$(PY)" tools/lock $(ARGS)
 
 clean: ## remove .venv and caches (never .trace, which holds data)

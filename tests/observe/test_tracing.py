@@ -148,5 +148,5 @@ def test_an_endpoint_without_the_packages_is_a_refusal_that_says_what_to_install
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert "tracing.endpoint" in done.stdout
-    assert "EXTRAS" in done.stdout
+    assert "make setup" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr

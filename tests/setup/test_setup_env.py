@@ -1,5 +1,5 @@
 """Set-up for real: `tools/setup_env.py` as a process, in small trees of its own with a few tiny packages, from a
-folder of wheels and never from a network. What is about the real lock files is at the end.
+folder of wheels and never from a network. What is about the real lock is at the end.
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = ROOT / "tools" / "setup_env.py"
-LOCKS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "requirements").glob("*.txt"))}
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
 
 PYPROJECT = """
 [build-system]
-requires = []
+requires = ["tiny-build>=1"]
 build-backend = "backend"
 backend-path = ["."]
 [project]
 name = "tiny-trace"
-[project.optional-dependencies]
-more = ["tiny-more"]
 """
 BACKEND = """
-import zipfile
+import tomllib, zipfile
 def build_wheel(folder, settings=None, metadata=None):
-    info = "tiny_trace-1.0.dist-info/"
-    with zipfile.ZipFile(folder + "/tiny_trace-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tiny_trace.py", "def main(): print('it runs')")
-        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: tiny-trace\\nVersion: 1.0\\n")
+    name = tomllib.load(open("pyproject.toml", "rb"))["project"]["name"].replace("-", "_")
+    info, file = name + "-1.0.dist-info/", name + "-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(folder + "/" + file, "w") as wheel:
+        wheel.writestr(name + ".py", "def main(): print('" + name + " runs')")
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: " + name + "\\nVersion: 1.0\\n")
         wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-        wheel.writestr(info + "entry_points.txt", "[console_scripts]\\ntrace = tiny_trace:main\\n")
+        wheel.writestr(info + "entry_points.txt", "[console_scripts]\\ntrace = " + name + ":main\\n")
         wheel.writestr(info + "RECORD", "")
-    return "tiny_trace-1.0-py3-none-any.whl"
+    return file
 build_editable = build_wheel
 """
 PHASES = ["new environment", "pip", "build tools", "packages", "trace itself", "compiling", "Spark's classes"]
@@ -64,7 +63,7 @@ FULL_DISK = "def build_wheel(*_, **__):\n    with open('/dev/full', 'w') as file
 
 
 class Tree:
-    """A checkout with nothing in it but set-up, and the wheels its lock files name."""
+    """A checkout with nothing in it but set-up, and the wheels its lock names."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "a b" / "trace"
@@ -80,14 +79,13 @@ class Tree:
         }
 
     def write(self) -> Tree:
-        for folder in ("tools", "requirements", "tracelake"):
+        for folder in ("tools", "tracelake"):
             (self.root / folder).mkdir(parents=True)
         self.wheels.mkdir()
         shutil.copy(SETUP, self.root / "tools")
         (self.root / "pyproject.toml").write_text(PYPROJECT)
         (self.root / "backend.py").write_text(BACKEND)
-        for name in ("build", "base", "dev", "more"):
-            self.lock(name, f"tiny-{name}")
+        self.lock("tiny-build", "tiny-base", "tiny-dev")
         return self
 
     def copy(self, folder: Path) -> Tree:
@@ -97,15 +95,21 @@ class Tree:
         shutil.copytree(self.root, new.root, ignore=ours)
         shutil.copytree(self.wheels, new.wheels)
         shutil.copytree(self.venv, new.venv, symlinks=True, ignore=ours, copy_function=os.link)
+        for file in new.venv.glob("lib/python3*/site-packages/tiny_trace*/direct_url.json"):
+            file.unlink()  # a link to the other's
+            file.write_text(json.dumps({"url": new.root.as_uri(), "dir_info": {"editable": True}}))
         state = json.loads((self.venv / "setup.json").read_text())
         (new.venv / "setup.json").write_text(json.dumps({**state, "root": str(new.root)}))
         return new
 
-    def lock(self, name: str, *packages: str) -> None:
-        text = "".join(f"{item}==1.0 \\\n    --hash=sha256:{self.wheel(item)}\n" for item in packages)
-        (self.root / "requirements" / f"{name}.txt").write_text(text)
+    def lock(self, *packages: str) -> None:
+        lines = [f"{package}==1.0 --hash=sha256:{self.wheel(package)}\n" for package in packages]
+        (self.root / "requirements.lock").write_text("".join(lines))
 
     def wheel(self, name: str) -> str:
+        return hashlib.sha256(self.wheel_of(name).read_bytes()).hexdigest()
+
+    def wheel_of(self, name: str) -> Path:
         module = name.replace("-", "_")
         path = self.wheels / f"{module}-1.0-py3-none-any.whl"
         if not path.exists():
@@ -115,7 +119,7 @@ class Tree:
                 wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
                 wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
                 wheel.writestr(f"{info}/RECORD", "")
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path
 
     def command(self, *options: str) -> list[str]:
         return [sys.executable, str(self.root / "tools" / "setup_env.py"), "--needs-mb", "50", *options]
@@ -194,7 +198,7 @@ def failing_uv(path: Path) -> None:
 
 def test_it_puts_there_what_is_locked_and_the_second_run_touches_nothing(base: Tree) -> None:
     assert base.modules() == {"tiny_build", "tiny_base", "tiny_dev", "tiny_trace"}
-    assert subprocess.check_output([base.venv / "bin" / "trace"], text=True) == "it runs\n"
+    assert subprocess.check_output([base.venv / "bin" / "trace"], text=True) == "tiny_trace runs\n"
     before = base.picture()
     again = base.run()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
@@ -202,7 +206,7 @@ def test_it_puts_there_what_is_locked_and_the_second_run_touches_nothing(base: T
 
 
 def test_a_killed_set_up_leaves_nobody_working(tree: Tree) -> None:
-    tree.lock("base", "tiny-base", "tiny-late")
+    tree.lock("tiny-build", "tiny-base", "tiny-dev", "tiny-late")
     with silent_index() as (env, server), tree.start(**env) as killed:
         connection, _ = server.accept()
         with connection:
@@ -216,7 +220,7 @@ def test_a_killed_set_up_leaves_nobody_working(tree: Tree) -> None:
 
 def test_a_second_set_up_waits_and_a_stopped_one_says_so(tree: Tree) -> None:
     """And for the second there is a uv, which cannot fetch: it gives way to pip."""
-    tree.lock("base", "tiny-base", "tiny-late")
+    tree.lock("tiny-build", "tiny-base", "tiny-dev", "tiny-late")
     with silent_index() as (env, server), tree.start(**env) as first:
         connection, _ = server.accept()
         failing_uv(Path(tree.env["PATH"]) / "uv")
@@ -238,14 +242,26 @@ def test_a_second_set_up_waits_and_a_stopped_one_says_so(tree: Tree) -> None:
     assert "tiny_late" in tree.modules()
 
 
-def test_a_changed_lock_changes_what_is_there_and_extras_stay(tree: Tree) -> None:
-    tree.lock("dev", "tiny-new")
-    done = tree.run(EXTRAS="more")
+def test_a_changed_lock_changes_what_is_there_and_what_others_put_there_stays(tree: Tree) -> None:
+    subprocess.run(
+        [tree.venv / "bin" / "python", "-m", "pip", "install", "-q", tree.wheel_of("tiny-mine")],
+        env=tree.env,
+        check=True,
+    )
+    tree.lock("tiny-build", "tiny-base", "tiny-new")
+    done = tree.run()
     assert done.returncode == 0, done
     assert "those that changed" in done.stdout
-    assert tree.modules() == {"tiny_build", "tiny_base", "tiny_new", "tiny_more", "tiny_trace"}
+    assert tree.modules() == {"tiny_build", "tiny_base", "tiny_new", "tiny_mine", "tiny_trace"}
     assert tree.run().stdout == ""
-    refused(tree.run(EXTRAS="none"), "There is no extra named 'none': the extras are more.")
+
+
+def test_a_checkout_with_a_new_name_is_installed_under_that_name_alone(tree: Tree) -> None:
+    (tree.root / "pyproject.toml").write_text(PYPROJECT.replace("tiny-trace", "tiny-lake"))
+    done = tree.run()
+    assert done.returncode == 0, done
+    assert tree.modules() == {"tiny_build", "tiny_base", "tiny_dev", "tiny_lake"}
+    assert subprocess.check_output([tree.venv / "bin" / "trace"], text=True) == "tiny_lake runs\n"
 
 
 def test_a_connection_that_breaks_after_a_good_start_is_tried_again(tree: Tree) -> None:
@@ -279,7 +295,7 @@ def test_a_connection_that_breaks_after_a_good_start_is_tried_again(tree: Tree) 
         def log_message(self, *_: Any) -> None:
             pass
 
-    tree.lock("dev", "tiny-dev", "tiny-late")
+    tree.lock("tiny-build", "tiny-base", "tiny-dev", "tiny-late")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
         threading.Thread(target=server.serve_forever).start()
         env = {"PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}/", "PIP_NO_INDEX": "0", "PIP_FIND_LINKS": ""}
@@ -294,7 +310,7 @@ def test_a_connection_that_breaks_after_a_good_start_is_tried_again(tree: Tree) 
 
 
 def test_no_network(tree: Tree) -> None:
-    tree.lock("base", "tiny-late")
+    tree.lock("tiny-build", "tiny-late")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     env = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_RETRIES": "1"}
@@ -305,16 +321,16 @@ def test_no_network(tree: Tree) -> None:
 
 
 def test_a_package_that_is_not_what_was_locked(tree: Tree) -> None:
-    tree.lock("dev", "tiny-dev", "tiny-late")
-    lock = tree.root / "requirements" / "dev.txt"
-    lock.write_text(re.sub("sha256:.*", f"sha256:{'0' * 64}", lock.read_text()))
-    refused(tree.run(), "What the package index sent for tiny-late==1.0 is not what requirements/ expects")
+    tree.lock("tiny-build", "tiny-base", "tiny-dev", "tiny-late")
+    lock = tree.root / "requirements.lock"
+    lock.write_text(re.sub("(late.*sha256:).*", rf"\g<1>{'0' * 64}", lock.read_text()))
+    refused(tree.run(), "What the package index sent for tiny-late==1.0 is not what requirements.lock expects")
     assert "tiny_late" not in tree.modules()
     assert tree.state() == "ready"
 
 
 def test_a_package_the_index_does_not_have(tree: Tree) -> None:
-    tree.lock("dev", "tiny-dev", "tiny-late")
+    tree.lock("tiny-build", "tiny-base", "tiny-dev", "tiny-late")
     (tree.wheels / "tiny_late-1.0-py3-none-any.whl").unlink()
     refused(tree.run(), "The package index shows no version of tiny-late")
 
@@ -336,7 +352,7 @@ def test_a_disk_that_becomes_full(tree: Tree) -> None:
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
     digest = hashlib.sha256((tree.wheels / "tiny-full-1.0.tar.gz").read_bytes()).hexdigest()
-    (tree.root / "requirements" / "base.txt").write_text(f"tiny-full==1.0 \\\n    --hash=sha256:{digest}\n")
+    (tree.root / "requirements.lock").write_text(f"tiny-full==1.0 --hash=sha256:{digest}\n")
     refused(tree.run(), "became full.")
 
 
@@ -385,7 +401,7 @@ def test_a_python_that_is_too_old_or_too_new(tmp_path: Path, version: str) -> No
     (tmp_path / "bin" / "python3.12").symlink_to(sys.executable)
     done = run_as(prelude, tree, "--help")
     assert (done.returncode, done.stderr) == (0, ""), "a Python of the right version on PATH is taken instead"
-    assert "Makes .venv from the lock files." in done.stdout
+    assert "Makes .venv from requirements.lock." in done.stdout
 
 
 def test_old_pythons_can_read_the_script_far_enough_to_refuse() -> None:
@@ -400,54 +416,40 @@ def test_make_alone_names_every_target() -> None:
     assert [line.split()[1] for line in shown.splitlines()] == targets[1].split()
 
 
-# The lock files
+# The lock
 
 
-def pinned(lock: str) -> dict[str, Requirement]:
-    lines = [line for line in LOCKS[lock].splitlines() if not line.startswith(" ")]
-    return {item.name: item for item in (Requirement(line.removesuffix(" \\")) for line in lines)}
+def pinned() -> dict[str, Requirement]:
+    pins = [Requirement(line.split(" --hash")[0]) for line in LOCK]
+    return {pin.name: pin for pin in pins}
 
 
-def test_lock_files_hold_pins_with_hashes_and_nothing_else() -> None:
-    pin = re.compile(r"[a-z0-9-]+==[^\s;]+( ; [^\\]+)? \\")
-    for name, text in LOCKS.items():
-        lines = text.splitlines()
-        for line, following in zip(lines, [*lines[1:], ""], strict=True):
-            if pin.fullmatch(line):
-                assert following.startswith("    --hash="), (name, line)
-            else:
-                assert re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line), (name, line)
+def test_the_lock_holds_each_package_once_with_version_and_hashes_and_nothing_else() -> None:
+    for line in LOCK:
+        assert re.fullmatch(r"[a-z0-9-]+==[^\s;]+( ; [^-]\S*( [^-]\S*)*)?( --hash=sha256:[0-9a-f]{64})+", line), line[
+            :80
+        ]
+    assert len(pinned()) == len(LOCK)
 
 
 def test_every_dependency_in_pyproject_has_a_pin_that_fits() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project = pyproject["project"]
-    wanted = {
-        "build": pyproject["build-system"]["requires"],
-        "base": project["dependencies"],
-        "dev": pyproject["dependency-groups"]["dev"],
-        **project["optional-dependencies"],
-    }
-    assert wanted.keys() == LOCKS.keys()
-    for lock, items in wanted.items():
-        pins = pinned(lock)
-        for item in map(Requirement, items):
-            assert canonicalize_name(item.name) in pins, f"{item} is not in requirements/{lock}.txt: run `make lock`"
-            version = str(pins[canonicalize_name(item.name)].specifier).removeprefix("==")
-            assert item.specifier.contains(version), f"{item} in requirements/{lock}.txt is {version}: run `make lock`"
+    project, pins = pyproject["project"], pinned()
+    groups = [
+        [*pyproject["build-system"]["requires"], "pip"],
+        project["dependencies"],
+        *project["optional-dependencies"].values(),
+        *pyproject["dependency-groups"].values(),
+    ]
+    for item in (Requirement(text) for group in groups for text in group):
+        assert canonicalize_name(item.name) in pins, f"{item} is not in requirements.lock: run `make lock`"
+        version = str(pins[canonicalize_name(item.name)].specifier).removeprefix("==")
+        assert item.specifier.contains(version), f"{item} in requirements.lock is {version}: run `make lock`"
 
 
-def test_lock_files_agree_with_each_other() -> None:
-    versions: dict[str, set[str]] = {}
-    for lock in LOCKS:
-        for name, pin in pinned(lock).items():
-            versions.setdefault(name, set()).add(str(pin.specifier))
-    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
-
-
-def test_lock_files_are_whole() -> None:
+def test_the_lock_is_whole() -> None:
     """Packages are installed without their dependencies, so each of those must be locked too."""
-    locked = {name: pin for lock in ("build", "base", "dev") for name, pin in pinned(lock).items()}
+    locked = pinned()
     for name, pin in locked.items():
         if pin.marker is not None and not pin.marker.evaluate():
             continue

@@ -90,7 +90,7 @@ class _Tracing:
             raise SetupError(
                 f"tracing.endpoint is set, but OpenTelemetry is not installed ({missing.name})",
                 where="tracing.endpoint",
-                hint='`EXTRAS="otel" make setup`, or unset it',
+                hint="pip install 'tracelake[otel]' (in a checkout: make setup), or unset it",
             ) from None
         self._trace, self._propagate = trace, TraceContextTextMapPropagator()
         self._provider = TracerProvider(
