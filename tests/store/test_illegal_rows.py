@@ -1010,7 +1010,7 @@ CASES = [
             {"status": "Failed", "processed_at": T1, "last_error": "queue says no"},
         ),
         (
-            "a entry is owed once",
+            "an entry is pending once",
             "owed_once",
             {"status": "Pending", "processed_at": None},
             {"dedupe_key": "k", "status": "Done", "processed_at": T1},

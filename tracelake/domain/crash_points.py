@@ -116,7 +116,7 @@ POINTS: Final = (
     # The sink.
     "sink.received",
     "sink.table_prepared",
-    "sink.in_hand",
+    "sink.in_progress",
     "sink.before_stage",
     "sink.staged",
     "merge_batches.before_commit",
