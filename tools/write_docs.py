@@ -19,14 +19,14 @@ from trace_platform.settings import ANY_NAME, Settings, group_of, is_mapping, le
 from trace_platform.store.describe import describe
 from trace_platform.store.migrate import migrate
 
-DOCS = Path(__file__).parent.parent / "docs"
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "<!-- Made from the code by `make docs`; a test compares. -->"
 
 
 def main() -> None:
-    (DOCS / "settings.md").write_text(settings_page())
-    (DOCS / "cli.md").write_text(cli_page())
-    (DOCS / "data_model.md").write_text(data_model_page())
+    (REFERENCE / "settings.md").write_text(settings_page())
+    (REFERENCE / "cli.md").write_text(cli_page())
+    (REFERENCE / "data_model.md").write_text(data_model_page())
 
 
 def settings_page() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trace_platform.crash_points import POINTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "crash_points.md"
 
 
 def test_the_page_lists_every_crash_point_and_no_other() -> None:

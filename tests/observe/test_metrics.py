@@ -30,7 +30,7 @@ from trace_platform.settings import IdentitySettings, MetricsSettings
 from trace_platform.store.queries import queries
 
 pytestmark = pytest.mark.anyio
-DOC = Path(__file__).parent.parent.parent / "docs" / "observability.md"
+DOC = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
 BEARER = {"Authorization": "Bearer the worker token"}
 
 

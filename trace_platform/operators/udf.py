@@ -1,6 +1,6 @@
 """`udf`: runs a bundle of user code, in a sandbox that reaches the task doors and nothing else.
 
-The code reads by SQL, publishes rows to buffered datasets, and tells events (`docs/udf.md`). What it is configured with
+The code reads by SQL, publishes rows to buffered datasets, and tells events (`docs/how-to/write_a_function.md`). What it is configured with
 is its own business: any object of JSON.
 """
 
