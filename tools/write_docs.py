@@ -1,4 +1,4 @@
-"""Writes the pages of `docs/` that are made from the code: settings, command line, data model. `make docs` runs it."""
+"""Writes the pages of `docs/reference/` that are generated from the code. `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,29 @@ from trace_platform.store.describe import describe
 from trace_platform.store.migrate import migrate
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
-MADE = "<!-- Made from the code by `make docs`; a test compares. -->"
+GENERATED = "<!-- Generated from the code by `make docs`; a test compares. -->"
+SETTINGS_HEAD = f"""\
+# Settings: which are there, and what are their defaults?
+
+{GENERATED}
+
+The value of a setting comes from its environment variable, else from `trace.toml` in the home folder, else it is the
+default; secrets come only from the environment. `trace config show` prints the current values and their origin. An
+unknown name or an invalid value prevents the start, and the error names the setting. A variable that resembles none of
+them, such as the `TRACE_GATEWAY_PORT` of Kubernetes, is ignored with a warning.
+"""
+CLI_HEAD = f"""\
+# Command line: which commands are there?
+
+{GENERATED}
+
+Every command has `--help`. An error says what is wrong, where, and what to do, and the command exits with 1; `--json`
+prints the same for programs.
+
+Text from outside, such as errors of user code, values and names, cannot control the terminal: control characters,
+bidirectional controls and invisible characters are written as escapes (`\\x1b`). CSV and YAML are escaped on a terminal
+only, and unchanged in a pipe or a file.
+"""
 
 
 def main() -> None:
@@ -30,16 +52,7 @@ def main() -> None:
 
 
 def settings_page() -> str:
-    lines = [
-        "# Settings",
-        "",
-        MADE,
-        "",
-        "Each is read from its variable, else from `trace.toml` in the home folder, else it is its default;",
-        "secrets only from the environment. `trace config show` prints the values in force and where they come from.",
-        "An unknown name or an impossible value stops the start, with the setting's name. A variable that is like",
-        "none of them, such as the `TRACE_GATEWAY_PORT` of Kubernetes, is ignored with a warning.",
-    ]
+    lines = SETTINGS_HEAD.splitlines()
     group = None
     for leaf in leaves():
         name = leaf.path.rpartition(".")[0].removesuffix(f".{ANY_NAME}")
@@ -55,14 +68,7 @@ def settings_page() -> str:
 
 
 def cli_page() -> str:
-    lines = ["# The command line", "", MADE, ""]
-    lines += ["Every verb explains itself with `--help`. A refusal says what, where and what to try, and exits with 1;"]
-    lines += ["`--json` gives the same to programs.", ""]
-    lines += [
-        "Text of others, such as errors of user code, values and names, is shown and never obeyed by the terminal:"
-    ]
-    lines += ["control characters, bidirectional controls and invisible characters are written as escapes (`\\x1b`)."]
-    lines += ["CSV and YAML are made visible on a terminal only: into a pipe or a file they go as they are.", ""]
+    lines = [*CLI_HEAD.splitlines(), ""]
     trace: Any = typer.main.get_command(app)
     for title, names in GROUPS.items():
         lines += [f"## {title}", ""]
@@ -112,7 +118,7 @@ def _named_groups(group: str | None) -> list[str]:
     field = Settings.model_fields.get(group or "")
     if field is None or not is_mapping(field) or not field.default:
         return []
-    lines = ["", "These are there anyway; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
+    lines = ["", "These exist by default; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
     for name, one in field.default.items():
         said = ", ".join(f"`{key}` = `{value}`" for key, value in one.model_dump(exclude_unset=True).items())
         lines.append(f"| `{name}` | {said} |")

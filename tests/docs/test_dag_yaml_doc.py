@@ -1,4 +1,4 @@
-"""`docs/reference/dag_yaml.md` explains every field of the DAG language, no field that is not there, no wrong default."""
+"""`docs/reference/dag_yaml.md` explains every field of the DAG language, no unknown field, no wrong default."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trace_platform.user_contracts import BundleAnswer
 
 app = typer.Typer(
-    help="Code of your own that runs in a sandbox: build a bundle, test it, push it, name it in a job (docs/how-to/write_a_function.md).",
+    help="Your own code in a sandbox: build, test and push a bundle (docs/how-to/write_a_function.md).",
     no_args_is_help=True,
 )
 

@@ -48,7 +48,8 @@ def _output(wired: Wired) -> Iterator[ConfigProblem]:
     missing = missing_parts(declared)
     if missing:
         reason = f"the dataset cannot hold alert events: {'; '.join(missing)}"
-        yield ConfigProblem((0,), reason, "take the block of docs/how-to/raise_alerts.md", "not_alert_events", within="outputs")
+        hint = "take the block of docs/how-to/raise_alerts.md"
+        yield ConfigProblem((0,), reason, hint, "not_alert_events", within="outputs")
 
 
 SPEC = OperatorSpec(
