@@ -28,7 +28,7 @@ check: setup ## ruff, mypy, import-linter, and a strict build of the documentati
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/mkdocs build --strict
 
 fix: setup ## what ruff can repair by itself
 	@$(BIN)/ruff check --fix

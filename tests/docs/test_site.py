@@ -84,7 +84,7 @@ def test_the_path_of_one_event_names_few_files_and_they_exist() -> None:
 
 
 def test_the_site_builds_strictly_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     html = [page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")]
