@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from tools.write_docs import cli_page, settings_page
+from tools.write_docs import cli_page, settings_page, verbs
+from trace_platform.cli.app import app
 from trace_platform.client import DispatcherClient
 from trace_platform.delivery.routes import delivery_door
 from trace_platform.dispatcher.control import Control
@@ -69,6 +71,23 @@ def test_the_settings_page_is_what_the_code_says() -> None:
 
 def test_the_command_line_page_is_what_the_code_says() -> None:
     assert (REFERENCE / "cli.md").read_text() == cli_page(), "run `make docs`"
+
+
+def test_every_command_that_a_page_shows_exists() -> None:
+    trace: Any = typer.main.get_command(app)
+    commands = {path for name in trace.commands for path, _ in verbs(trace.commands[name], name)}
+    groups = {" ".join(path.split()[:words]) for path in commands for words in (1, 2)}
+    shown = [found for page in (ROOT / "README.md", *DOCS.rglob("*.md")) for found in shown_commands(page.read_text())]
+    assert len(shown) > 50
+    assert [words for words in shown if words[0] not in commands and " ".join(words) not in groups] == []
+
+
+def shown_commands(text: str) -> list[tuple[str, ...]]:
+    """The first two words of commands in code: in a span, or at the beginning of a line."""
+    found = re.findall(
+        r"(?:`|^|until |; |[|] )(?:\.venv/bin/)?trace ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?\b", text, re.MULTILINE
+    )
+    return [tuple(filter(None, words)) for words in found]
 
 
 def test_every_setting_has_a_reason_and_every_number_a_unit() -> None:
