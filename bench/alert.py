@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import report
-from trace_platform.lite.demo_system import Running, up
-from trace_platform.lite.home import Home
+from tracelake.lite.home import Home
+from tracelake_demo.system import Running, up
 
 CODE = """
 from datetime import datetime, timezone

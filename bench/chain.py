@@ -20,8 +20,8 @@ from bench.noop_worker import dataset_of, deploy, hand_to_workers, trigger, work
 from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
-from trace_platform.contracts import Claimed, EventBody, TaskPayload
-from trace_platform.operators.outcome import Outcome
+from tracelake.operators.api.outcome import Outcome
+from tracelake.wire.task_messages import Claimed, EventBody, TaskPayload
 
 WARM = 5
 DAG = """

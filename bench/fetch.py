@@ -23,17 +23,17 @@ import uvloop
 
 from bench.report import report
 from tests.support.devchain import Devchain, running
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.seal import Made
-from trace_platform.chain.fetch import fetch_range_sync
-from trace_platform.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
-from trace_platform.chain.verify import (
+from tracelake.chain.fetch import fetch_range_sync
+from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
+from tracelake.chain.verify import (
     check_bloom,
     check_header,
     check_receipts_root,
     check_transactions_root,
     check_withdrawals_root,
 )
+from tracelake_devchain.build_block import Made
+from tracelake_devchain.chain import Chain
 
 T = TypeVar("T")
 TURNS: Final = 5

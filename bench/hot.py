@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from bench.report import report
 from tests.support.postgres import running
-from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import Cluster
-from trace_platform.spark.copy_rows import as_csv
-from trace_platform.spark.hot_tables import HotTable, ensure
-from trace_platform.spark.hot_writer import BlockMark, rewrite
-from trace_platform.store.migrate import migrate
+from tracelake.data.hot.tables import HotTable, ensure
+from tracelake.data.hot.writer import BlockMark, rewrite
+from tracelake.data.postgres.copy_rows import as_csv
+from tracelake.lite.ports import free_port
+from tracelake.lite.postgres import Cluster
+from tracelake.store.migrate import migrate
 
 PER_BLOCK: Final = {"blocks": 1, "transactions": 50, "logs": 80}
 BATCHES: Final = (1, 10, 100, 500)

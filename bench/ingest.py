@@ -26,15 +26,15 @@ from bench.cpu import below
 from bench.fetch import bare_tables, loop, session_of
 from bench.report import report
 from tests.support.devchain import Devchain, running
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import inclusive, split
-from trace_platform.operators.chain_tables import ALL
-from trace_platform.operators.cryo_ingest import fetch
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.java import find_java
-from trace_platform.spark.parquet_writer import COMPRESSION, Place, write_ranges
-from trace_platform.spark.session import start_session, stop_session, warm
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.files.parquet_writer import COMPRESSION, Place, write_ranges
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import inclusive, split
+from tracelake.operators.cryo_ingest import fetch
+from tracelake.operators.helpers.chain_tables import ALL
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import start_session, stop_session, warm
 
 TURNS: Final = 5
 CHUNK: Final = 1000

@@ -21,7 +21,7 @@ from bench.noop_worker import deploy, emit, hand_to_workers, trigger, working
 from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
-from trace_platform.lite.postgres import binaries
+from tracelake.lite.postgres import binaries
 
 TURNS = 3
 DAG = """

@@ -22,8 +22,8 @@ import uvloop
 
 from bench.query import FOLDER, milliseconds, service
 from bench.report import report
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.contracts import PartitionFiles
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.wire.task_messages import PartitionFiles
 
 BLOCKS: Final = 10
 """Of each file."""

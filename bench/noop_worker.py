@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 
 from bench.rig import WORKER_TOKEN, Rig
-from trace_platform.completions import Completions
-from trace_platform.contracts import (
+from tracelake.wire.batch_completions import Completions
+from tracelake.wire.task_messages import (
     ClaimBatchAnswer,
     Claimed,
     CompleteAnswer,
@@ -23,7 +23,7 @@ from trace_platform.contracts import (
     CompleteRequest,
     NotClaimed,
 )
-from trace_platform.user_calls import USER
+from tracelake.wire.user_calls import USER
 
 QUEUE = "tasks-ecs_platform"
 ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)

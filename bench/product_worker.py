@@ -12,15 +12,15 @@ import structlog
 
 from bench.noop_worker import QUEUE
 from bench.rig import WORKER_TOKEN, Rig
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.client import WORKER_TOKEN as HEADER
-from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import CompleteAnswer, CompleteRequest, TaskPayload
-from trace_platform.http_client import AsyncClient
-from trace_platform.operators.context import Resources
-from trace_platform.operators.outcome import Outcome
-from trace_platform.worker.run_task import Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.operators.api.context import Resources
+from tracelake.operators.api.outcome import Outcome
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.wire.client import WORKER_TOKEN as HEADER
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.wire.task_messages import CompleteAnswer, CompleteRequest, TaskPayload
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
 
 
 class Counted(TaskClient):

@@ -29,18 +29,18 @@ import uvloop
 from pydantic import SecretStr
 
 from bench.report import report
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.client import DispatcherClient
-from trace_platform.contracts import PartitionFiles
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.sql_gate import _check, _parsed, check_sql
-from trace_platform.http_client import AsyncClient
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.observe.metrics import Metrics
-from trace_platform.query.process import serving
-from trace_platform.query.spark import OwnSpark, starter
-from trace_platform.query_contracts import AuditAnswer, AuditRow, ColdPart, Relation, RelationsAnswer, RelationsRequest
-from trace_platform.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.object_names import Folder
+from tracelake.domain.sql.gate import _check, _parsed, check_sql
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.query.process import serving
+from tracelake.query.spark import OwnSpark, starter
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.query_messages import AuditAnswer, AuditRow, ColdPart, Relation, RelationsAnswer, RelationsRequest
+from tracelake.wire.task_messages import PartitionFiles
 
 ROWS: Final = 100_000
 FILES: Final = 2

@@ -28,10 +28,10 @@ import uvloop
 
 from bench.report import report
 from tests.support.postgres import RunningServer, running
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.lite.postgres import SUPERUSER, Cluster, binaries
-from trace_platform.ports import Outgoing
-from trace_platform.store.migrate import migrate
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.lite.postgres import SUPERUSER, Cluster, binaries
+from tracelake.ports import Outgoing
+from tracelake.store.migrate import migrate
 
 BODY: Final = b'{"task_id": "0197f0e2-7a11-7000-8000-000000000000"}'
 HOLD: Final = timedelta(seconds=30)

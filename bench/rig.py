@@ -21,12 +21,12 @@ from uuid import UUID
 import asyncpg
 
 from tests.support.postgres import RunningServer, running
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_port, free_ports
-from trace_platform.lite.postgres import Cluster
-from trace_platform.store.first_start import ensure_first_rows
-from trace_platform.store.migrate import Database, migrate
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.ports import free_port, free_ports
+from tracelake.lite.postgres import Cluster
+from tracelake.store.first_start import ensure_first_rows
+from tracelake.store.migrate import Database, migrate
 
 WORKER_TOKEN = "bench-worker-token"  # noqa: S105 - of a database that lives for a minute
 
@@ -108,7 +108,7 @@ def _folder() -> Path:
 def _start(document: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trace_platform", "dispatcher", "--settings", "-"],
+            [sys.executable, "-m", "tracelake", "dispatcher", "--settings", "-"],
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -28,20 +28,20 @@ import uvloop
 from bench.noop_worker import deploy, trigger
 from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.client import WORKER_TOKEN as HEADER
-from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import BufferPublishRequest, Claimed
-from trace_platform.domain.places import buffer_folder
-from trace_platform.http_client import AsyncClient
-from trace_platform.sink.drain import Sink
-from trace_platform.sink.spark import QUICK
-from trace_platform.sink.write import Writer
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.java import find_java
-from trace_platform.spark.session import start_session, stop_session, warm
-from trace_platform.spark.stage_batches import BatchLimits
-from trace_platform.store.migrate import migrate
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.buffered.stage_batches import BatchLimits
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.sink.drain import Sink
+from tracelake.sink.spark import QUICK
+from tracelake.sink.write import Writer
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import start_session, stop_session, warm
+from tracelake.store.migrate import migrate
+from tracelake.wire.client import WORKER_TOKEN as HEADER
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.wire.task_messages import BufferPublishRequest, Claimed
 
 TURNS: Final = 3
 BATCH_BYTES: Final = 16 * 1024 * 1024

@@ -47,13 +47,13 @@ def main() -> None:
 
 def seconds_of_demo() -> float:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "trace_platform", "demo"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "tracelake", "demo"], check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - began
 
 
 def seconds_to_ready(folder: Path, *options: str) -> float:
     ready = folder / "ready.json"
-    argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(folder / "home"), "--port-base", "0"]
+    argv = [sys.executable, "-m", "tracelake", "up", "--home", str(folder / "home"), "--port-base", "0"]
     began = time.monotonic()
     process = subprocess.Popen([*argv, "--ready-file", str(ready), *options], stdout=subprocess.DEVNULL)
     try:

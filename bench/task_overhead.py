@@ -27,20 +27,20 @@ from bench.noop_worker import deploy, trigger
 from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
 from tests.support.devchain import Devchain, running
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import inclusive
-from trace_platform.http_client import AsyncClient
-from trace_platform.operators.chain_tables import ALL
-from trace_platform.operators.context import Resources
-from trace_platform.operators.cryo_ingest import fetch
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.java import find_java
-from trace_platform.spark.parquet_writer import Place, write_ranges
-from trace_platform.spark.session import start_session, stop_session, warm
-from trace_platform.worker.run_task import Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.files.parquet_writer import Place, write_ranges
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import inclusive
+from tracelake.operators.api.context import Resources
+from tracelake.operators.cryo_ingest import fetch
+from tracelake.operators.helpers.chain_tables import ALL
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import start_session, stop_session, warm
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
 
 BLOCKS: Final = 20
 """A task's."""

@@ -27,8 +27,8 @@ import uvloop
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
-from trace_platform.lite.ports import free_port
-from trace_platform.udf.process import PATH
+from tracelake.lite.ports import free_port
+from tracelake.udf.process import PATH
 
 TOKEN = "bench-invoke-token"  # noqa: S105 - of a runner that lives for a minute
 COLD = 5
@@ -105,9 +105,7 @@ def _runner(system: Rig) -> Iterator[str]:
         "udf": {"port": port, "invoke_token": TOKEN},
         "log": {"level": "warning"},
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trace_platform", "runner", "--settings", "-"], stdin=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, "-m", "tracelake", "runner", "--settings", "-"], stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(json.dumps(document).encode())
     process.stdin.close()

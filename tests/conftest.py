@@ -20,12 +20,12 @@ from tests.one_connection import one_connection_each
 from tests.schedule import SlowestFirst
 from tests.spark_session import end_shared
 from tests.support.postgres import RunningServer, running
-from trace_platform.lite.launch import spawn
-from trace_platform.lite.ports import choose_store_ports, free_port
-from trace_platform.lite.postgres import Cluster
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.settings import ObjectSettings
-from trace_platform.store.migrate import Database, migrate
+from tracelake.lite.launch import spawn
+from tracelake.lite.ports import choose_store_ports, free_port
+from tracelake.lite.postgres import Cluster
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.settings import ObjectSettings
+from tracelake.store.migrate import Database, migrate
 
 # A test's database need not survive a power cut, only a kill: that needs no fsync.
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "max_wal_size": "256MB"}

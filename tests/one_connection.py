@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-import trace_platform
-from trace_platform.store.pool import Acquiring, BoundedPool
+import tracelake
+from tracelake.store.pool import Acquiring, BoundedPool
 
-OURS = str(Path(trace_platform.__file__).parent)
+OURS = str(Path(tracelake.__file__).parent)
 STORE = str(Path(OURS) / "store" / "pool.py")
 
 _holder: ContextVar[tuple[str, asyncio.Task[Any] | None] | None] = ContextVar("holder", default=None)

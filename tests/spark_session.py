@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.java import find_java
-from trace_platform.spark.session import is_alive, start_session, stop_session
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import is_alive, start_session, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,13 +16,13 @@ import pytest
 from tests.dispatcher.support import deployed_and_active
 from tests.spark_session import shared_session
 from tests.walk.walking import walking, working
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.lite.demo import quickstart
-from trace_platform.lite.demo_alerts import large_transfers
-from trace_platform.lite.rehearsal import Rehearsal, rehearse
-from trace_platform.pack import pack
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.lite.local_run.run import Rehearsal, rehearse
+from tracelake.udf.pack import pack
+from tracelake_demo.check_alerts import large_transfers
+from tracelake_demo.run import quickstart
+from tracelake_devchain.chain import Chain
+from tracelake_devchain.expected_rows import truth_table
 
 FOLDER = Path(__file__).parent.parent / "dags"
 

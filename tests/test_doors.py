@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trace_platform.doors import STATUS_OF, Door, _bind, _server, door_app, open_doors
-from trace_platform.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_ports
-from trace_platform.settings import HttpSettings, TlsSettings
+from tracelake.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.ports import free_ports
+from tracelake.runtime.listeners import STATUS_OF, Door, _bind, _server, door_app, open_doors
+from tracelake.settings import HttpSettings, TlsSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -16,13 +16,13 @@ from typing import Any
 import httpx
 import pytest
 
-from trace_platform.http_client import AsyncClient
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.tls import TlsFiles, server_context
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.tls import TlsFiles, server_context
 
 pytestmark = pytest.mark.anyio
 
-PRODUCT = Path(__file__).parents[1] / "trace_platform"
+PRODUCT = Path(__file__).parents[1] / "tracelake"
 SAID = {
     "handshake": None,
     "answer": b"",

@@ -17,9 +17,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.test_doors import ready, tls_in
-from trace_platform.doors import Door, door_app, open_doors
-from trace_platform.settings import HttpSettings
-from trace_platform.user_requests import read_bytes
+from tracelake.runtime.listeners import Door, door_app, open_doors
+from tracelake.settings import HttpSettings
+from tracelake.wire.read_call import read_bytes
 
 pytestmark = pytest.mark.anyio
 SHORT = HttpSettings(header_seconds=0.5, stall_seconds=0.5, header_bytes=8192)

@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from trace_platform.cli.app import app
-from trace_platform.domain.dag_read import SECRET
-from trace_platform.errors import SettingsError, WorkFailed
-from trace_platform.lite.plan import children
-from trace_platform.lite.ports import Ports
-from trace_platform.lite.provision import Dsns
-from trace_platform.observe.hidden import hider
-from trace_platform.process import PROCESSES
-from trace_platform.settings import leaves_of, load_settings, settings_from_document, shown, to_document
-from trace_platform.settings.job_secrets import variable_of
-from trace_platform.tls import TlsFiles
-from trace_platform.worker.hand_secrets import hand_secrets
+from tracelake.cli.app import app
+from tracelake.domain.dag.read import SECRET
+from tracelake.errors import SettingsError, WorkFailed
+from tracelake.lite.plan import children
+from tracelake.lite.ports import Ports
+from tracelake.lite.provision import Dsns
+from tracelake.runtime.process import PROCESSES
+from tracelake.runtime.redact import hider
+from tracelake.runtime.tls import TlsFiles
+from tracelake.settings import leaves_of, load_settings, settings_from_document, shown, to_document
+from tracelake.settings.job_secrets import variable_of
+from tracelake.worker.job_secrets import hand_secrets
 
 VALUE: Final = "hush-5f3a9c"
 NOWHERE: Final = Path(tempfile.gettempdir()) / "no-such-home"

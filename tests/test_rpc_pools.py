@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.errors import SettingsError
-from trace_platform.settings import load_settings
-from trace_platform.worker.process import resources
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.errors import SettingsError
+from tracelake.settings import load_settings
+from tracelake.worker.process import resources
 
 PREFIX = "TRACE_RPC_POOLS__MAIN__"
 DSN = {"TRACE_DATA__DSN": "postgresql://data"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from trace_platform.errors import SettingsError
-from trace_platform.settings import (
+from tracelake.errors import SettingsError
+from tracelake.settings import (
     RUNTIMES,
     Group,
     Settings,
@@ -25,8 +25,8 @@ from trace_platform.settings import (
     stray_variables,
     to_document,
 )
-from trace_platform.settings.groups import setting
-from trace_platform.settings.root import Name
+from tracelake.settings.groups import setting
+from tracelake.settings.root import Name
 
 
 def write(home: Path, text: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from trace_platform.domain.ranges import Range
+from tracelake.domain.ranges import Range
 
 
 def tiles(ranges: Iterable[Range], whole: Range) -> bool:

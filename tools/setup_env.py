@@ -462,14 +462,14 @@ class Setup:
         """Once, here: every process starts a second or two sooner, and where Python may not write bytecode
         (PYTHONDONTWRITEBYTECODE) each of them would pay that every time.
         """
-        folders = [str(path) for path in (*VENV.glob("lib/python3*/site-packages"), ROOT / "trace_platform")]
+        folders = [str(path) for path in (*VENV.glob("lib/python3*/site-packages"), ROOT / "tracelake")]
         command = [str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, *folders]
         self.command("compiling", command, codes=(0, 1))
 
     def archive(self) -> None:
         """Spark's Java starts with half the work when its classes lie ready. Without, it starts all the same."""
         self.command(
-            "Spark's classes", [str(VENV_PYTHON), "-m", "trace_platform.spark.class_archive"], codes=range(-64, 256)
+            "Spark's classes", [str(VENV_PYTHON), "-m", "tracelake.spark.class_archive"], codes=range(-64, 256)
         )
 
     # How a command runs

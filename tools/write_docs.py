@@ -11,13 +11,13 @@ from typing import Any
 import typer
 
 from tests.support.postgres import running
-from trace_platform.cli.app import app
-from trace_platform.cli.grouped_help import GROUPS
-from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import Cluster
-from trace_platform.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
-from trace_platform.store.describe import describe
-from trace_platform.store.migrate import migrate
+from tracelake.cli.app import app
+from tracelake.cli.grouped_help import GROUPS
+from tracelake.lite.ports import free_port
+from tracelake.lite.postgres import Cluster
+from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
+from tracelake.store.describe import describe
+from tracelake.store.migrate import migrate
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 GENERATED = "<!-- Generated from the code by `make docs`; a test compares. -->"

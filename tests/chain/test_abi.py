@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.chain.abi_encoder import encode
-from trace_platform.chain.abi import (
+from tracelake.chain.abi import (
     BASE_COLUMNS,
     BUILT_IN,
     ERC20_APPROVAL,
@@ -26,15 +26,15 @@ from trace_platform.chain.abi import (
     read_abi,
     table_names,
 )
-from trace_platform.chain.abi_types import AbiType, read_type
-from trace_platform.chain.abi_values import LogData, Undecodable, plain
-from trace_platform.chain.decode_logs import decode_logs, schema_of
-from trace_platform.chain.devchain.cast import cast_of
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.content import APPROVAL, TRANSFER
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.schemas import LOGS
-from trace_platform.errors import InvalidAbi
+from tracelake.chain.abi_types import AbiType, read_type
+from tracelake.chain.abi_values import LogData, Undecodable, plain
+from tracelake.chain.decode_logs import decode_logs, schema_of
+from tracelake.chain.schemas import LOGS
+from tracelake.errors import InvalidAbi
+from tracelake_devchain.accounts import cast_of
+from tracelake_devchain.block_content import APPROVAL, TRANSFER
+from tracelake_devchain.chain import Chain
+from tracelake_devchain.expected_rows import truth_table
 
 
 def a_log(topics: list[bytes], data: bytes, index: int = 0) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trace_platform.chain.schemas import SCHEMAS
+from tracelake.chain.schemas import SCHEMAS
 
 BLOCKS = """
 block_hash binary, author binary, block_number int64, gas_used int64, extra_data binary, timestamp int64,

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.schemas import TRANSACTIONS
+from tracelake.chain.schemas import TRANSACTIONS
+from tracelake_devchain.chain import Chain
+from tracelake_devchain.expected_rows import truth_table
 
 
 def ours(folder: Path) -> tuple[Path, pa.Table]:

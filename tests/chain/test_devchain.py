@@ -19,11 +19,8 @@ from hypothesis import strategies as some
 
 from tests.chain.vectors import exchanges
 from tests.support.devchain import Devchain, running
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.content import APPROVAL, TRANSFER
-from trace_platform.chain.devchain.journal import describe, rebuild
-from trace_platform.chain.keccak import keccak
-from trace_platform.chain.verify import (
+from tracelake.chain.keccak import keccak
+from tracelake.chain.verify import (
     check_bloom,
     check_header,
     check_link,
@@ -34,7 +31,10 @@ from trace_platform.chain.verify import (
     check_transactions_root,
     check_withdrawals_root,
 )
-from trace_platform.errors import InvalidRequest
+from tracelake.errors import InvalidRequest
+from tracelake_devchain.block_content import APPROVAL, TRANSFER
+from tracelake_devchain.chain import Chain
+from tracelake_devchain.journal import describe, rebuild
 
 FULL, HASHES = True, False
 """Of a block: whole transactions, or their hashes."""
@@ -87,7 +87,7 @@ KNOWN = "0x50a967862d8e5beb57b07003bfa19f13cd0d2d049acca2d7685a35326a7c91d6"
 
 def test_a_block_that_was_let_go_is_made_again_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Chain(blocks=60)
-    monkeypatch.setattr("trace_platform.chain.devchain.chain._KEPT", 10)
+    monkeypatch.setattr("tracelake_devchain.chain._KEPT", 10)
     small = Chain(blocks=60)
     assert [small.block(n).full_json for n in range(61)] == [whole.block(n).full_json for n in range(61)]
 
@@ -313,7 +313,7 @@ def test_a_journal_of_another_chain_is_refused(tmp_path: Path) -> None:
 
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trace_platform", "devchain", *words]
+    argv = [sys.executable, "-m", "tracelake", "devchain", *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -325,7 +325,7 @@ def test_blocks_come_by_themselves_when_there_is_a_block_time() -> None:
 
 
 def test_ctrl_c_ends_it_cleanly() -> None:
-    argv = [sys.executable, "-m", "trace_platform", "devchain", "--port", "0", "--blocks", "2"]
+    argv = [sys.executable, "-m", "tracelake", "devchain", "--port", "0", "--blocks", "2"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "Chain 1337" in process.stdout.readline()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.devchain import running
-from trace_platform.errors import InvalidRequest
+from tracelake.errors import InvalidRequest
 
-DEVCHAIN = [sys.executable, "-m", "trace_platform", "devchain"]
+DEVCHAIN = [sys.executable, "-m", "tracelake", "devchain"]
 
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:

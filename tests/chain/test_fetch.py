@@ -19,13 +19,12 @@ import pyarrow as pa
 import pytest
 
 from tests.support.devchain import Devchain, running
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.fetch import ALL_TABLES, Fetched, fetch_range_sync, fetch_with
-from trace_platform.chain.read_blocks import Wants
-from trace_platform.chain.rpc import RpcClient, run
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.chain.schemas import SCHEMAS
-from trace_platform.errors import (
+from tracelake.chain.fetch import ALL_TABLES, Fetched, fetch_range_sync, fetch_with
+from tracelake.chain.read_blocks import Wants
+from tracelake.chain.rpc import RpcClient, run
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.schemas import SCHEMAS
+from tracelake.errors import (
     ChainMoved,
     InvalidRequest,
     ProviderError,
@@ -36,6 +35,7 @@ from trace_platform.errors import (
     ProviderUnavailable,
     WrongChain,
 )
+from tracelake_devchain.expected_rows import truth_table
 
 QUICK = {"attempts": 4, "rest": 0.01, "longest_rest": 0.05}
 BLOCKS = 240
@@ -157,7 +157,7 @@ def test_a_pool_travels_to_another_process(devchain: Devchain) -> None:
     pool = devchain.pool(**QUICK)
     assert pickle.loads(pickle.dumps(pool)) == pool  # noqa: S301 - our own
     code = (
-        "import pickle, sys; from trace_platform.chain.fetch import fetch_range_sync;"
+        "import pickle, sys; from tracelake.chain.fetch import fetch_range_sync;"
         "pool = pickle.load(sys.stdin.buffer);"
         "print(fetch_range_sync(pool, 3, 9).last_hash.hex())"
     )

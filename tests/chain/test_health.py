@@ -12,11 +12,11 @@ from typing import Any
 
 from tests.chain.between import between
 from tests.support.devchain import Devchain
-from trace_platform.chain.fetch import fetch_range_sync
-from trace_platform.chain.health import Health, health_of
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.chain.slots import Slots
-from trace_platform.errors import ProviderThrottled, ProviderUnavailable
+from tracelake.chain.fetch import fetch_range_sync
+from tracelake.chain.health import Health, health_of
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.shared_semaphore import Slots
+from tracelake.errors import ProviderThrottled, ProviderUnavailable
 
 
 def pool(name: str, **settings: object) -> RpcPool:

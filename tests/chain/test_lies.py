@@ -10,10 +10,10 @@ from hypothesis import strategies as some
 
 from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.devchain import Devchain
-from trace_platform.chain.devchain.faults import KINDS
-from trace_platform.chain.devchain.lies import LIES
-from trace_platform.chain.fetch import fetch_range_sync
-from trace_platform.errors import ChainMoved, ProviderError, ProviderLied
+from tracelake.chain.fetch import fetch_range_sync
+from tracelake.errors import ChainMoved, ProviderError, ProviderLied
+from tracelake_devchain.faults import KINDS
+from tracelake_devchain.wrong_results import LIES
 
 FOUND_WITHOUT_ROOTS = set(LIES) - {"lie_value", "lie_log"}
 """These two change only what a root proves."""

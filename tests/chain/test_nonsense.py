@@ -15,12 +15,12 @@ from tests.chain.between import between
 from tests.chain.test_fetch import QUICK
 from tests.chain.test_tip import ask
 from tests.support.devchain import Devchain
-from trace_platform.chain import tip, witness
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.fetch import Fetched, fetch_range_sync
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.chain.schemas import SCHEMAS
-from trace_platform.errors import ProviderError, ValueTooLarge
+from tracelake.chain import cross_check, tip
+from tracelake.chain.fetch import Fetched, fetch_range_sync
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.schemas import SCHEMAS
+from tracelake.errors import ProviderError, ValueTooLarge
+from tracelake_devchain.expected_rows import truth_table
 
 FIRST, LAST = 40, 44
 METHODS = ("eth_chainId", "eth_getBlockByNumber", "eth_getBlockReceipts", "eth_getLogs")
@@ -86,7 +86,7 @@ def bend(still_chain: Devchain) -> Iterator[Bend]:
     """One node for all tests here; nobody waits long for it to say what it has."""
     made = Bend()
     with between(still_chain.url, made) as made.url, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(witness, "PATIENCE_SECONDS", 0.1)
+        patch.setattr(cross_check, "PATIENCE_SECONDS", 0.1)
         yield made
 
 

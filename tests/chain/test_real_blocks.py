@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from tests.chain.vectors import exchanges
-from trace_platform.chain.encode import encode_transaction
-from trace_platform.chain.keccak import keccak
-from trace_platform.chain.refusals import read_error
-from trace_platform.chain.rpc_pool import Endpoint
-from trace_platform.chain.verify import (
+from tracelake.chain.encode import encode_transaction
+from tracelake.chain.keccak import keccak
+from tracelake.chain.node_errors import read_error
+from tracelake.chain.responses import Block, BlockOfHashes, Log, Receipt, RpcError, Transaction
+from tracelake.chain.rpc_pool import Endpoint
+from tracelake.chain.verify import (
     Untrue,
     check_bloom,
     check_header,
@@ -25,8 +26,7 @@ from trace_platform.chain.verify import (
     check_transactions_root,
     check_withdrawals_root,
 )
-from trace_platform.chain.wire import Block, BlockOfHashes, Log, Receipt, RpcError, Transaction
-from trace_platform.errors import ProviderError, ProviderLagged, ProviderRefused
+from tracelake.errors import ProviderError, ProviderLagged, ProviderRefused
 
 TYPED = json.loads((Path(__file__).parent / "vectors" / "typed_transactions.json").read_text())
 

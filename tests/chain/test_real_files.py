@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 
 from tests.chain.test_real_blocks import blocks
 from tests.chain.vectors import exchanges
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.chain.schemas import SCHEMAS
-from trace_platform.chain.tables import BATCHES, Known
-from trace_platform.chain.wire import Receipt
-from trace_platform.domain.objects import Folder
-from trace_platform.spark.parquet_writer import Place, write_table
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.chain.responses import Receipt
+from tracelake.chain.schemas import SCHEMAS
+from tracelake.chain.tables import BATCHES, Known
+from tracelake.data.files.parquet_writer import Place, write_table
+from tracelake.domain.object_names import Folder
 
 CHAIN = 3503995874084926
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trace_platform.chain.refusals import read_error, read_status
-from trace_platform.chain.rpc_pool import Endpoint
-from trace_platform.chain.wire import RpcError
-from trace_platform.errors import ProviderError, ProviderRefused, ProviderThrottled, SizeRefused
+from tracelake.chain.node_errors import read_error, read_status
+from tracelake.chain.responses import RpcError
+from tracelake.chain.rpc_pool import Endpoint
+from tracelake.errors import ProviderError, ProviderRefused, ProviderThrottled, SizeRefused
 
 NODE = Endpoint("https://node.example/v2/KEY-0123456789", "node")
 THROTTLES = [

@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.support.devchain import Devchain
-from trace_platform.chain.fetch import fetch_range_sync
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.errors import ProviderLied
+from tracelake.chain.fetch import fetch_range_sync
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.errors import ProviderLied
 
 
 @contextmanager

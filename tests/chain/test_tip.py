@@ -9,10 +9,10 @@ import pytest
 
 from tests.chain.test_fetch import QUICK
 from tests.support.devchain import Devchain, running
-from trace_platform.chain import tip
-from trace_platform.chain.rpc import RpcClient, run
-from trace_platform.chain.rpc_pool import RpcPool
-from trace_platform.errors import ProviderLagged, ProviderLied
+from tracelake.chain import tip
+from tracelake.chain.rpc import RpcClient, run
+from tracelake.chain.rpc_pool import RpcPool
+from tracelake.errors import ProviderLagged, ProviderLied
 
 
 def ask(pool: RpcPool, question: Callable[[RpcClient], Awaitable[Any]]) -> Any:

@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.seal import Made
-from trace_platform.chain.verify import (
+from tracelake.chain.verify import (
     OtherFork,
     Untrue,
     check_bloom,
@@ -21,6 +19,8 @@ from trace_platform.chain.verify import (
     check_transactions_root,
     check_withdrawals_root,
 )
+from tracelake_devchain.build_block import Made
+from tracelake_devchain.chain import Chain
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import structlog
 from tests.chain.between import Change, between
 from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.devchain import Devchain
-from trace_platform.chain.encode import header_hash
-from trace_platform.chain.fetch import fetch_range_sync
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.chain.wire import Header
-from trace_platform.errors import ChainMoved, ProviderLied
+from tracelake.chain.encode import header_hash
+from tracelake.chain.fetch import fetch_range_sync
+from tracelake.chain.responses import Header
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.errors import ChainMoved, ProviderLied
 
 FIRST, LAST = 30, 49
 Answers = list[dict[str, Any]]

@@ -19,10 +19,10 @@ from urllib.error import URLError
 
 import msgspec
 
-from trace_platform.chain.devchain.seal import Made
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
-from trace_platform.chain.wire import Block, Receipt
-from trace_platform.lite.ports import free_port
+from tracelake.chain.responses import Block, Receipt
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.lite.ports import free_port
+from tracelake_devchain.build_block import Made
 
 GETTER = Path(__file__).parents[2] / "tools" / "get_anvil.py"
 SECONDS = 60

@@ -12,9 +12,9 @@ from tests.chain_walk.rig import Rig
 from tests.spark_session import shared_session
 from tests.support.devchain import Devchain, running
 from tests.walk.walking import walking
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.store.migrate import Database
-from trace_platform.wiring import s3_objects
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.store.migrate import Database
+from tracelake.wiring import s3_objects
 
 
 @pytest.fixture(scope="package")

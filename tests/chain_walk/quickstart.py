@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.walk.walking import working
-from trace_platform.lite.demo import quickstart
-from trace_platform.operators.chain_tables import ALL
+from tracelake.operators.helpers.chain_tables import ALL
+from tracelake_demo.run import quickstart
 
 PAST, PIECE = 20, 10
 DAG = "evm_quickstart"

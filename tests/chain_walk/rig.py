@@ -20,16 +20,16 @@ from tests.chain_walk.looks import Watched
 from tests.dispatcher.support import deployed_and_active
 from tests.support.devchain import Devchain
 from tests.walk.walking import Walk
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.journal import rebuild
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.rpc_pool import RpcPool
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.objects import Folder
-from trace_platform.operators.chain_tables import KEYS
-from trace_platform.operators.context import Resources
-from trace_platform.worker.run_task import Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.chain.rpc_pool import RpcPool
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.object_names import Folder
+from tracelake.operators.api.context import Resources
+from tracelake.operators.helpers.chain_tables import KEYS
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
+from tracelake_devchain.chain import Chain
+from tracelake_devchain.expected_rows import truth_table
+from tracelake_devchain.journal import rebuild
 
 
 @dataclass(frozen=True)

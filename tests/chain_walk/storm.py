@@ -23,7 +23,7 @@ from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.faults.system import ELAPSED, Child, Nursery
 from tests.support.devchain import Devchain
 from tests.walk.walking import TOKEN, walking
-from trace_platform.markers import MARKER
+from tracelake.wire.markers import MARKER
 
 FOLLOWED = "SELECT EXISTS (SELECT FROM trace_meta.followed_blocks)"
 NEWEST = "SELECT number, hash FROM trace_meta.hot_blocks WHERE dataset_version = %s ORDER BY number DESC LIMIT 1"

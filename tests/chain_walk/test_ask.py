@@ -11,15 +11,15 @@ from tests.chain_walk.rig import Rig, truth
 from tests.chain_walk.test_follow import FOLLOW
 from tests.query.house import Given
 from tests.walk.walking import working
-from trace_platform.errors import Unavailable
-from trace_platform.plain_values import plain
-from trace_platform.query.audit import Audit
-from trace_platform.query.desk import Desk
-from trace_platform.query.encode import rows_of
-from trace_platform.query.engine import Engine
-from trace_platform.query.resolve import Resolver
-from trace_platform.query_contracts import QueryRequest
-from trace_platform.settings import QuerySettings
+from tracelake.errors import Unavailable
+from tracelake.query.answer import Desk
+from tracelake.query.audit import Audit
+from tracelake.query.encode import rows_of
+from tracelake.query.engine import Engine
+from tracelake.query.resolve import Resolver
+from tracelake.settings import QuerySettings
+from tracelake.wire.json_values import plain
+from tracelake.wire.query_messages import QueryRequest
 
 pytestmark = pytest.mark.anyio
 PUBLISHED = """

@@ -15,12 +15,12 @@ from tests.chain_walk.test_ask import ask, desk_of
 from tests.chain_walk.test_follow import FOLLOW
 from tests.dispatcher.support import deployed_and_active
 from tests.walk.walking import working
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.domain.objects import Folder
-from trace_platform.errors import Unavailable
-from trace_platform.plain_values import plain
-from trace_platform.query.desk import Desk
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.domain.object_names import Folder
+from tracelake.errors import Unavailable
+from tracelake.query.answer import Desk
+from tracelake.wire.json_values import plain
+from tracelake.worker.wrapper import Wrapper
 
 pytestmark = pytest.mark.anyio
 TABLES = ("blocks", "transactions", "logs")

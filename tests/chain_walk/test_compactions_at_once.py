@@ -14,17 +14,17 @@ from psycopg import sql
 
 from tests.chain_walk.rig import Rig
 from tests.spark.hot_support import chain
-from trace_platform.chain.devchain.journal import rebuild
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.schemas import SCHEMAS
-from trace_platform.contracts import Claimed, CompleteRequest
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.errors import Conflict
-from trace_platform.operators.chain_tables import KEYS
-from trace_platform.spark.hot_tables import HotTable, ensure
-from trace_platform.spark.hot_writer import rewrite
-from trace_platform.worker.door import Door
-from trace_platform.worker.run_task import Finished
+from tracelake.chain.schemas import SCHEMAS
+from tracelake.data.hot.tables import HotTable, ensure
+from tracelake.data.hot.writer import rewrite
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.errors import Conflict
+from tracelake.operators.helpers.chain_tables import KEYS
+from tracelake.wire.task_messages import Claimed, CompleteRequest
+from tracelake.worker.run_task import Finished
+from tracelake.worker.task_api import Door
+from tracelake_devchain.expected_rows import truth_table
+from tracelake_devchain.journal import rebuild
 
 pytestmark = pytest.mark.anyio
 BLOCKS = 20

@@ -18,12 +18,12 @@ import pytest
 
 from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.walk.walking import working
-from trace_platform.chain.columns import words
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.chain.schemas import TRANSACTIONS
-from trace_platform.operators.context import Resources
-from trace_platform.worker.run_task import Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.chain.columns import words
+from tracelake.chain.schemas import TRANSACTIONS
+from tracelake.operators.api.context import Resources
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
+from tracelake_devchain.expected_rows import truth_table
 
 pytestmark = pytest.mark.anyio
 

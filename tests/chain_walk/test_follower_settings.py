@@ -14,7 +14,7 @@ from tests.chain_walk.looks import Watched, until_looked, watched
 from tests.chain_walk.rig import Rig
 from tests.support.devchain import running
 from tests.walk.walking import working
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
 
 pytestmark = pytest.mark.anyio
 

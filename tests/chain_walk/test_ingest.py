@@ -6,7 +6,7 @@ import pytest
 
 from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.walk.walking import working
-from trace_platform.operators.chain_tables import ALL
+from tracelake.operators.helpers.chain_tables import ALL
 
 pytestmark = pytest.mark.anyio
 

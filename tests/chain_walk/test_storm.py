@@ -35,8 +35,8 @@ from tests.chain_walk.storm import (
 from tests.faults.system import Nursery, eventually, nursing
 from tests.operators.victim import swept
 from tests.support.devchain import Devchain, running
-from trace_platform.crash_points import POINTS
-from trace_platform.store.migrate import Database
+from tracelake.domain.crash_points import POINTS
+from tracelake.store.migrate import Database
 
 OWN = [point for point in POINTS if point.startswith(("following.", "parquet_compact."))]
 POINT = st.sampled_from([*OWN, "wrapper.claimed", "wrapper.operator_done", "wrapper.completed", "lease_keeper.renewed"])

@@ -13,9 +13,9 @@ from tests.chain_walk.rig import Rig, rows_of, truth
 from tests.chain_walk.storm import TABLES
 from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.walk.walking import working
-from trace_platform.chain.abi import ERC20_TRANSFER
-from trace_platform.chain.decode_logs import decode_logs
-from trace_platform.chain.devchain.truth import truth_table
+from tracelake.chain.abi import ERC20_TRANSFER
+from tracelake.chain.decode_logs import decode_logs
+from tracelake_devchain.expected_rows import truth_table
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.cli.abi_files import with_abi_files
-from trace_platform.domain.dag_yaml import plain, read_yaml
-from trace_platform.errors import Problem
+from tracelake.cli.abi_files import with_abi_files
+from tracelake.domain.dag.yaml_nodes import plain, read_yaml
+from tracelake.errors import Problem
 
 SWAP = {"type": "event", "name": "Swap", "inputs": []}
 NO_SUCH_TYPE = '[{"type": "event", "name": "Swap", "inputs": [{"type": "%s"}]}]'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def trace(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trace_platform", *words]
+    argv = [sys.executable, "-m", "tracelake", *words]
     return subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=True)
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
-    assert trace("--version").stdout == f"trace {version('trace-platform')}\n"
+    assert trace("--version").stdout == f"trace {version('tracelake')}\n"
 
 
 def test_a_variable_of_somebody_else_is_warned_of_beside_the_answer(tmp_path: Path) -> None:

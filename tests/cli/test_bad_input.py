@@ -12,7 +12,7 @@ DEEP = "a: " + "[" * 5000 + "]" * 5000 + "\n"
 
 
 def trace(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "trace_platform", *words]
+    argv = [sys.executable, "-m", "tracelake", *words]
     return subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=60)
 
 

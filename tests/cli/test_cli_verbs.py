@@ -23,19 +23,19 @@ from tests.dispatcher.support import PULL, control_for
 from tests.gateway.system import DAG, SERVICE, people, workers
 from tests.loop_thread import LoopThread
 from tests.support.operators import registered
-from trace_platform.cli import main
-from trace_platform.client import dispatcher_client
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.http.internal_routes import internal_door
-from trace_platform.doors import Door, open_doors
-from trace_platform.gateway.process import public_door
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.home import Home, ensure_issuer_key, held, public_pem
-from trace_platform.lite.supervisor import Seen
-from trace_platform.lite.user_token import mint_user_token
-from trace_platform.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
-from trace_platform.store.first_start import FIRST_ADMIN
+from tracelake.cli import main
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.gateway.process import public_door
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.home import Home, ensure_issuer_key, held, public_pem
+from tracelake.lite.supervisor import Seen
+from tracelake.lite.user_token import mint_user_token
+from tracelake.runtime.listeners import Door, open_doors
+from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
+from tracelake.store.first_start import FIRST_ADMIN
+from tracelake.wire.client import dispatcher_client
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,13 @@ from tests.cli.test_cli_verbs import Running, Trace, file, home, known_operators
 from tests.dispatcher.chain import claimed, completion, drained
 from tests.dispatcher.support import PULL
 from tests.support.operators import registered
-from trace_platform.contracts import (
+from tracelake.dispatcher.buffers.publish import publish_buffer
+from tracelake.dispatcher.buffers.settle import settle_buffers
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.lite.home import Home, held
+from tracelake.wire.task_messages import (
     BufferPublishRequest,
     CommittedBatch,
     DeadBatch,
@@ -22,12 +28,6 @@ from trace_platform.contracts import (
     SettleRequest,
     StorageRef,
 )
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.publish_buffer import publish_buffer
-from trace_platform.dispatcher.settle_buffers import settle_buffers
-from trace_platform.domain.places import buffer_folder
-from trace_platform.lite.home import Home, held
 
 __all__ = ["file", "home", "known_operators", "running", "trace"]
 

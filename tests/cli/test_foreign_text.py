@@ -21,19 +21,19 @@ import pyarrow as pa
 import pytest
 import typer
 
-from trace_platform import cli
-from trace_platform.cli import main, say
-from trace_platform.cli.app import app
-from trace_platform.cli.table import process_table
-from trace_platform.cli.udf_rehearse import _say
-from trace_platform.domain.visible import on_one_line, visible, visible_json
-from trace_platform.errors import BadInput, InvalidDag
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.home import Home
-from trace_platform.lite.rehearsal import Played
-from trace_platform.lite.supervisor import Seen
-from trace_platform.query_contracts import ARROW, QueryAnswer
-from trace_platform.user_calls import CALLS
+from tracelake import cli
+from tracelake.cli import main, printing
+from tracelake.cli.app import app
+from tracelake.cli.commands.udf_test import _say
+from tracelake.cli.process_table import process_table
+from tracelake.domain.escape_controls import on_one_line, visible, visible_json
+from tracelake.errors import BadInput, InvalidDag
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.home import Home
+from tracelake.lite.local_run.run import Played
+from tracelake.lite.supervisor import Seen
+from tracelake.wire.query_messages import ARROW, QueryAnswer
+from tracelake.wire.user_calls import CALLS
 
 EVIL = "seen\x1b]0;title\x07\x1b[2J\x9b31m\u202eback\u200b\u2066\x7f\x85[red]:bomb:"
 PROGRESS = re.compile(r"\x1b\[(\?25[lh]|2K|1A|[0-9;]*m)|\r")
@@ -279,7 +279,7 @@ def test_output_of_a_function_and_status_of_a_process_are_made_visible(monkeypat
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, terminal)
     _say(Played("Failed", EVIL, {EVIL: [{EVIL: EVIL}]}, [{EVIL: EVIL}], None, {EVIL: EVIL}, EVIL, 1.0), in_json=False)
-    say.out.print(process_table([Seen("worker", "failed", status=EVIL)]))
+    printing.out.print(process_table([Seen("worker", "failed", status=EVIL)]))
     assert terminal.shown().count("seen\\") > 5
     assert not OBEYED.search(terminal.shown())
 
@@ -296,8 +296,8 @@ def test_csv_and_yaml_in_a_pipe_are_what_was_stored(
 
 def test_only_one_module_of_the_command_line_writes_to_standard_output() -> None:
     """All others go through it: else text of others would reach a terminal by another way."""
-    own = {"say.py", "token.py", "devchain.py"}  # the last two write a token and an address that Trace made
-    assert {file.name for file in Path(cli.__file__).parent.glob("*.py") if writes(file)} == own
+    own = {"printing.py", "token.py", "devchain.py"}  # the last two write a token and an address that Trace made
+    assert {file.name for file in Path(cli.__file__).parent.rglob("*.py") if writes(file)} == own
 
 
 def writes(file: Path) -> bool:

@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trace_platform.cli.app import app
-from trace_platform.cli.grouped_help import GROUPS
+from tracelake.cli.app import app
+from tracelake.cli.grouped_help import GROUPS
 
 TRACE: Any = typer.main.get_command(app)
 COLUMNS = 80

@@ -9,10 +9,10 @@ import time
 import httpx
 import pytest
 
-from trace_platform.cli import say
-from trace_platform.cli.remote import Remote
-from trace_platform.errors import Busy, DiskFull, DoorUnavailable, Unavailable
-from trace_platform.user_contracts import DagList
+from tracelake.cli import printing
+from tracelake.cli.api import Remote
+from tracelake.errors import Busy, DiskFull, DoorUnavailable, Unavailable
+from tracelake.wire.user_messages import DagList
 
 
 class Gateway:
@@ -55,9 +55,9 @@ def test_a_refusal_says_what_the_gateway_said() -> None:
 
 def test_a_long_wait_is_said_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    with say.waiting("deploying shop"):
+    with printing.waiting("deploying shop"):
         pass
     assert said.getvalue() == ""
-    with say.waiting("deploying shop", every=0.01):
+    with printing.waiting("deploying shop", every=0.01):
         while "deploying shop: 0 s so far" not in said.getvalue():
             time.sleep(0.01)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.cli.udf_folders import with_udf_folders
-from trace_platform.domain.dag_yaml import plain, read_yaml
-from trace_platform.errors import Problem
-from trace_platform.pack import pack
+from tracelake.cli.udf_folders import with_udf_folders
+from tracelake.domain.dag.yaml_nodes import plain, read_yaml
+from tracelake.errors import Problem
+from tracelake.udf.pack import pack
 
 DAG = """name: d
 jobs:

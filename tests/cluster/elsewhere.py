@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from trace_platform.lite.ports import free_port
-from trace_platform.spark.configuration import spark_home
-from trace_platform.spark.java import find_java
-from trace_platform.spark.launch import TIE
+from tracelake.lite.ports import free_port
+from tracelake.spark.configuration import spark_home
+from tracelake.spark.java import find_java
+from tracelake.spark.launch import TIE
 
 SECONDS = 240
 LOOPBACK = ("--host", "127.0.0.1", "--webui-port", "0")
@@ -171,5 +171,5 @@ def _python_without_trace(folder: Path) -> None:
     (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\ninclude-system-site-packages = false\n")
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(base)
-    asked = "from importlib.util import find_spec; assert find_spec('pyarrow') and not find_spec('trace_platform')"
+    asked = "from importlib.util import find_spec; assert find_spec('pyarrow') and not find_spec('tracelake')"
     subprocess.run([folder / "bin" / "python", "-c", asked], env={}, cwd=folder, check=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trace_platform.operators.python import Call
+from tracelake.operators.python import Call
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,14 +30,14 @@ def _held_in(folder: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        import trace_platform
+        import tracelake
 
         Path(folder, f"held.{os.getppid()}.{os.getpid()}.{uuid4().hex}").touch()  # the parent is the executor's daemon
         while not Path(folder, "go").exists():
             time.sleep(0.05)
         for batch in batches:
             ten = pc.multiply(batch.column("id"), 10)
-            package = pa.repeat(str(trace_platform.__file__), batch.num_rows)
+            package = pa.repeat(str(tracelake.__file__), batch.num_rows)
             yield pa.RecordBatch.from_arrays([batch.column("id"), ten, package], names=["id", "ten", "package"])
 
     return work

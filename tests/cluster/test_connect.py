@@ -21,12 +21,12 @@ from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.support.devchain import Devchain, running
 from tests.walk.walking import walking
-from trace_platform.chain.abi import ERC20_TRANSFER
-from trace_platform.chain.decode_logs import decode_logs
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.operators.context import Resources
-from trace_platform.store.migrate import Database
+from tracelake.chain.abi import ERC20_TRANSFER
+from tracelake.chain.decode_logs import decode_logs
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.operators.api.context import Resources
+from tracelake.store.migrate import Database
+from tracelake_devchain.expected_rows import truth_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,7 +156,7 @@ async def files_sql_and_functions(rig: Rig, folder: Path) -> None:
     assert await rig.rows("by_sql") == [{"id": -1, "said": "{}"}, {"id": 49, "said": "{braces} and }"}]
     tens = await rig.rows("by_python")
     assert [row["ten"] for row in tens] == [10 * number for number in range(50)]
-    assert {Path(row["package"]).parts[-3] for row in tens} == {"trace_platform.zip"}, "the package was sent along"
+    assert {Path(row["package"]).parts[-3] for row in tens} == {"tracelake.zip"}, "the package was sent along"
     assert states["of_nothing"] == ["Failed"]
     assert "no number " in await rig.error("of_nothing")
 

@@ -25,8 +25,8 @@ from tests.operators.rig import Rig
 from tests.support.devchain import Devchain, running
 from tests.support.postgres import RunningServer
 from tests.walk.walking import walking
-from trace_platform.operators.context import Resources
-from trace_platform.store.migrate import Database
+from tracelake.operators.api.context import Resources
+from tracelake.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from tests.cluster.test_connect import HOLD, LOAD
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.walk.walking import Walk, walking
-from trace_platform.operators.context import Resources
-from trace_platform.store.migrate import Database
+from tracelake.operators.api.context import Resources
+from tracelake.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from tests.cluster.functions import PARTS
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.walk.walking import walking
-from trace_platform.operators.context import Resources
+from tracelake.operators.api.context import Resources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
         assert await rig.fetch("SELECT FROM tasks WHERE attempt > 1") == [], "Spark made up for it by itself"
         tens = await rig.rows("tens")
         assert [row["ten"] for row in tens] == [10 * number for number in range(FILES * ROWS)]
-        assert {Path(row["package"]).parts[-3] for row in tens} == {"trace_platform.zip"}, "the package was sent along"
+        assert {Path(row["package"]).parts[-3] for row in tens} == {"tracelake.zip"}, "the package was sent along"
         assert await rig.rows("sums") == [{"rows": FILES * ROWS, "total": 10 * sum(range(FILES * ROWS))}]
         for name in ("numbers", "tens", "sums"):
             versions = await rig.fetch(

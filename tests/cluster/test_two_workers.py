@@ -19,7 +19,7 @@ from tests.cluster.test_standalone import marks_in
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.walk.walking import walking
-from trace_platform.operators.context import Resources
+from tracelake.operators.api.context import Resources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -40,7 +40,7 @@ async def trace_worker(
     }
     said = log.open("wb") if log else None
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "trace_platform", "worker"), cwd=folder, env=environment, stdout=said, stderr=said
+        *(sys.executable, "-m", "tracelake", "worker"), cwd=folder, env=environment, stdout=said, stderr=said
     )
     family = family_of(worker.pid)
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.adapters import lasting_folders
-from trace_platform.adapters.lasting_folders import make_last
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import ObjectName
+from tracelake.adapters import synced_folders
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.adapters.synced_folders import make_last
+from tracelake.domain.object_names import ObjectName
 
 
 @pytest.fixture
@@ -69,6 +69,6 @@ def test_an_object_is_put_only_when_the_disk_keeps_it_and_its_name(tmp_path: Pat
 
 def test_no_more_folders_are_held_open_than_it_says(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    for number in range(lasting_folders.MOST + 20):
+    for number in range(synced_folders.MOST + 20):
         make_last(written(tmp_path / str(number) / "one"), tmp_path)
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + lasting_folders.MOST
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + synced_folders.MOST

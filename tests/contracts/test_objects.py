@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.adapters.objects_s3 import S3Objects
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.errors import InvalidRequest, NotFound, ObjectExists, ObjectsUnavailable
-from trace_platform.lite.ports import free_port
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.ports import ObjectStore
-from trace_platform.wiring import s3_objects
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.adapters.objects_s3 import S3Objects
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import InvalidRequest, NotFound, ObjectExists, ObjectsUnavailable
+from tracelake.lite.ports import free_port
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.ports import ObjectStore
+from tracelake.wiring import s3_objects
 
 HERE = Folder.parse("s3://trace/tests/")
 
@@ -118,7 +118,7 @@ def test_a_store_that_is_away_is_worth_a_retry(tmp_path: Path) -> None:
 
 
 def test_an_s3_that_is_away_is_worth_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trace_platform.adapters.objects_s3.RETRIES", {"max_retries": 0})
+    monkeypatch.setattr("tracelake.adapters.objects_s3.RETRIES", {"max_retries": 0})
     away = S3Objects("us-east-1", f"http://127.0.0.1:{free_port()}", "KEY", "secret")
     with pytest.raises(ObjectsUnavailable) as refusal:
         away.put(HERE.object("x"), b"x")

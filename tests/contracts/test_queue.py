@@ -20,10 +20,10 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from trace_platform.adapters import queue_pg
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
-from trace_platform.ports import (
+from tracelake.adapters import queue_pg
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
+from tracelake.ports import (
     BODY_LIMIT_BYTES,
     DELAY_LIMIT,
     Delivery,

@@ -12,7 +12,12 @@ import pytest
 from tests.conftest import checkouts
 from tests.contracts.specification import BLOCK, ID, TEXTS, has_shape, variants
 from tests.support.session_policy import allows
-from trace_platform.contracts import (
+from tracelake.domain.grants import StorageGrant
+from tracelake.domain.object_names import Folder
+from tracelake.domain.session_policy import session_policy
+from tracelake.errors import InvalidRequest
+from tracelake.sink.drain import Message as BufferMessage
+from tracelake.wire.task_messages import (
     BufferPublishRequest,
     Claimed,
     ClaimRequest,
@@ -26,11 +31,6 @@ from trace_platform.contracts import (
     Wakeup,
     decode,
 )
-from trace_platform.domain.grants import StorageGrant
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.session_policy import session_policy
-from trace_platform.errors import InvalidRequest
-from trace_platform.sink.drain import Message as BufferMessage
 
 FENCE = {"task_id": ID, "attempt": 1, "lease_token": ID}
 CURSOR = {"dataset_uuid": ID, "dataset_version": ID, "cursor": 12345}

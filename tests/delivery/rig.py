@@ -20,19 +20,19 @@ import httpx
 from pydantic import SecretStr
 
 from tests.gateway.system import SERVICE, System, over, system
-from trace_platform.client import WORKER_TOKEN, DispatcherClient
-from trace_platform.delivery.courier import Courier
-from trace_platform.delivery.guard import Resolve
-from trace_platform.delivery.listen import listening
-from trace_platform.delivery.routes import delivery_door
-from trace_platform.delivery.send import Sender
-from trace_platform.delivery.targets import Targets
-from trace_platform.domain.ids import OrgId, delivery_id
-from trace_platform.gateway.process import public_door
-from trace_platform.observe.metrics import Metrics
-from trace_platform.settings import DeliverySettings, IdentitySettings
-from trace_platform.spark.delivery_items import Item, store_items
-from trace_platform.store.db import open_pool
+from tracelake.data.delivery_items import Item, store_items
+from tracelake.delivery.check_address import Resolve
+from tracelake.delivery.listen import listening
+from tracelake.delivery.post import Sender
+from tracelake.delivery.routes import delivery_door
+from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.targets import Targets
+from tracelake.domain.ids import OrgId, delivery_id
+from tracelake.gateway.process import public_door
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import DeliverySettings, IdentitySettings
+from tracelake.store.db import open_pool
+from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 
 SECONDS = 90
 SECRET = "the secret of the channel"

@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 from tests.delivery.rig import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
-from trace_platform.client import DispatcherClient
-from trace_platform.delivery.courier import Courier
-from trace_platform.delivery.items import settle, take
-from trace_platform.delivery.prune_items import prune_items, pruning
-from trace_platform.delivery.send import Sender
-from trace_platform.delivery.targets import Targets
-from trace_platform.observe.metrics import Metrics
+from tracelake.delivery.post import Sender
+from tracelake.delivery.prune_items import prune_items, pruning
+from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.targets import Targets
+from tracelake.delivery.work_items import settle, take
+from tracelake.runtime.metrics import Metrics
+from tracelake.wire.client import DispatcherClient
 
 pytestmark = pytest.mark.anyio
 

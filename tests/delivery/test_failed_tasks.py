@@ -10,14 +10,14 @@ import pytest
 
 from tests.delivery.rig import House, Receiver, until
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained
-from trace_platform.client import DispatcherClient
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.settings import SinkSettings
-from trace_platform.sink.drain import Sink
-from trace_platform.sink.process import limits_of
-from trace_platform.sink.write import Writer
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.settings import SinkSettings
+from tracelake.sink.drain import Sink
+from tracelake.sink.process import limits_of
+from tracelake.sink.write import Writer
+from tracelake.wire.client import DispatcherClient
 
 pytestmark = pytest.mark.anyio
 

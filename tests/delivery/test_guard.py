@@ -18,13 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tests.delivery.rig import TOLD, House, Receiver
-from trace_platform.delivery.backoff import pause_before_next, retry_after
-from trace_platform.delivery.guard import CLOSED, Destination, find_destination
-from trace_platform.delivery.send import Sender
-from trace_platform.doors import Door, door_app, json_response, open_doors
-from trace_platform.errors import DestinationRefused, Unavailable
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.settings import DeliverySettings, TlsSettings
+from tracelake.delivery.backoff import pause_before_next, retry_after
+from tracelake.delivery.check_address import CLOSED, Destination, find_destination
+from tracelake.delivery.post import Sender
+from tracelake.errors import DestinationRefused, Unavailable
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.runtime.listeners import Door, door_app, json_response, open_doors
+from tracelake.settings import DeliverySettings, TlsSettings
 
 pytestmark = pytest.mark.anyio
 

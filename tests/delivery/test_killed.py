@@ -23,9 +23,9 @@ import pytest
 from tests.delivery.rig import SECRET, Receiver
 from tests.faults.system import Caller, Nursery, System, a_system, calling, nursing
 from tests.faults.test_crash_points import dies_at
-from trace_platform.crash_points import POINTS
-from trace_platform.domain.ids import OrgId, delivery_id
-from trace_platform.spark.delivery_items import Item, store_items
+from tracelake.data.delivery_items import Item, store_items
+from tracelake.domain.crash_points import POINTS
+from tracelake.domain.ids import OrgId, delivery_id
 
 pytestmark = pytest.mark.anyio
 

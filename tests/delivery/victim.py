@@ -15,11 +15,11 @@ from uuid import UUID
 
 from pyspark.sql import Row
 
-from trace_platform.contracts import AlertRef, JobRef, TaskPayload
-from trace_platform.crash_points import arm
-from trace_platform.domain.alerts import COLUMNS
-from trace_platform.operators.alert_route import Config, run
-from trace_platform.operators.context import Resources, TaskContext
+from tracelake.domain.alerts import COLUMNS
+from tracelake.operators.alert_route import Config, run
+from tracelake.operators.api.context import Resources, TaskContext
+from tracelake.runtime.crash_points import arm
+from tracelake.wire.task_messages import AlertRef, JobRef, TaskPayload
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tests.dispatcher.support import Org, an_org
-from trace_platform.capability.claims import Claims, decode
-from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, EventBody
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.drain_outbox import Drain
+from tracelake.capability.claims import Claims, decode
+from tracelake.capability.jws import take_apart
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest, EventBody
 
 JOBS = ("first", "second", "third")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from trace_platform.contracts import Claimed, OutputBody, OutputRef
-from trace_platform.domain.objects import Folder
-from trace_platform.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
-from trace_platform.ports import ObjectStore
+from tracelake.domain.object_names import Folder
+from tracelake.ports import ObjectStore
+from tracelake.wire.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
+from tracelake.wire.task_messages import Claimed, OutputBody, OutputRef
 
 COLUMNS = [ColumnEntry(name="block_number", type="int64")]
 Partition = tuple[int, int] | str

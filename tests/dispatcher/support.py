@@ -11,19 +11,19 @@ from uuid import UUID
 import asyncpg
 from pydantic import BaseModel, ConfigDict
 
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.adapters.signer_pem import PemSigner
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import Deployed, deploy_dag
-from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.domain.catalog import Count, OperatorSpec, checked_by, every_input
-from trace_platform.domain.dag_model import SourceKind, Storage
-from trace_platform.settings import TokenSettings
-from trace_platform.store.db import open_pool
-from trace_platform.store.jobs import JobCache
-from trace_platform.store.signing_keys import keep_keys
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.adapters.signer_pem import PemSigner
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy import Deployed, deploy_dag
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
+from tracelake.domain.dag.model import SourceKind, Storage
+from tracelake.settings import TokenSettings
+from tracelake.store.db import open_pool
+from tracelake.store.jobs import JobCache
+from tracelake.store.signing_keys import keep_keys
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,20 @@ import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
-from trace_platform.capability.claims import Claims, decode
-from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest
-from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.dag import JobOutput
-from trace_platform.domain.ids import JobName
-from trace_platform.errors import Conflict, LeaseLost, NotFound
+from tracelake.capability.claims import Claims, decode
+from tracelake.capability.jws import take_apart
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag, retire_tasks
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.ids import JobName
+from tracelake.errors import Conflict, LeaseLost, NotFound
+from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest
 
 pytestmark = pytest.mark.anyio
 

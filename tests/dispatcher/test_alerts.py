@@ -12,16 +12,16 @@ import pytest
 from tests.dispatcher.chain import claimed
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
-from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest, TargetAsked, TargetsRequest
-from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.alert_targets import alert_targets
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.edit_alerts import create_alert, delete_alert, update_alert
-from trace_platform.dispatcher.edit_channels import create_channel
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import InvalidDag
-from trace_platform.store.identity import User, find_user
+from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
+from tracelake.dispatcher.alerts.edit_channels import create_channel
+from tracelake.dispatcher.alerts.targets import alert_targets
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.errors import InvalidDag
+from tracelake.store.identity import User, find_user
+from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest, TargetAsked, TargetsRequest
+from tracelake.wire.task_messages import TaskPayload
 
 pytestmark = pytest.mark.anyio
 

@@ -26,11 +26,11 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import WORKER, Doors, opened
 from tests.loop_thread import LoopThread
-from trace_platform.dispatcher.http.internal_routes import internal_door
-from trace_platform.dispatcher.http.openapi import document
-from trace_platform.dispatcher.http.task_routes import task_door
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.settings import TlsSettings, load_settings
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.openapi import document
+from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.settings import TlsSettings, load_settings
 
 CHECKS = [status_code_conformance, response_schema_conformance]
 WHO = ("good", "good", "good", "bad", "none")

@@ -12,13 +12,13 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.dispatcher.stepping import blocked_by, held
 from tests.dispatcher.support import control_for
-from trace_platform.contracts import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, NotClaimed, Progress
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.give_slots import give_slots
-from trace_platform.dispatcher.renew_lease import Beat, renew_leases
-from trace_platform.dispatcher.route_event import route
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.route import route
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.renew_lease import Beat, renew_leases
+from tracelake.dispatcher.tasks.wake_waiting import give_slots
+from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, NotClaimed, Progress
 
 pytestmark = pytest.mark.anyio
 

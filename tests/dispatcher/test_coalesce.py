@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from trace_platform.dispatcher.coalesce import Coalesced
+from tracelake.runtime.coalesce import Coalesced
 
 pytestmark = pytest.mark.anyio
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.domain.dag import JobOutput
-from trace_platform.domain.ids import JobName
-from trace_platform.errors import Conflict, InvalidDag
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.ids import JobName
+from tracelake.errors import Conflict, InvalidDag
 
 pytestmark = pytest.mark.anyio
 

@@ -13,17 +13,17 @@ import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.catalog import catalog
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.list_dags import list_dags
-from trace_platform.dispatcher.show_dag import show_dag
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.dag import JobOutput
-from trace_platform.domain.ids import JobName
-from trace_platform.errors import Conflict, InvalidDag, NotFound
-from trace_platform.settings import RUNTIMES, RuntimeSettings
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.catalog import catalog
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.dags.list import list_dags
+from tracelake.dispatcher.dags.show import show_dag
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.ids import JobName
+from tracelake.errors import Conflict, InvalidDag, NotFound
+from tracelake.settings import RUNTIMES, RuntimeSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -21,19 +21,19 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
-from trace_platform.capability.verifier import Verifier
-from trace_platform.client import TaskClient
-from trace_platform.completions import LARGE_BYTES
-from trace_platform.contracts import MAX_BODY_BYTES, MAX_CLAIMS, MAX_COMPLETION_BYTES, Claimed
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.process import dispatching
-from trace_platform.domain.objects import ObjectName
-from trace_platform.errors import Forbidden
-from trace_platform.http_client import AsyncClient
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.settings import Settings, TlsSettings, load_settings
-from trace_platform.store.identity import hash_token
-from trace_platform.store.signing_keys import published
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.process import dispatching
+from tracelake.domain.object_names import ObjectName
+from tracelake.errors import Forbidden
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.settings import Settings, TlsSettings, load_settings
+from tracelake.store.identity import hash_token
+from tracelake.store.signing_keys import published
+from tracelake.wire.batch_completions import LARGE_BYTES
+from tracelake.wire.client import TaskClient
+from tracelake.wire.task_messages import MAX_BODY_BYTES, MAX_CLAIMS, MAX_COMPLETION_BYTES, Claimed
 
 pytestmark = pytest.mark.anyio
 

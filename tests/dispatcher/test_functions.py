@@ -23,20 +23,20 @@ from aiohttp import web
 from tests.contracts.specification import has_shape, variants
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import control_for
-from trace_platform.adapters.invoker_http import PATH, PLACES, HttpInvoker
-from trace_platform.capability.claims import decode
-from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import CompleteRequest, Invocation
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops import call_functions
-from trace_platform.dispatcher.loops.call_functions import SILENT, CallFunctions
-from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.errors import DoorUnavailable
-from trace_platform.ports import Invoked, Places
-from trace_platform.store.queries import queries
+from tracelake.adapters.invoker_http import PATH, PLACES, HttpInvoker
+from tracelake.capability.claims import decode
+from tracelake.capability.jws import take_apart
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.runtimes import call_functions
+from tracelake.dispatcher.runtimes.call_functions import SILENT, CallFunctions
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.errors import DoorUnavailable
+from tracelake.ports import Invoked, Places
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import CompleteRequest, Invocation
 
 pytestmark = pytest.mark.anyio
 

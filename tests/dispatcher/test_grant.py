@@ -9,11 +9,11 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.contracts import InputRef
-from trace_platform.dispatcher.grant import _folders, _read
-from trace_platform.domain.grants import refuse_twins
-from trace_platform.settings import ObjectSettings
-from trace_platform.store.jobs import JobOutput
+from tracelake.dispatcher.tasks.grant import _folders, _read
+from tracelake.domain.grants import refuse_twins
+from tracelake.settings import ObjectSettings
+from tracelake.store.jobs import JobOutput
+from tracelake.wire.task_messages import InputRef
 
 TASK, ORG = UUID(int=7), UUID(int=8)
 

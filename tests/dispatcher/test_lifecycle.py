@@ -16,9 +16,22 @@ import pytest
 from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
-from trace_platform.capability.claims import decode
-from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import (
+from tracelake.capability.claims import decode
+from tracelake.capability.jws import take_apart
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.accept import accept_events
+from tracelake.dispatcher.events.route import BATCH
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.prune_outbox import BATCH as FORGET_BATCH
+from tracelake.dispatcher.maintenance.prune_outbox import Forget
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.replicas import host_of, take_over
+from tracelake.dispatcher.tasks.claim import claim_again, claim_tasks, claimer
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
+from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task_messages import (
     Claimed,
     ClaimRequest,
     CompleteRequest,
@@ -27,19 +40,6 @@ from trace_platform.contracts import (
     InvalidationBody,
     NotClaimed,
 )
-from trace_platform.dispatcher.accept_event import accept_events
-from trace_platform.dispatcher.claim_task import claim_again, claim_tasks, claimer
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.dispatcher.loops.forget import BATCH as FORGET_BATCH
-from trace_platform.dispatcher.loops.forget import Forget
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.dispatcher.renew_lease import Beat, renewer
-from trace_platform.dispatcher.replicas import host_of, take_over
-from trace_platform.dispatcher.route_event import BATCH
-from trace_platform.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
-from trace_platform.markers import ColumnEntry
 
 pytestmark = pytest.mark.anyio
 

@@ -12,14 +12,14 @@ import pytest
 
 from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import an_org, control_for
-from trace_platform.contracts import Claimed, LogLine, LogsRequest
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.forget_logs import ForgetLogs
-from trace_platform.dispatcher.read_logs import read_logs
-from trace_platform.dispatcher.store_logs import LINE, ROOM, store_logs
-from trace_platform.errors import LeaseLost, NotFound
-from trace_platform.user_contracts import LogsQuery
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.prune_logs import ForgetLogs
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.read_logs import read_logs
+from tracelake.dispatcher.tasks.store_logs import LINE, ROOM, store_logs
+from tracelake.errors import LeaseLost, NotFound
+from tracelake.wire.task_messages import Claimed, LogLine, LogsRequest
+from tracelake.wire.user_messages import LogsQuery
 
 pytestmark = pytest.mark.anyio
 

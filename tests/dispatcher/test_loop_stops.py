@@ -7,8 +7,8 @@ import asyncio
 import asyncpg
 import pytest
 
-from trace_platform.dispatcher.bell import Bell
-from trace_platform.dispatcher.loops.loop import Loop, run_loop, stopped
+from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
+from tracelake.dispatcher.signal import Bell
 
 pytestmark = pytest.mark.anyio
 

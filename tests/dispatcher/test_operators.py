@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
 from tests.tiling import tiles
-from trace_platform.contracts import EventBody, InputRef, InvalidationBody, JobRef, OutputRef, ScopeRef, TaskPayload
-from trace_platform.dispatcher.activate_dag import activate_dag, retire_tasks
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.route_event import route
-from trace_platform.dispatcher.run_in_process import Ran, run_in_process
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.ranges import Range, inclusive, merge
-from trace_platform.errors import InvalidRequest
-from trace_platform.operators import noop, range_aggregator, range_splitter
-from trace_platform.operators.outcome import Outcome, State
-from trace_platform.operators.registry import IN_PROCESS, InProcess
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag, retire_tasks
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.dispatcher.events.route import route
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.runtimes.run_in_process import Ran, run_in_process
+from tracelake.domain.ranges import Range, inclusive, merge
+from tracelake.errors import InvalidRequest
+from tracelake.operators import noop, range_aggregator, range_splitter
+from tracelake.operators.api.outcome import Outcome, State
+from tracelake.operators.registry import IN_PROCESS, InProcess
+from tracelake.wire.task_messages import EventBody, InputRef, InvalidationBody, JobRef, OutputRef, ScopeRef, TaskPayload
 
 GENERATION = uuid4()
 OUTPUTS = [
@@ -341,7 +341,9 @@ async def test_an_outcome_that_is_refused_fails_its_task_and_no_other(
         return range_splitter.run(task, state)
 
     broken = InProcess(IN_PROCESS["range_splitter"].spec, run)
-    monkeypatch.setattr("trace_platform.dispatcher.run_in_process.IN_PROCESS", {**IN_PROCESS, "range_splitter": broken})
+    monkeypatch.setattr(
+        "tracelake.dispatcher.runtimes.run_in_process.IN_PROCESS", {**IN_PROCESS, "range_splitter": broken}
+    )
     assert await run_in_process(control, await queued(control, "cut")) == Ran(completed=1, failed=1)
     error = await control.pool.fetchval("SELECT error_message FROM tasks WHERE status = 'Failed'")
     assert error.startswith("its outcome was refused: the token does not let this task write")
@@ -361,7 +363,7 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
         raise asyncio.CancelledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("trace_platform.dispatcher.run_in_process.Completer.__call__", die)
+        patch.setattr("tracelake.dispatcher.runtimes.run_in_process.Completer.__call__", die)
         with pytest.raises(asyncio.CancelledError):
             await run_in_process(one, waiting)
     assert await queued(one, "cut") == waiting

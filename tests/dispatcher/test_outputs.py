@@ -17,19 +17,19 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.staging import COLUMNS, Partition, folder_of, staged
 from tests.dispatcher.support import control_for
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.capability.claims import Claims
-from trace_platform.contracts import Claimed, FilesRequest, OutputBody
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.list_files import list_files
-from trace_platform.dispatcher.loops.janitor import Janitor
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.dispatcher.resolve_relations import task_relations
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
-from trace_platform.markers import ColumnEntry, marker_in
-from trace_platform.query_contracts import RelationsRequest
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.capability.claims import Claims
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.datasets.list_task_files import list_files
+from tracelake.dispatcher.datasets.resolve_relations import task_relations
+from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
+from tracelake.wire.markers import ColumnEntry, marker_in
+from tracelake.wire.query_messages import RelationsRequest
+from tracelake.wire.task_messages import Claimed, FilesRequest, OutputBody
 
 pytestmark = pytest.mark.anyio
 

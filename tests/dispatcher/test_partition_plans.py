@@ -13,8 +13,8 @@ import pytest
 
 from tests.dispatcher.chain import Chain, deploy_chain
 from tests.dispatcher.support import control_for
-from trace_platform.dispatcher.control import Control
-from trace_platform.store.queries import queries
+from tracelake.dispatcher.control import Control
+from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
 

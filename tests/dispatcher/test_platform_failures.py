@@ -14,15 +14,15 @@ from structlog.testing import capture_logs
 from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_lifecycle import expire, retry_now, status
-from trace_platform.contracts import Claimed, ClaimRequest
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.explain import explain_task
-from trace_platform.dispatcher.loops.call_functions import put_back
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.dispatcher.show_task import show_task
-from trace_platform.domain.task import Backoff, retry_delay
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.runtimes.call_functions import put_back
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.show import show_task
+from tracelake.dispatcher.why.explain import explain_task
+from tracelake.domain.task import Backoff, retry_delay
+from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 

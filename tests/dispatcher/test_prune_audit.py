@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.dispatcher.support import an_org, control_for
-from trace_platform.dispatcher.process import loops
-from trace_platform.settings import DispatcherSettings, Settings
+from tracelake.dispatcher.process import loops
+from tracelake.settings import DispatcherSettings, Settings
 
 pytestmark = pytest.mark.anyio
 

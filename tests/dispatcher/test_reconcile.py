@@ -17,14 +17,14 @@ from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_ch
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
-from trace_platform.contracts import InvalidationBody
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.reconcile import Mended, Reconciler
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.settings import LoopSettings
-from trace_platform.store.queries import queries
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.maintenance.reconcile import Mended, Reconciler
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.settings import LoopSettings
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import InvalidationBody
 
 pytestmark = pytest.mark.anyio
 

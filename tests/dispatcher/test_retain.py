@@ -13,14 +13,14 @@ from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
 from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_outputs import begun, finish
-from trace_platform.capability.claims import Claims
-from trace_platform.contracts import Claimed, FilesAnswer, FilesRequest
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.list_files import list_files
-from trace_platform.dispatcher.loops.janitor import Janitor
-from trace_platform.dispatcher.loops.retain import Retain
-from trace_platform.domain.objects import Folder
-from trace_platform.errors import SnapshotTooOld
+from tracelake.capability.claims import Claims
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.datasets.list_task_files import list_files
+from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
+from tracelake.dispatcher.maintenance.delete_replaced_files import Retain
+from tracelake.domain.object_names import Folder
+from tracelake.errors import SnapshotTooOld
+from tracelake.wire.task_messages import Claimed, FilesAnswer, FilesRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.gateway.system import DAG, System
 from tests.gateway.system import system as gateway_system
-from trace_platform.store.queries import queries
+from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"

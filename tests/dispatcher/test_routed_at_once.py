@@ -13,10 +13,10 @@ import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.dispatcher.wake import Wake
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.outbox.publish_wake_ups import Wake
+from tracelake.dispatcher.tasks.complete import Completer
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, deploy_chain
 from tests.dispatcher.support import control_for
-from trace_platform.client import CLAIM_ANSWER
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.fetch_task import fetch_task
-from trace_platform.settings import RUNTIMES, RuntimeSettings
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.tasks.fetch import fetch_task
+from tracelake.settings import RUNTIMES, RuntimeSettings
+from tracelake.wire.client import CLAIM_ANSWER
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,20 @@ import pytest
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
-from trace_platform.capability.claims import decode
-from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import (
+from tracelake.capability.claims import decode
+from tracelake.capability.jws import take_apart
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.accept import accept_events
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.sources.keep_running import DRAIN_LIMIT, KeepSources
+from tracelake.dispatcher.sources.pause import pause_source, resume_source
+from tracelake.dispatcher.sources.stop_all import drain_sources, release_sources
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.errors import Conflict, InvalidRequest, LeaseLost, NotFound
+from tracelake.store.identity import User
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import (
     Claimed,
     ClaimRequest,
     CompleteAnswer,
@@ -28,17 +39,6 @@ from trace_platform.contracts import (
     HeartbeatRequest,
     InvalidationBody,
 )
-from trace_platform.dispatcher.accept_event import accept_events
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.drain_sources import drain_sources, release_sources
-from trace_platform.dispatcher.loops.keep_sources import DRAIN_LIMIT, KeepSources
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.dispatcher.pause_source import pause_source, resume_source
-from trace_platform.errors import Conflict, InvalidRequest, LeaseLost, NotFound
-from trace_platform.store.identity import User
-from trace_platform.store.queries import queries
 
 pytestmark = pytest.mark.anyio
 

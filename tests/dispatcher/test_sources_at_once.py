@@ -23,13 +23,13 @@ from tests.dispatcher.test_sources import (
     told_to_stop,
 )
 from tests.support.operators import registered
-from trace_platform.contracts import Claimed, ClaimRequest
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.loops.keep_sources import BATCH, KeepSources
-from trace_platform.store.queries import queries
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.sources.keep_running import BATCH, KeepSources
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
-from trace_platform.contracts import Claimed, ClaimRequest, InvalidationBody, NotClaimed
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.explain import explain_task
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.why.explain import explain_task
+from tracelake.wire.task_messages import Claimed, ClaimRequest, InvalidationBody, NotClaimed
 
 pytestmark = pytest.mark.anyio
 

@@ -12,15 +12,15 @@ import pytest
 
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.loops.drain_outbox import Drain
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.dag import JobOutput
-from trace_platform.domain.ids import JobName
-from trace_platform.errors import Conflict, InvalidRequest, NotFound
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.domain.dag.parse import JobOutput
+from tracelake.domain.ids import JobName
+from tracelake.errors import Conflict, InvalidRequest, NotFound
 
 pytestmark = pytest.mark.anyio
 

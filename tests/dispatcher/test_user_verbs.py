@@ -12,21 +12,21 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
-from trace_platform.contracts import Claimed
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.explain import explain
-from trace_platform.dispatcher.list_datasets import list_datasets
-from trace_platform.dispatcher.list_outbox import list_outbox
-from trace_platform.dispatcher.list_tasks import list_tasks
-from trace_platform.dispatcher.retry_outbox import retry_outbox
-from trace_platform.dispatcher.retry_task import retry_task
-from trace_platform.dispatcher.show_dataset import show_dataset
-from trace_platform.dispatcher.show_task import show_task
-from trace_platform.errors import Conflict, InvalidRequest, NotFound
-from trace_platform.store.identity import Role, User
-from trace_platform.user_contracts import Explanation, OutboxQuery, TasksQuery, WhyQuery
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.datasets.list import list_datasets
+from tracelake.dispatcher.datasets.show import show_dataset
+from tracelake.dispatcher.outbox.list import list_outbox
+from tracelake.dispatcher.outbox.retry import retry_outbox
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.list import list_tasks
+from tracelake.dispatcher.tasks.retry import retry_task
+from tracelake.dispatcher.tasks.show import show_task
+from tracelake.dispatcher.why.explain import explain
+from tracelake.errors import Conflict, InvalidRequest, NotFound
+from tracelake.store.identity import Role, User
+from tracelake.wire.task_messages import Claimed
+from tracelake.wire.user_messages import Explanation, OutboxQuery, TasksQuery, WhyQuery
 
 pytestmark = pytest.mark.anyio
 

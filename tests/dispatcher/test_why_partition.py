@@ -12,13 +12,13 @@ import pytest
 from tests.dispatcher.chain import claimed, completion
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active, run_here
 from tests.support.operators import registered
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.explain import explain
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.store.identity import User
-from trace_platform.user_contracts import Explanation, WhyQuery
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.why.explain import explain
+from tracelake.store.identity import User
+from tracelake.wire.user_messages import Explanation, WhyQuery
 
 pytestmark = pytest.mark.anyio
 RANGES = (Path(__file__).parent.parent.parent / "dags" / "ranges.yaml").read_text()
@@ -199,6 +199,6 @@ async def test_news_of_another_organisation_explains_nothing(desk: Desk) -> None
 
 
 def event_body(fields: dict[str, object]) -> object:
-    from trace_platform.contracts import EventBody
+    from tracelake.wire.task_messages import EventBody
 
     return EventBody(**fields)  # type: ignore[arg-type]

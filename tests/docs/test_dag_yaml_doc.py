@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.domain.dag import Job
-from trace_platform.domain.dag_fields import FIELDS, SHARED
+from tracelake.domain.dag.fields import FIELDS, SHARED
+from tracelake.domain.dag.parse import Job
 
 DOC = (Path(__file__).parents[2] / "docs" / "reference" / "dag_yaml.md").read_text(encoding="utf-8")
 TITLES = {"dag": "The file", "job": "Jobs"}

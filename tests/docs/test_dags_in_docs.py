@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from trace_platform.cli.abi_files import with_abi_files
-from trace_platform.cli.udf_folders import with_udf_folders
-from trace_platform.dispatcher.catalog import operators
-from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.catalog import Catalog, PublishedDataset
-from trace_platform.domain.dag import Dag, parse_dag
-from trace_platform.errors import Problem
-from trace_platform.settings import RUNTIMES
+from tracelake.cli.abi_files import with_abi_files
+from tracelake.cli.udf_folders import with_udf_folders
+from tracelake.dispatcher.dags.catalog import operators
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.domain.dag.catalog import Catalog, PublishedDataset
+from tracelake.domain.dag.parse import Dag, parse_dag
+from tracelake.errors import Problem
+from tracelake.settings import RUNTIMES
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"

@@ -12,19 +12,19 @@ import pytest
 import typer
 
 from tools.write_docs import cli_page, settings_page, verbs
-from trace_platform.cli.app import app
-from trace_platform.client import DispatcherClient
-from trace_platform.delivery.routes import delivery_door
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.http.internal_routes import internal_door
-from trace_platform.dispatcher.http.task_routes import task_door
-from trace_platform.domain.sql_words import FUNCTIONS
-from trace_platform.gateway.process import public_door
-from trace_platform.operators.registry import specs
-from trace_platform.process import PROCESSES
-from trace_platform.query.process import metrics_route, query_door
-from trace_platform.query.routes import openapi_route, task_route, user_route
-from trace_platform.settings import IdentitySettings, TokenSettings, leaves
+from tracelake.cli.app import app
+from tracelake.delivery.routes import delivery_door
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.domain.sql.functions import FUNCTIONS
+from tracelake.gateway.process import public_door
+from tracelake.operators.registry import specs
+from tracelake.query.process import metrics_route, query_door
+from tracelake.query.routes import openapi_route, task_route, user_route
+from tracelake.runtime.process import PROCESSES
+from tracelake.settings import IdentitySettings, TokenSettings, leaves
+from tracelake.wire.client import DispatcherClient
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -109,7 +109,7 @@ def test_every_operator_and_each_of_its_settings_is_documented() -> None:
     for name, spec in specs().items():
         assert pages[name].startswith(f"# {name}\n")
         assert f"| [{name}]({name}.md) |" in pages["index"], name
-        config = import_module(f"trace_platform.operators.{name}").Config
+        config = import_module(f"tracelake.operators.{name}").Config
         assert spec.runtimes
         for field in config.model_fields:
             assert f"| `{field}` |" in pages[name], f"{name}.{field}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trace_platform.crash_points import POINTS
+from tracelake.domain.crash_points import POINTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "crash_points.md"
 

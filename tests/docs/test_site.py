@@ -54,7 +54,7 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_pages_that_the_code_names_exist() -> None:
-    files = [path for folder in ("trace_platform", "tests", "tools", "dags") for path in (ROOT / folder).rglob("*.*")]
+    files = [path for folder in ("tracelake", "tests", "tools", "dags") for path in (ROOT / folder).rglob("*.*")]
     sources = [path for path in files if path.suffix in {".py", ".sql", ".yaml", ".java"}]
     named = {name for path in sources for name in re.findall(r"docs/[\w./-]+\.md", path.read_text(encoding="utf-8"))}
     assert "docs/reference/dag_yaml.md" in named
@@ -77,10 +77,16 @@ def test_the_path_of_one_event_names_few_files_and_they_exist() -> None:
     text = (DOCS / "concepts" / "one_event.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w/<>]+\.py)`", text))
     assert 8 <= len(named) <= 15
-    real = {name for name in named if "<" not in name}
-    assert [
-        name for name in sorted(real) if not any((ROOT / top / name).exists() for top in ("trace_platform", ""))
-    ] == []
+
+
+SOURCE = re.compile(r"`((?:\.\./)?[\w./]+/[\w.]+\.(?:py|sql|java))`")
+BASES = [ROOT / base for base in ("", "tracelake", "tests/faults")]
+
+
+def test_source_files_that_a_page_names_exist() -> None:
+    named = {(page, name) for page in [*FRONT, *PAGES] for name in SOURCE.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 40
+    assert [(page.name, name) for page, name in named if not any((base / name).exists() for base in BASES)] == []
 
 
 def test_the_site_builds_strictly_and_loads_nothing_from_another_host(tmp_path: Path) -> None:

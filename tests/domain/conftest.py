@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from trace_platform.domain.catalog import Catalog, Count, OperatorSpec, PublishedDataset, RuntimeSpec, checked_by
-from trace_platform.domain.dag import SourceKind, Storage
+from tracelake.domain.dag.catalog import Catalog, Count, OperatorSpec, PublishedDataset, RuntimeSpec, checked_by
+from tracelake.domain.dag.parse import SourceKind, Storage
 
 
 class Nothing(BaseModel):

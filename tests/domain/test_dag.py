@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trace_platform.domain.catalog import Catalog
-from trace_platform.domain.dag import (
+from tracelake.domain.dag.catalog import Catalog
+from tracelake.domain.dag.parse import (
     Activation,
     Bootstrap,
     ExecutionStrategy,
@@ -29,9 +29,9 @@ from trace_platform.domain.dag import (
     parse_dag,
     upstream_of,
 )
-from trace_platform.domain.filters import parse_where
-from trace_platform.domain.ids import DatasetName, JobName
-from trace_platform.domain.pressure import Priority
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.ids import DatasetName, JobName
+from tracelake.domain.pressure import Priority
 
 EVERYTHING = """
 # Every field at least once.

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from trace_platform.dispatcher.catalog import operators
-from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.catalog import Catalog
-from trace_platform.domain.dag import InvalidDag, parse_dag
-from trace_platform.settings import RUNTIMES
+from tracelake.dispatcher.dags.catalog import operators
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.domain.dag.catalog import Catalog
+from tracelake.domain.dag.parse import InvalidDag, parse_dag
+from tracelake.settings import RUNTIMES
 
 CATALOG = Catalog(operators(), runtime_specs(RUNTIMES))
 DAG = """\

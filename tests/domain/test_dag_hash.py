@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from trace_platform.domain.catalog import Catalog
-from trace_platform.domain.dag import (
+from tracelake.domain.dag.catalog import Catalog
+from tracelake.domain.dag.parse import (
     Activation,
     Bootstrap,
     ExecutionStrategy,
@@ -29,8 +29,8 @@ from trace_platform.domain.dag import (
     generation_ids,
     parse_dag,
 )
-from trace_platform.domain.ids import JobName, OrgId
-from trace_platform.domain.pressure import Priority
+from tracelake.domain.ids import JobName, OrgId
+from tracelake.domain.pressure import Priority
 
 ORG = OrgId(UUID(int=7))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trace_platform.domain.catalog import Catalog
-from trace_platform.domain.dag import InvalidDag, Problem, parse_dag
-from trace_platform.domain.dag_yaml import MAX_BYTES
+from tracelake.domain.dag.catalog import Catalog
+from tracelake.domain.dag.parse import InvalidDag, Problem, parse_dag
+from tracelake.domain.dag.yaml_nodes import MAX_BYTES
 
 LAUGHS = "a: &a [x, x]\n" + "".join(
     f"{name}: &{name} [*{below}, *{below}]\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from trace_platform.domain.catalog import Catalog, OperatorSpec, checked_by
-from trace_platform.domain.dag import InvalidDag, parse_dag
+from tracelake.domain.dag.catalog import Catalog, OperatorSpec, checked_by
+from tracelake.domain.dag.parse import InvalidDag, parse_dag
 
 HEAD = """name: shop
 defaults: {runtime: platform}

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from trace_platform.domain.event import (
+from tracelake.domain.event import (
     CursorScope,
     Event,
     LabelScope,
@@ -18,9 +18,9 @@ from trace_platform.domain.event import (
     read_scope,
     scope_key,
 )
-from trace_platform.domain.ids import DatasetId, DatasetVersion, TaskId
-from trace_platform.domain.ranges import inclusive
-from trace_platform.errors import InvalidRequest
+from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
+from tracelake.domain.ranges import inclusive
+from tracelake.errors import InvalidRequest
 
 DATASET, VERSION = DatasetId(UUID(int=1)), DatasetVersion(UUID(int=2))
 

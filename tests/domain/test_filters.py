@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trace_platform.domain.filters import InvalidFilter, as_json, columns_of, from_json, holds, parse_where
+from tracelake.domain.filter.parse import InvalidFilter, as_json, columns_of, from_json, holds, parse_where
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from uuid import UUID
 
-from trace_platform.domain.ids import (
+from tracelake.domain.ids import (
     DagName,
     DagVersionId,
     DatasetId,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_platform.domain.durations import format_duration, parse_duration
-from trace_platform.domain.schedules import why_no_schedule
+from tracelake.domain.dag.durations import format_duration, parse_duration
+from tracelake.domain.dag.schedules import why_no_schedule
 
 
 @pytest.mark.parametrize(

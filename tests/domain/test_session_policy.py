@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.session_policy import allows
-from trace_platform.domain.grants import StorageGrant
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.session_policy import LIST, MAX_CHARS, READ, WRITE, refuse_wider, session_policy
-from trace_platform.errors import Forbidden, InvalidRequest
+from tracelake.domain.grants import StorageGrant
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.session_policy import LIST, MAX_CHARS, READ, WRITE, refuse_wider, session_policy
+from tracelake.errors import Forbidden, InvalidRequest
 
 INPUT, OWN = Folder.parse("s3://lake/a/foo/"), Folder.parse("s3://scratch/t/1/")
 GRANT = StorageGrant(read=frozenset({INPUT, OWN}), write=frozenset({OWN}))

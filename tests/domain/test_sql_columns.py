@@ -7,16 +7,16 @@ from sqlglot import parse_one
 
 from tests.query.analysts import QUERIES
 from tests.query.analysts import TABLES as ANALYSTS
-from trace_platform.chain.schemas import SCHEMAS
-from trace_platform.dispatcher.catalog import operators
-from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.catalog import Catalog, PublishedDataset
-from trace_platform.domain.dag import InvalidDag, parse_dag
-from trace_platform.domain.sql_columns import check_columns, result_columns
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.errors import InvalidSql
-from trace_platform.operators.chain_tables import COLUMNS
-from trace_platform.settings import RUNTIMES
+from tracelake.chain.schemas import SCHEMAS
+from tracelake.dispatcher.dags.catalog import operators
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.domain.dag.catalog import Catalog, PublishedDataset
+from tracelake.domain.dag.parse import InvalidDag, parse_dag
+from tracelake.domain.sql.columns import check_columns, result_columns
+from tracelake.domain.sql.gate import check_sql
+from tracelake.errors import InvalidSql
+from tracelake.operators.helpers.chain_tables import COLUMNS
+from tracelake.settings import RUNTIMES
 
 TABLES = {"orders": ("id", "day", "amount", "items", "who", "tags"), "users": ("id", "name"), "any_": None}
 GOOD = [

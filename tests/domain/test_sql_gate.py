@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trace_platform.domain.catalog import ColumnSource
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.domain.sql_lineage import column_lineage, refuse_repeated_columns, unnamed_columns
-from trace_platform.domain.sql_words import CLOCKS_AND_CHANCE, FUNCTIONS
-from trace_platform.errors import InvalidSql
+from tracelake.domain.dag.catalog import ColumnSource
+from tracelake.domain.sql.functions import CLOCKS_AND_CHANCE, FUNCTIONS
+from tracelake.domain.sql.gate import check_sql
+from tracelake.domain.sql.lineage import column_lineage, refuse_repeated_columns, unnamed_columns
+from tracelake.errors import InvalidSql
 
 RENDERED = {
     "SELECT CAST(a AS INT) AS x, a::string AS y FROM t": (

@@ -15,8 +15,8 @@ from tests.support.task_machine import (
     phase_of,
     state_of,
 )
-from trace_platform.domain.task import NotClaimed, TaskState, why_not_claimed
-from trace_platform.errors import Conflict
+from tracelake.domain.task import NotClaimed, TaskState, why_not_claimed
+from tracelake.errors import Conflict
 
 LATE = (Phase.LOST_WAITING, Phase.LOST_FINAL)
 REPORTED = (Phase.FAILED_WAITING, Phase.FAILED_FINAL)

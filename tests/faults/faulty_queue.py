@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from trace_platform.errors import DatabaseUnavailable
-from trace_platform.ports import DeadLetter, Delivery, MessageId, Outgoing, Queue, QueueDepth, Receipt
+from tracelake.errors import DatabaseUnavailable
+from tracelake.ports import DeadLetter, Delivery, MessageId, Outgoing, Queue, QueueDepth, Receipt
 
 
 @dataclass(frozen=True)

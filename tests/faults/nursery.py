@@ -28,27 +28,27 @@ from tests.one_connection import one_connection_each
 from tests.sink.faulty_store import DeadlyObjects
 from tests.spark_session import a_session
 from tests.support.operators import register
-from trace_platform.client import dispatcher_client, task_client
-from trace_platform.contracts import Claimed, CompleteRequest, Invocation, TaskPayload
-from trace_platform.delivery import process as delivery_process
-from trace_platform.dispatcher import process as dispatcher_process
-from trace_platform.dispatcher.loops import clear_batches, loop, owe_batches, rotate_keys
-from trace_platform.errors import NoConnection
-from trace_platform.gateway import process as gateway_process
-from trace_platform.operators.context import Resources, TaskDoor
-from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import Invoked, ObjectStore
-from trace_platform.process import Process, run_process
-from trace_platform.settings import EndpointSettings, Settings, settings_from_document
-from trace_platform.sink import drain
-from trace_platform.sink.process import BUFFER_QUEUE, limits_of
-from trace_platform.sink.write import Writer
-from trace_platform.store.db import open_pool, required
-from trace_platform.store.pool import BoundedPool
-from trace_platform.wiring import make_objects, make_signer, open_queue
-from trace_platform.worker import wrapper
-from trace_platform.worker.process import resources
-from trace_platform.worker.run_task import Finished, Runner, run_pure
+from tracelake.delivery import process as delivery_process
+from tracelake.dispatcher import process as dispatcher_process
+from tracelake.dispatcher.maintenance import delete_applied_batches, loop, republish_batches, rotate_keys
+from tracelake.errors import NoConnection
+from tracelake.gateway import process as gateway_process
+from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import Invoked, ObjectStore
+from tracelake.runtime.process import Process, run_process
+from tracelake.settings import EndpointSettings, Settings, settings_from_document
+from tracelake.sink import drain
+from tracelake.sink.process import BUFFER_QUEUE, limits_of
+from tracelake.sink.write import Writer
+from tracelake.store.db import open_pool, required
+from tracelake.store.pool import BoundedPool
+from tracelake.wire.client import dispatcher_client, task_client
+from tracelake.wire.task_messages import Claimed, CompleteRequest, Invocation, TaskPayload
+from tracelake.wiring import make_objects, make_signer, open_queue
+from tracelake.worker import wrapper
+from tracelake.worker.process import resources
+from tracelake.worker.run_task import Finished, Runner, run_pure
 
 PR_SET_PDEATHSIG = 1
 SLOW_EVERY = 8
@@ -101,7 +101,7 @@ def _hurry() -> None:
     rotate_keys.BEAT_SECONDS = 0.5
     wrapper.AFTER_OUTAGE_SECONDS = 0.05
     drain.AFTER_OUTAGE_SECONDS = 0.05
-    clear_batches.BEAT_SECONDS = owe_batches.BEAT_SECONDS = 0.25
+    delete_applied_batches.BEAT_SECONDS = republish_batches.BEAT_SECONDS = 0.25
 
 
 def _step(wrong_by: Path) -> None:

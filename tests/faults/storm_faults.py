@@ -20,7 +20,7 @@ from tests.faults.small_disk import fill
 from tests.faults.storm_table import Line
 from tests.faults.test_cut_at_commit import STATEMENTS
 from tests.faults.whole_system import WholeSystem
-from trace_platform.store.queries import queries
+from tracelake.store.queries import queries
 
 PROCESSES: Final = ("worker", "dispatcher", "sink", "query", "gateway", "delivery", "runner", "postgres-data")
 WITH_JAVA: Final = ("worker", "query", "sink")

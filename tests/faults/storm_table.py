@@ -15,11 +15,11 @@ from typing import Any, Final
 from tests.faults.checker import PROMISES
 from tests.faults.storm_clients import Calls
 from tests.faults.whole_system import STORY, WholeSystem, becomes
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.lite.demo_alerts import raised
-from trace_platform.lite.demo_check import check_datasets
-from trace_platform.lite.demo_hook import Hook
-from trace_platform.lite.demo_system import Running
+from tracelake_demo.check_alerts import raised
+from tracelake_demo.check_rows import check_datasets
+from tracelake_demo.receiver import Hook
+from tracelake_demo.system import Running
+from tracelake_devchain.chain import Chain
 
 FOREIGN = "ranges tile what was asked for, without hole or overlap"
 """It names jobs of other tests; here partitions are compared with the chain."""

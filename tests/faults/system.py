@@ -27,15 +27,15 @@ import httpx
 import msgspec
 
 from tests.faults.faulty_queue import Faults
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.http_client import AsyncClient
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_ports
-from trace_platform.ports import ObjectStore
-from trace_platform.store.db import OUTAGES
-from trace_platform.store.first_start import FIRST_ADMIN, ensure_first_rows
-from trace_platform.tls import TlsFiles
-from trace_platform.user_calls import USER
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.ports import free_ports
+from tracelake.ports import ObjectStore
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.tls import TlsFiles
+from tracelake.store.db import OUTAGES
+from tracelake.store.first_start import FIRST_ADMIN, ensure_first_rows
+from tracelake.wire.user_calls import USER
 
 WORKER_TOKEN = "a worker token of the fault tests"
 ROOT = Path(__file__).parents[2]

@@ -20,17 +20,17 @@ from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
 from tests.faults.system import WORKER_TOKEN, System, eventually
 from tests.one_connection import SecondConnection
-from trace_platform.capability.claims import Claims
-from trace_platform.contracts import CompleteRequest
-from trace_platform.dispatcher import trigger as trigger_verb
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import NoConnection
-from trace_platform.store.first_start import FIRST_ADMIN
-from trace_platform.store.jobs import Job, JobCache
-from trace_platform.store.pool import BoundedPool
-from trace_platform.user_calls import USER
+from tracelake.capability.claims import Claims
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events import trigger as trigger_verb
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.errors import NoConnection
+from tracelake.store.first_start import FIRST_ADMIN
+from tracelake.store.jobs import Job, JobCache
+from tracelake.store.pool import BoundedPool
+from tracelake.wire.task_messages import CompleteRequest
+from tracelake.wire.user_calls import USER
 
 pytestmark = pytest.mark.anyio
 CALLERS = 20

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import tracelake
 from tests.faults.checker import assert_kept
 from tests.faults.faulty_queue import Faults
 from tests.faults.system import Child, System, calling
 from tests.faults.traffic import Traffic, by_hand, flowing
-from trace_platform import crash_points
-from trace_platform.crash_points import POINTS
+from tracelake.domain.crash_points import POINTS
 
 pytestmark = pytest.mark.anyio
 
@@ -147,7 +147,7 @@ async def dies_at(child: Child, point: str) -> None:
 
 
 def sources() -> list[Path]:
-    return sorted(Path(crash_points.__file__).parent.rglob("*.py"))
+    return sorted(Path(tracelake.__file__).parent.rglob("*.py"))
 
 
 def points_in(path: Path) -> list[str]:

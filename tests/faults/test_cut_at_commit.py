@@ -12,7 +12,7 @@ from tests.faults.checker import assert_kept
 from tests.faults.cutting_proxy import When, cutting
 from tests.faults.system import System, calling
 from tests.faults.traffic import Traffic, flowing
-from trace_platform.store.queries import queries
+from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
 

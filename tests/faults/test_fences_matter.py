@@ -26,19 +26,19 @@ from tests.dispatcher import test_outputs as outputs
 from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
-from trace_platform.contracts import Claimed, ClaimRequest, EventsRequest, FilesRequest, HeartbeatRequest
-from trace_platform.dispatcher.accept_event import accept_events
-from trace_platform.dispatcher.claim_task import claimer
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.list_files import list_files
-from trace_platform.dispatcher.loops.call_functions import put_back
-from trace_platform.dispatcher.renew_lease import Beat, renewer
-from trace_platform.dispatcher.resolve_relations import task_relations
-from trace_platform.dispatcher.store_logs import store_logs
-from trace_platform.query_contracts import RelationsRequest
-from trace_platform.store import queries as queries_module
-from trace_platform.store.migrate import Database
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.datasets.list_task_files import list_files
+from tracelake.dispatcher.datasets.resolve_relations import task_relations
+from tracelake.dispatcher.events.accept import accept_events
+from tracelake.dispatcher.runtimes.call_functions import put_back
+from tracelake.dispatcher.tasks.claim import claimer
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.dispatcher.tasks.store_logs import store_logs
+from tracelake.store import queries as queries_module
+from tracelake.store.migrate import Database
+from tracelake.wire.query_messages import RelationsRequest
+from tracelake.wire.task_messages import Claimed, ClaimRequest, EventsRequest, FilesRequest, HeartbeatRequest
 
 Scenario = Callable[[Control], Awaitable[None]]
 Fence = tuple[str, str]

@@ -17,7 +17,7 @@ from tests.faults.checker import assert_kept
 from tests.faults.system import Child, System, calling, eventually
 from tests.faults.traffic import Traffic, flowing
 from tests.support.postgres import RunningServer
-from trace_platform.store.db import OUTAGES
+from tracelake.store.db import OUTAGES
 
 pytestmark = pytest.mark.anyio
 

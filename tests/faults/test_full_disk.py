@@ -20,10 +20,10 @@ from tests.faults.test_connections import asking, until_ready
 from tests.gateway.system import DAG, System
 from tests.gateway.system import system as gateway_system
 from tests.support.postgres import RunningServer
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import ObjectName
-from trace_platform.errors import DiskFull
-from trace_platform.store.migrate import Database
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.object_names import ObjectName
+from tracelake.errors import DiskFull
+from tracelake.store.migrate import Database
 
 pytestmark = pytest.mark.anyio
 TRIGGER = "/v1/dags/shop/jobs/fetch/trigger"

@@ -17,13 +17,13 @@ import pytest
 from tests.faults.system import drained
 from tests.support.postgres import RunningServer
 from tests.walk.walking import Walk, walking, working
-from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import Unavailable
-from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import Outgoing
-from trace_platform.store.db import OUTAGES
-from trace_platform.worker.run_task import run_pure
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.errors import Unavailable
+from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import Outgoing
+from tracelake.store.db import OUTAGES
+from tracelake.wire.task_messages import TaskPayload
+from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
 EVENTS = 40

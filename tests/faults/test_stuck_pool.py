@@ -15,7 +15,7 @@ import pytest
 
 from tests.lite.test_up import LIGHT, System, is_new, new_folder, wait_until
 from tests.support.postgres import RunningServer
-from trace_platform.process import GAVE_UP
+from tracelake.runtime.process import GAVE_UP
 
 QUICK = {"POOL_MAX": "2", "ACQUIRE_SECONDS": "0.2", "STUCK_SECONDS": "3"}
 CALLERS = 4

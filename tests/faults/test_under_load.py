@@ -16,11 +16,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.faults.system import ROOT, System
-from trace_platform.lite.home import public_pem
-from trace_platform.lite.ports import free_ports
-from trace_platform.lite.user_token import mint_user_token
-from trace_platform.settings import IdentitySettings
-from trace_platform.store.first_start import FIRST_ADMIN
+from tracelake.lite.home import public_pem
+from tracelake.lite.ports import free_ports
+from tracelake.lite.user_token import mint_user_token
+from tracelake.settings import IdentitySettings
+from tracelake.store.first_start import FIRST_ADMIN
 
 pytestmark = pytest.mark.anyio
 CALLERS, AT_ONCE = 150, 20

@@ -22,7 +22,7 @@ from tests.faults.storm_faults import Storm
 from tests.faults.storm_table import Line, Seen, attempts_by_end, checked, drained, table, wrong
 from tests.faults.whole_system import STORY, WholeSystem, whole_system
 from tests.support.postgres import RunningServer
-from trace_platform.domain.objects import Folder
+from tracelake.domain.object_names import Folder
 
 pytestmark = pytest.mark.timeout(1800)  # a long storm is asked for by a flag
 TRIGGERS, QUERIES = 960, 40

@@ -18,12 +18,12 @@ import msgspec
 
 from tests.dispatcher.staging import staged
 from tests.faults.system import Caller, System
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.contracts import Claimed
-from trace_platform.domain.places import buffer_folder
-from trace_platform.errors import ObjectExists
-from trace_platform.ports import Delivery, ObjectStore
-from trace_platform.store.db import OUTAGES
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.errors import ObjectExists
+from tracelake.ports import Delivery, ObjectStore
+from tracelake.store.db import OUTAGES
+from tracelake.wire.task_messages import Claimed
 
 NOT_FOUND = 404
 PROOF = """

@@ -26,13 +26,13 @@ from tests.loop_thread import LoopThread
 from tests.support.devchain import Devchain
 from tests.support.devchain import running as running_chain
 from tests.support.postgres import RunningServer
-from trace_platform.errors import SetupError
-from trace_platform.lite.demo_check import Story
-from trace_platform.lite.demo_hook import Hook, listening
-from trace_platform.lite.demo_system import SHORT_RUN, Running
-from trace_platform.lite.guard import members_of
-from trace_platform.lite.home import Home
-from trace_platform.tls import client_context
+from tracelake.errors import SetupError
+from tracelake.lite.end_orphans import members_of
+from tracelake.lite.home import Home
+from tracelake.runtime.tls import client_context
+from tracelake_demo.check_rows import Story
+from tracelake_demo.receiver import Hook, listening
+from tracelake_demo.system import SHORT_RUN, Running
 
 STORY: Final = Story(past=200, piece=50, size=20)
 FINALITY: Final = 16
@@ -162,7 +162,7 @@ def _proxied(dsn: str, folder: Path) -> Iterator[tuple[LoopThread, Proxy, str]]:
 def _up(home: Home, env: dict[str, str]) -> Iterator[Running]:
     """Its lines go to a file: nobody reads them while the storm lasts."""
     said = home.root.parent / "up.log"
-    argv = [sys.executable, "-m", "trace_platform", "up", "--home", str(home.root), "--port-base", "0"]
+    argv = [sys.executable, "-m", "tracelake", "up", "--home", str(home.root), "--port-base", "0"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRACE_")}
     with said.open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=inherited | env)
@@ -186,7 +186,7 @@ def _deploy(system: WholeSystem, folder: Path) -> None:
     trace = system.running.trace
     system.hook.secret = trace("alert", "channel", "create", "ops", "--url", system.hook.url)["secret"]
     trace("alert", "create", FUNCTION, "--channel", "ops")
-    shipped = files("trace_platform.lite")
+    shipped = files("tracelake_demo")
     (folder / FUNCTION).symlink_to(str(shipped / FUNCTION))
     for name in ("evm_quickstart", "alerts"):
         (folder / f"{name}.yaml").write_text(_smaller(shipped.joinpath(f"{name}.yaml").read_text()))

@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.dispatcher.support import control_for
 from tests.support.operators import registered
-from trace_platform.client import WORKER_TOKEN, DispatcherClient
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.http.internal_routes import internal_door
-from trace_platform.domain.catalog import OperatorSpec
-from trace_platform.gateway.process import public_door
-from trace_platform.lite.home import public_pem
-from trace_platform.lite.user_token import mint_user_token
-from trace_platform.settings import IdentitySettings
-from trace_platform.store.identity import hash_token
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.gateway.process import public_door
+from tracelake.lite.home import public_pem
+from tracelake.lite.user_token import mint_user_token
+from tracelake.settings import IdentitySettings
+from tracelake.store.identity import hash_token
+from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 
 SERVICE = "a-worker-token"
 DAG = """\

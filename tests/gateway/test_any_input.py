@@ -18,12 +18,12 @@ from schemathesis import GenerationMode
 
 from tests.gateway.system import DAG, System, system
 from tests.loop_thread import LoopThread
-from trace_platform.client import DispatcherClient
-from trace_platform.doors import Door, open_doors
-from trace_platform.gateway.process import public_door
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.settings import TlsSettings
-from trace_platform.user_calls import CALLS
+from tracelake.gateway.process import public_door
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.runtime.listeners import Door, open_doors
+from tracelake.settings import TlsSettings
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.user_calls import CALLS
 
 KNOWN = {"dag": "shop", "job": "fetch", "dataset": "shop_orders", "alert": "whales", "channel": "ops"} | {
     name: str(uuid4()) for name in ("task", "publish", "bundle", "delivery")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.gateway.system import DAG, System, system
-from trace_platform.user_calls import CALLS, LARGE_DAG_SECONDS
+from tracelake.wire.user_calls import CALLS, LARGE_DAG_SECONDS
 
 pytestmark = pytest.mark.anyio
 

@@ -23,15 +23,15 @@ from starlette.routing import Route
 
 from tests.dispatcher.chain import claimed, drained
 from tests.gateway.system import DAG, SERVICE, System, over, system
-from trace_platform.capability.jws import encode_part, public_jwk, seal
-from trace_platform.client import WORKER_TOKEN, DispatcherClient
-from trace_platform.dispatcher.http.internal_routes import internal_door
-from trace_platform.doors import Door, json_response, open_doors
-from trace_platform.gateway.process import public_door
-from trace_platform.gateway.user_keys import UserKeys
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.settings import IdentitySettings, TlsSettings
-from trace_platform.user_calls import CALLS, ROLES, USER, Call
+from tracelake.capability.jws import encode_part, public_jwk, seal
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.gateway.process import public_door
+from tracelake.gateway.user_keys import UserKeys
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.runtime.listeners import Door, json_response, open_doors
+from tracelake.settings import IdentitySettings, TlsSettings
+from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.user_calls import CALLS, ROLES, USER, Call
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.hostile.sql_cases import ATTACKS, ONLY_THE_GATE
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.errors import InvalidSql
-from trace_platform.spark.plan_check import checked_frame, select
+from tracelake.domain.sql.gate import check_sql
+from tracelake.errors import InvalidSql
+from tracelake.spark.plan_check import checked_frame, select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,22 +28,22 @@ from tests.dispatcher.test_doors import Doors, opened
 from tests.hostile.storage_cases import ESCAPES, GLOBS, MARKED, PREFIXES
 from tests.support.session_policy import allows
 from tests.tokens.forge import CLAIMS
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.capability import S3Prefixes, TokenRefused, decode, encode
-from trace_platform.client import DispatcherClient
-from trace_platform.contracts import Claimed, OutputBody, StorageRef
-from trace_platform.dispatcher.commit_outputs import _published_folder
-from trace_platform.dispatcher.verify_outputs import verify_outputs
-from trace_platform.domain.grants import CREDENTIALS, GrantedDataset, StorageGrant, grants_of
-from trace_platform.domain.ids import DatasetId, DatasetVersion
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
-from trace_platform.errors import Forbidden, InvalidRequest, NotFound, TraceError
-from trace_platform.gateway.process import public_door
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
-from trace_platform.settings import IdentitySettings, TlsSettings, load_settings
-from trace_platform.worker import run_udf
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.capability import S3Prefixes, TokenRefused, decode, encode
+from tracelake.dispatcher.tasks.commit_outputs import _published_folder
+from tracelake.dispatcher.tasks.verify_outputs import verify_outputs
+from tracelake.domain.grants import CREDENTIALS, GrantedDataset, StorageGrant, grants_of
+from tracelake.domain.ids import DatasetId, DatasetVersion
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
+from tracelake.errors import Forbidden, InvalidRequest, NotFound, TraceError
+from tracelake.gateway.process import public_door
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.settings import IdentitySettings, TlsSettings, load_settings
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
+from tracelake.wire.task_messages import Claimed, OutputBody, StorageRef
+from tracelake.worker import run_udf
 
 FOO = Folder.parse("s3://lake/a/foo/")
 OUT = Folder.parse("s3://lake/out/1/")

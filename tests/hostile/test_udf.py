@@ -24,9 +24,9 @@ from tests.runner.rig import Rig, rigged
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tests.udf.zips import zipped
-from trace_platform.domain.objects import ObjectName
-from trace_platform.store.migrate import Database
-from trace_platform.udf.bubblewrap import Walls, bwraps
+from tracelake.domain.object_names import ObjectName
+from tracelake.store.migrate import Database
+from tracelake.udf.bubblewrap import Walls, bwraps
 
 pytestmark = pytest.mark.anyio
 
@@ -320,8 +320,8 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(rig: Rig, capfd:
 
 
 async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
-    abstract = socket.socket(socket.AF_UNIX)
-    abstract.bind("\0trace-hostile-test")
+    abstract, name = socket.socket(socket.AF_UNIX), f"trace-hostile-{uuid4()}"
+    abstract.bind(f"\0{name}")
     abstract.listen()
     ports = [
         int(url.rpartition(":")[2]) for url in (*either.walk.doors.values(), str(either.http.base_url).rstrip("/"))
@@ -351,7 +351,7 @@ async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
                 "internet 6": tried(connect(inet6, ("2606:4700:4700::1111", 53))),
                 "metadata": tried(connect(inet, ("169.254.169.254", 80))),
                 "udp": tried(lambda: socket.socket(inet, socket.SOCK_DGRAM).sendto(b"x", ("1.1.1.1", 53))),
-                "abstract": tried(connect(unix, "\\0trace-hostile-test")),
+                "abstract": tried(connect(unix, "\\0NAME")),
                 "bus": tried(connect(unix, "/run/dbus/system_bus_socket")),
                 "raw": tried(lambda: socket.socket(inet, socket.SOCK_RAW, socket.IPPROTO_ICMP)),
                 "packet": tried(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)),
@@ -360,12 +360,10 @@ async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
                 "alg": tried(lambda: socket.socket(38, socket.SOCK_SEQPACKET)),
                 "names": tried(lambda: socket.getaddrinfo("example.com", 443)),
             }
-        """.replace("PORTS", repr(ports))
+        """.replace("PORTS", repr(ports)).replace("NAME", name)
     )
-    try:
+    with abstract:
         answer = await either.run(udf)
-    finally:
-        abstract.close()
     assert not answer.failed, answer.body
     assert "open" not in answer.body.values(), answer.body
     assert {answer.body[one] for one in ("packet", "netlink", "vsock", "alg")} <= {"EAFNOSUPPORT", "EPERM"}

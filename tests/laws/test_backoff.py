@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_platform.domain.task import Backoff, retry_delay
+from tracelake.domain.task import Backoff, retry_delay
 
 CHANCE = st.floats(0, 1, exclude_max=True)
 BACKOFFS = st.tuples(st.integers(1, 1000), st.integers(1, 1000)).map(lambda pair: Backoff(min(pair), max(pair)))

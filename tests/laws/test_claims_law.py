@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokens.forge import CLAIMS, Clock, Key
-from trace_platform.capability import (
+from tracelake.capability import (
     LONGEST_LIFE_SECONDS,
     Claims,
     GrantedDataset,
@@ -26,8 +26,8 @@ from trace_platform.capability import (
     new_claims,
     renewal_due,
 )
-from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
-from trace_platform.settings import TokenSettings
+from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from tracelake.settings import TokenSettings
 
 SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=100)
 KEY = Key()

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.domain.catalog import Catalog, Count, OperatorSpec, RuntimeSpec, every_input
-from trace_platform.domain.dag import (
+from tracelake.domain.dag.catalog import Catalog, Count, OperatorSpec, RuntimeSpec, every_input
+from tracelake.domain.dag.graph import sort
+from tracelake.domain.dag.parse import (
     Dag,
     InvalidDag,
     SourceKind,
@@ -20,8 +21,7 @@ from trace_platform.domain.dag import (
     parse_dag,
     upstream_of,
 )
-from trace_platform.domain.dag_graph import sort
-from trace_platform.domain.ids import JobName, OrgId
+from tracelake.domain.ids import JobName, OrgId
 
 ORG = OrgId(UUID(int=1))
 ANY = OperatorSpec(

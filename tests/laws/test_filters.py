@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.domain.filter_tree import all_of, any_of, compared, exact_literal, negated, one_of
-from trace_platform.domain.filters import (
+from tracelake.domain.filter.parse import (
     AllOf,
     AnyOf,
     Column,
@@ -35,6 +34,7 @@ from trace_platform.domain.filters import (
     holds,
     parse_where,
 )
+from tracelake.domain.filter.tree import all_of, any_of, compared, exact_literal, negated, one_of
 
 NUMBERS, TEXTS = ("n", "m"), ("s", "t")
 SIGNS = {Op.EQ: "=", Op.NE: "<>", Op.LT: "<", Op.LE: "<=", Op.GT: ">", Op.GE: ">="}

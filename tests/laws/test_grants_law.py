@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokens.forge import CLAIMS
-from trace_platform.domain.grants import GrantedDataset, S3Prefixes, grants_of
-from trace_platform.domain.ids import CommitNumber, DatasetId, DatasetName, DatasetVersion
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.errors import InvalidRequest
+from tracelake.domain.grants import GrantedDataset, S3Prefixes, grants_of
+from tracelake.domain.ids import CommitNumber, DatasetId, DatasetName, DatasetVersion
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import InvalidRequest
 
 SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=300)
 

@@ -18,9 +18,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.errors import WorkFailed
-from trace_platform.spark.file_shape import Shape, arrow_type
-from trace_platform.spark.text_files import infer_columns, read_table
+from tracelake.data.files.shape import Shape, arrow_type
+from tracelake.data.files.text_files import infer_columns, read_table
+from tracelake.errors import WorkFailed
 
 BITS = {"bigint": 64, "int": 32, "smallint": 16, "tinyint": 8}
 DECIMALS = ("decimal(38,0)", "decimal(38,38)", "decimal(38,2)", "decimal(5,2)", "decimal(1,0)", "decimal(20,10)")

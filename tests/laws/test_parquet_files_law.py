@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.errors import WorkFailed
-from trace_platform.spark.file_shape import Shape, arrow_type
-from trace_platform.spark.fit_column import spark_type
-from trace_platform.spark.text_files import read_table
+from tracelake.data.files.fit_column import spark_type
+from tracelake.data.files.shape import Shape, arrow_type
+from tracelake.data.files.text_files import read_table
+from tracelake.errors import WorkFailed
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 KINDS = (

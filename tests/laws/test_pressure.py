@@ -9,8 +9,8 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.domain.ids import JobId
-from trace_platform.domain.pressure import Load, PauseReason, Priority, Threshold, pauses
+from tracelake.domain.ids import JobId
+from tracelake.domain.pressure import Load, PauseReason, Priority, Threshold, pauses
 
 Edge = tuple[JobId, JobId]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as spark_types
 
-from trace_platform.errors import BadInput
-from trace_platform.spark.postgres_sql import columns_of, condition, literal, quoted, ranges
+from tracelake.data.postgres.sql_text import columns_of, condition, literal, quoted, ranges
+from tracelake.errors import BadInput
 
 Connection = psycopg.Connection[Any]
 

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.ports import Delivery, MessageId, Outgoing, Receipt
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.ports import Delivery, MessageId, Outgoing, Receipt
 
 T = TypeVar("T")
 

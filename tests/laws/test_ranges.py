@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiling import tiles
-from trace_platform.domain.ranges import (
+from tracelake.domain.ranges import (
     MAX_END,
     InvalidRange,
     Range,

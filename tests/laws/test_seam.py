@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.spark.hot_support import chain, hot_table, rows_of
-from trace_platform.errors import SnapshotTooOld
-from trace_platform.spark.hot_compaction import mark_compacted, sweep
-from trace_platform.spark.hot_tables import ensure
-from trace_platform.spark.hot_view import HeldSnapshot, HotView, view_of
-from trace_platform.spark.hot_writer import BlockMark, rewrite
-from trace_platform.store.migrate import Database
+from tracelake.data.hot.sweep import mark_compacted, sweep
+from tracelake.data.hot.tables import ensure
+from tracelake.data.hot.view import HeldSnapshot, HotView, view_of
+from tracelake.data.hot.writer import BlockMark, rewrite
+from tracelake.errors import SnapshotTooOld
+from tracelake.store.migrate import Database
 
 Row = tuple[int, int, int]
 FAR = 1_000

@@ -18,16 +18,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
 from tests.support.task_machine import ENDED, Phase, Verb, after, after_failure, phase_of, state_of
-from trace_platform.capability.claims import Claims
-from trace_platform.contracts import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, NotClaimed
-from trace_platform.dispatcher.claim_task import claim_tasks
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.dispatcher.renew_lease import Beat, renewer
-from trace_platform.domain.task import TaskState
-from trace_platform.errors import Conflict, LeaseLost
-from trace_platform.store.queries import queries
+from tracelake.capability.claims import Claims
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.domain.task import TaskState
+from tracelake.errors import Conflict, LeaseLost
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, NotClaimed
 
 T = TypeVar("T")
 MAX_ATTEMPTS = 3
@@ -194,8 +194,8 @@ class TaskMachine(RuleBasedStateMachine):
         assert all(model.completed <= 1 for model in self.models.values())
 
     async def _claims(self, answer: Claimed) -> Claims:
-        from trace_platform.capability.claims import decode
-        from trace_platform.capability.jws import take_apart
+        from tracelake.capability.claims import decode
+        from tracelake.capability.jws import take_apart
 
         return decode(take_apart(answer.capability_token).payload)
 

@@ -20,9 +20,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from trace_platform.errors import SetupError
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.tls import TlsFiles, client_context, reload_if_changed, server_context
+from tracelake.errors import SetupError
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.runtime.tls import TlsFiles, client_context, reload_if_changed, server_context
 
 # Handshakes are checked against the real clock, so certificates of "the past" are made relative to it.
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -331,7 +331,7 @@ def test_many_processes_at_once_agree(folder: Path) -> None:
 import sys
 from datetime import datetime
 from pathlib import Path
-from trace_platform.lite.certificates import ensure_certificates
+from tracelake.lite.certificates import ensure_certificates
 print("ready", flush=True)
 sys.stdin.readline()
 files = ensure_certificates(Path({str(folder)!r}), datetime.fromisoformat({NOW.isoformat()!r}))

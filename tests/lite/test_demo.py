@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 
 def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "trace_platform", "demo"],
+        [sys.executable, "-m", "tracelake", "demo"],
         env={**os.environ, **NOT_YOURS, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

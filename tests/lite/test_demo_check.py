@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from trace_platform.chain.abi import ERC20_TRANSFER
-from trace_platform.chain.decode_logs import decode_logs
-from trace_platform.chain.devchain.chain import Chain
-from trace_platform.chain.devchain.truth import truth_table
-from trace_platform.lite.demo_alerts import judged, large_transfers
-from trace_platform.lite.demo_check import Seen, Story, check_datasets
-from trace_platform.lite.demo_system import Running, nobodys_settings
-from trace_platform.lite.home import Home
+from tracelake.chain.abi import ERC20_TRANSFER
+from tracelake.chain.decode_logs import decode_logs
+from tracelake.lite.home import Home
+from tracelake_demo.check_alerts import judged, large_transfers
+from tracelake_demo.check_rows import Seen, Story, check_datasets
+from tracelake_demo.system import Running, nobodys_settings
+from tracelake_devchain.chain import Chain
+from tracelake_devchain.expected_rows import truth_table
 
 STORY = Story(past=40, piece=20, size=10)
 PAST, RECENT = [(0, 19), (20, 39)], [(40, 49), (50, 59)]

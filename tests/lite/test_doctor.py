@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from trace_platform.errors import PostgresFailed
-from trace_platform.lite import doctor
-from trace_platform.lite.doctor import Finding, examine
-from trace_platform.udf.bubblewrap import bwraps
+from tracelake.errors import PostgresFailed
+from tracelake.lite import doctor
+from tracelake.lite.doctor import Finding, examine
+from tracelake.udf.bubblewrap import bwraps
 
 NAMES = ["python", "platform", "java", "postgres", "home", "disk", "memory", "open files", "shared memory", "ports"]
 NAMES += ["sandbox", "clock"]

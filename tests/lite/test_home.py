@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.errors import HomeInUse, SetupError
-from trace_platform.lite.home import Home, ensure_issuer_key, ensure_worker_token, held, holder, public_pem
-from trace_platform.lite.up import _socket_folder
+from tracelake.errors import HomeInUse, SetupError
+from tracelake.lite.home import Home, ensure_issuer_key, ensure_worker_token, held, holder, public_pem
+from tracelake.lite.up import _socket_folder
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_second_holder_is_told_who_the_first_is(home: Home) -> None:
 
 def test_a_killed_holder_holds_nothing(home: Home) -> None:
     code = (
-        "import sys, os, pathlib; from trace_platform.lite.home import *\n"
+        "import sys, os, pathlib; from tracelake.lite.home import *\n"
         "with held(Home(pathlib.Path(sys.argv[1]))): os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code, home.root], check=False).returncode == -9

@@ -16,9 +16,9 @@ import pytest
 
 from tests.conftest import QUICK
 from tests.support.postgres import RunningServer, running
-from trace_platform.errors import PostgresFailed
-from trace_platform.lite.ports import free_port
-from trace_platform.lite.postgres import Cluster, prepare, reset_password
+from tracelake.errors import PostgresFailed
+from tracelake.lite.ports import free_port
+from tracelake.lite.postgres import Cluster, prepare, reset_password
 
 
 @pytest.fixture

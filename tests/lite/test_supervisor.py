@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.errors import SetupError
-from trace_platform.lite.guard import end_sessions, members_of
-from trace_platform.lite.launch import Launch
-from trace_platform.lite.log_files import rotate_log
-from trace_platform.lite.supervisor import FAILURES_BEFORE_HELD_BACK, Child, Seen, Supervisor
-from trace_platform.settings import UpSettings
+from tracelake.errors import SetupError
+from tracelake.lite.end_orphans import end_sessions, members_of
+from tracelake.lite.launch import Launch
+from tracelake.lite.log_files import rotate_log
+from tracelake.lite.supervisor import FAILURES_BEFORE_HELD_BACK, Child, Seen, Supervisor
+from tracelake.settings import UpSettings
 
 SPEAKS = """
 import os, socket, sys, time, signal, subprocess
@@ -254,7 +254,7 @@ def guard_of(supervisor: int) -> int:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if parent == supervisor and b"trace_platform.lite.guard" in command:
+        if parent == supervisor and b"tracelake.lite.end_orphans" in command:
             return int(entry.name)
     raise AssertionError("no guard")
 

@@ -28,12 +28,12 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from trace_platform.errors import SetupError
-from trace_platform.lite.guard import members_of
-from trace_platform.lite.ports import free_port
-from trace_platform.lite.up import _both
+from tracelake.errors import SetupError
+from tracelake.lite.end_orphans import members_of
+from tracelake.lite.ports import free_port
+from tracelake.lite.up import _both
 
-TRACE = [sys.executable, "-m", "trace_platform"]
+TRACE = [sys.executable, "-m", "tracelake"]
 LIGHT = "worker,sink,query,scheduler,delivery,runner"
 
 

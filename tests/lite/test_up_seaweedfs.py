@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from tests.lite.test_up import System, wait_until
-from trace_platform.adapters.objects_s3 import S3Objects
-from trace_platform.domain.objects import Folder
+from tracelake.adapters.objects_s3 import S3Objects
+from tracelake.domain.object_names import Folder
 
 DAGS = Path(__file__).parents[2] / "dags"
 SERVER = "seaweedfs"

@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 import structlog
 
-from trace_platform.errors import SettingsError
-from trace_platform.observe.hidden import INSTEAD, hider
-from trace_platform.observe.logs import configure_logging
-from trace_platform.settings import LogSettings, Settings, load_settings
-from trace_platform.store.db import required
+from tracelake.errors import SettingsError
+from tracelake.runtime.logs import configure_logging
+from tracelake.runtime.redact import INSTEAD, hider
+from tracelake.settings import LogSettings, Settings, load_settings
+from tracelake.store.db import required
 
 GIVEN: Final = {
     "TRACE_DATA__DSN": "postgresql://worker:pass%40word1@db.example:5432/trace",

@@ -18,15 +18,15 @@ import structlog
 
 from tests.dispatcher.chain import claimed
 from tests.walk.walking import Walk, walking, working
-from trace_platform.contracts import CompleteRequest, TaskPayload
-from trace_platform.dispatcher.coalesce import Coalesced
-from trace_platform.dispatcher.loops.reap import Reaper
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import LeaseLost
-from trace_platform.observe.logs import configure_logging, speak_of, speaking_of, spoken_of
-from trace_platform.operators.outcome import Outcome
-from trace_platform.settings import LogSettings
-from trace_platform.worker.run_task import run_pure
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.errors import LeaseLost
+from tracelake.operators.api.outcome import Outcome
+from tracelake.runtime.coalesce import Coalesced
+from tracelake.runtime.logs import configure_logging, speak_of, speaking_of, spoken_of
+from tracelake.settings import LogSettings
+from tracelake.wire.task_messages import CompleteRequest, TaskPayload
+from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
 

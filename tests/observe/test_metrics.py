@@ -15,19 +15,19 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 
 from tests.walk.walking import Walk, walking, working
-from trace_platform.dispatcher.read_gauges import Gauges
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import SetupError, Unauthenticated
-from trace_platform.gateway.process import public_door
-from trace_platform.lite.plan import _metrics
-from trace_platform.lite.ports import free_port
-from trace_platform.observe.doorway import Doorway, Routes
-from trace_platform.observe.listener import serve_metrics
-from trace_platform.observe.metrics import GAUGES, Metrics
-from trace_platform.process import PROCESSES
-from trace_platform.query.process import metrics_route
-from trace_platform.settings import IdentitySettings, MetricsSettings
-from trace_platform.store.queries import queries
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.read_gauges import Gauges
+from tracelake.errors import SetupError, Unauthenticated
+from tracelake.gateway.process import public_door
+from tracelake.lite.plan import _metrics
+from tracelake.lite.ports import free_port
+from tracelake.query.process import metrics_route
+from tracelake.runtime.metrics import GAUGES, Metrics
+from tracelake.runtime.metrics_listener import serve_metrics
+from tracelake.runtime.process import PROCESSES
+from tracelake.runtime.request_context import Doorway, Routes
+from tracelake.settings import IdentitySettings, MetricsSettings
+from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
 DOC = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
@@ -158,7 +158,7 @@ async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
         with pytest.raises(Unauthenticated, match="worker token"):
             await query.get("/metrics", headers={"Authorization": "Bearer x"})
     nobody: httpx.AsyncClient = None  # type: ignore[assignment]
-    from trace_platform.client import DispatcherClient
+    from tracelake.wire.client import DispatcherClient
 
     async with _over(public_door(DispatcherClient(nobody), IdentitySettings())) as public:
         assert (await public.get("/metrics", headers=BEARER)).status_code == 404

@@ -15,9 +15,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.walk.walking import walking, working
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.observe.tracing import carried, here, is_tracing, span, start_tracing, stop_tracing
-from trace_platform.settings import TracingSettings
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.runtime.tracing import carried, here, is_tracing, span, start_tracing, stop_tracing
+from tracelake.settings import TracingSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -127,8 +127,8 @@ def test_off_is_off() -> None:
 
 def test_while_it_is_off_the_sdk_is_not_imported() -> None:
     code = (
-        "import sys, trace_platform.dispatcher.process, trace_platform.gateway.process, trace_platform.worker.wrapper\n"
-        "from trace_platform.observe.tracing import *; from trace_platform.settings import TracingSettings\n"
+        "import sys, tracelake.dispatcher.process, tracelake.gateway.process, tracelake.worker.wrapper\n"
+        "from tracelake.runtime.tracing import *; from tracelake.settings import TracingSettings\n"
         "start_tracing('x', TracingSettings())\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     )
@@ -138,7 +138,7 @@ def test_while_it_is_off_the_sdk_is_not_imported() -> None:
 def test_an_endpoint_without_the_packages_is_a_refusal_that_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['opentelemetry.sdk'] = None\n"
-        "from trace_platform.process import run_process; from trace_platform.settings import *\n"
+        "from tracelake.runtime.process import run_process; from tracelake.settings import *\n"
         "async def main(process): pass\n"
         "settings = load_settings({'TRACE_TRACING__ENDPOINT': 'http://127.0.0.1:9/'})\n"
         "sys.exit(run_process('worker', settings, main))"

@@ -13,12 +13,12 @@ import pytest
 from tests.dispatcher.chain import claimed, completion
 from tests.dispatcher.support import control_for
 from tests.walk.walking import Walk, walking
-from trace_platform.dispatcher.bell import Bell
-from trace_platform.dispatcher.complete_task import Completer
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.loops.hear_others import HearOthers
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.store.pool import BoundedPool
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.maintenance.listen import HearOthers
+from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.store.pool import BoundedPool
 
 pytestmark = pytest.mark.anyio
 AN_HOUR = 3600.0

@@ -8,8 +8,8 @@ import pytest
 
 from tests.operators.rig import Numbers, Rig, operator, rigged
 from tests.spark_session import shared_session
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.wiring import s3_objects
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.wiring import s3_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_platform.errors import SnapshotTooOld
-from trace_platform.operators.python import Call
+from tracelake.errors import SnapshotTooOld
+from tracelake.operators.python import Call
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 
 from tests.dispatcher.support import deployed_and_active
 from tests.walk.walking import Walk, walking, working
-from trace_platform.dispatcher.deploy_dag import Deployed
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.catalog import OperatorSpec, checked_by, every_input
-from trace_platform.domain.dag_model import Storage
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import Range
-from trace_platform.operators.context import Resources, TaskContext
-from trace_platform.operators.outcome import Outcome, Settings
-from trace_platform.operators.registry import ON_WORKERS, OnWorkers
-from trace_platform.ports import ObjectStore
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.dispatcher.dags.deploy import Deployed
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
+from tracelake.domain.dag.model import Storage
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range
+from tracelake.operators.api.context import Resources, TaskContext
+from tracelake.operators.api.outcome import Outcome, Settings
+from tracelake.operators.registry import ON_WORKERS, OnWorkers
+from tracelake.ports import ObjectStore
+from tracelake.worker.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

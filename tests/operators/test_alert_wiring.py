@@ -8,14 +8,14 @@ from typing import get_args
 
 import pytest
 
-from trace_platform.alert_contracts import Severity
-from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.alerts import COLUMNS, KEY
-from trace_platform.domain.catalog import Catalog, PublishedDataset, RuntimeSpec
-from trace_platform.domain.dag import Dag, parse_dag
-from trace_platform.errors import InvalidDag, Problem
-from trace_platform.operators.registry import specs
-from trace_platform.settings import RUNTIMES
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.domain.alerts import COLUMNS, KEY
+from tracelake.domain.dag.catalog import Catalog, PublishedDataset, RuntimeSpec
+from tracelake.domain.dag.parse import Dag, parse_dag
+from tracelake.errors import InvalidDag, Problem
+from tracelake.operators.registry import specs
+from tracelake.settings import RUNTIMES
+from tracelake.wire.alert_messages import Severity
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
 DAG = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0].replace("BUNDLE_SHA256", "0" * 64)
@@ -105,7 +105,7 @@ def test_routing_takes_one_input_and_has_no_output() -> None:
 
 
 def test_the_severities_are_those_of_the_database() -> None:
-    state = Path(__file__).parents[2] / "trace_platform" / "store" / "migrations" / "state" / "0017_alerts.sql"
+    state = Path(__file__).parents[2] / "tracelake" / "store" / "migrations" / "state" / "0017_alerts.sql"
     found = re.search(r"CREATE TYPE alert_severity AS ENUM \((.*)\);", state.read_text())
     assert found is not None
     assert tuple(re.findall(r"'(\w+)'", found[1])) == get_args(Severity)

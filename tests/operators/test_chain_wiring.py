@@ -9,17 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from trace_platform.dispatcher.catalog import operators
-from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.catalog import Catalog, PublishedDataset
-from trace_platform.domain.dag import generation_ids, parse_dag
-from trace_platform.domain.dag_model import Storage
-from trace_platform.domain.ids import OrgId
-from trace_platform.errors import InvalidDag, InvalidRequest, Problem
-from trace_platform.operators.chain_tables import pool_of
-from trace_platform.operators.context import Resources
-from trace_platform.operators.registry import ON_WORKERS
-from trace_platform.settings import RUNTIMES
+from tracelake.dispatcher.dags.catalog import operators
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.domain.dag.catalog import Catalog, PublishedDataset
+from tracelake.domain.dag.model import Storage
+from tracelake.domain.dag.parse import generation_ids, parse_dag
+from tracelake.domain.ids import OrgId
+from tracelake.errors import InvalidDag, InvalidRequest, Problem
+from tracelake.operators.api.context import Resources
+from tracelake.operators.helpers.chain_tables import pool_of
+from tracelake.operators.registry import ON_WORKERS
+from tracelake.settings import RUNTIMES
 
 DAG = """
 name: d

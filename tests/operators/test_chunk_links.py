@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.support.devchain import running
-from trace_platform.domain.ranges import Range, split
-from trace_platform.errors import WorkFailed
-from trace_platform.operators.cryo_ingest import Edges, check_links, fetch
+from tracelake.domain.ranges import Range, split
+from tracelake.errors import WorkFailed
+from tracelake.operators.cryo_ingest import Edges, check_links, fetch
 
 TABLES = ["blocks"]
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from trace_platform.domain.catalog import ConfigProblem, OperatorSpec
-from trace_platform.operators.registry import specs
+from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec
+from tracelake.operators.registry import specs
 
 PYDANTICS = (
     "should",
@@ -77,7 +77,7 @@ def leads_into(config: Any, path: tuple[str | int, ...], *, missing: bool) -> bo
 def test_nonsense_is_refused_in_words_of_ours_and_at_a_place_that_is_there(
     name: str, spec: OperatorSpec, data: st.DataObject
 ) -> None:
-    model = import_module(f"trace_platform.operators.{name}").Config
+    model = import_module(f"tracelake.operators.{name}").Config
     config = data.draw(nearly_all(model))
     for problem in spec.check_config(config):
         said = f"{problem.reason} ({problem.suggestion})"

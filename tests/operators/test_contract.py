@@ -18,12 +18,12 @@ import pytest
 
 from tests.operators.rig import Numbers, Rig, operator
 from tests.walk.walking import working
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import Range
-from trace_platform.errors import WorkFailed
-from trace_platform.markers import decode_marker, marker_in
-from trace_platform.operators.context import TaskContext
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range
+from tracelake.errors import WorkFailed
+from tracelake.operators.api.context import TaskContext
+from tracelake.wire.markers import decode_marker, marker_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
@@ -43,7 +43,7 @@ publish:
 
 def test_the_registry_needs_neither_spark_nor_arrow_nor_a_sql_parser() -> None:
     code = (
-        "import sys; import trace_platform.operators.registry as r; assert 'sql' in r.ON_WORKERS;"
+        "import sys; import tracelake.operators.registry as r; assert 'sql' in r.ON_WORKERS;"
         "print([name for name in ('pyspark', 'pyarrow', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,12 +11,12 @@ import pytest
 
 from tests.operators.rig import Rig, operator
 from tests.walk.walking import working
-from trace_platform.chain.abi import ERC20_TRANSFER
-from trace_platform.chain.schemas import LOGS
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.domain.ranges import Range
-from trace_platform.operators.context import TaskContext
-from trace_platform.operators.outcome import Settings
+from tracelake.chain.abi import ERC20_TRANSFER
+from tracelake.chain.schemas import LOGS
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.domain.ranges import Range
+from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.outcome import Settings
 
 pytestmark = pytest.mark.anyio
 

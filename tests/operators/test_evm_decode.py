@@ -11,10 +11,10 @@ import pytest
 from tests.chain.abi_encoder import encode
 from tests.operators.rig import Rig, operator
 from tests.walk.walking import working
-from trace_platform.chain.abi import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
-from trace_platform.chain.schemas import BLOCKS, LOGS
-from trace_platform.errors import InvalidDag
-from trace_platform.operators.context import TaskContext
+from tracelake.chain.abi import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
+from tracelake.chain.schemas import BLOCKS, LOGS
+from tracelake.errors import InvalidDag
+from tracelake.operators.api.context import TaskContext
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trace_platform.domain.filter_eval import holds
-from trace_platform.domain.filters import (
+from tracelake.data.filter_column import as_column
+from tracelake.domain.filter.evaluate import holds
+from tracelake.domain.filter.parse import (
     AllOf,
     AnyOf,
     Column,
@@ -25,8 +26,7 @@ from trace_platform.domain.filters import (
     Whole,
     parse_where,
 )
-from trace_platform.errors import WorkFailed
-from trace_platform.spark.filter_column import as_column
+from tracelake.errors import WorkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from trace_platform.dispatcher.runtimes import runtime_specs
-from trace_platform.domain.catalog import Catalog
-from trace_platform.domain.dag import Dag, parse_dag
-from trace_platform.domain.filters import parse_where
-from trace_platform.errors import InvalidDag
-from trace_platform.operators.registry import specs
-from trace_platform.settings import RUNTIMES
+from tracelake.dispatcher.runtimes.known import runtime_specs
+from tracelake.domain.dag.catalog import Catalog
+from tracelake.domain.dag.parse import Dag, parse_dag
+from tracelake.domain.filter.parse import parse_where
+from tracelake.errors import InvalidDag
+from tracelake.operators.registry import specs
+from tracelake.settings import RUNTIMES
 
 KNOWN = Catalog(specs(), runtime_specs(RUNTIMES))
 WHERE = "severity = 'critical'"

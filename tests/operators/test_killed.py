@@ -28,10 +28,10 @@ from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
 from tests.support.devchain import Devchain, running
 from tests.support.operators import registered
 from tests.walk.walking import working
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.loops.clear_batches import ClearBatches
-from trace_platform.dispatcher.pause_source import pause_source
-from trace_platform.store.identity import find_user
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.dispatcher.maintenance.delete_applied_batches import ClearBatches
+from tracelake.dispatcher.sources.pause import pause_source
+from tracelake.store.identity import find_user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

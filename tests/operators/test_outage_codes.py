@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from trace_platform.errors import PLATFORM_CODES, DatabaseUnavailable, WorkFailed, is_platform_fault
-from trace_platform.worker.wait_for_data import is_outage
+from tracelake.errors import PLATFORM_CODES, DatabaseUnavailable, WorkFailed, is_platform_fault
+from tracelake.worker.wait_for_data import is_outage
 
 
 def test_a_connection_that_postgres_ended_is_an_outage_also_as_the_cause_of_another_error(data_db: str) -> None:

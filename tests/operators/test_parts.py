@@ -8,7 +8,7 @@ import pytest
 
 from tests.operators.rig import Numbers, Rig
 from tests.walk.walking import working
-from trace_platform.dispatcher.invalidate import invalidate
+from tracelake.dispatcher.events.invalidate import invalidate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

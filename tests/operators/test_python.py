@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.operators.rig import Rig
-from trace_platform.errors import InvalidDag
+from tracelake.errors import InvalidDag
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from tests.operators.rig import Numbers, Rig
-from trace_platform.errors import InvalidDag
-from trace_platform.operators.quality import SPEC
+from tracelake.errors import InvalidDag
+from tracelake.operators.quality import SPEC
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

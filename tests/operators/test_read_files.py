@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.operators.rig import Rig
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import Folder
-from trace_platform.errors import InvalidDag
-from trace_platform.operators.context import Resources
-from trace_platform.operators.read_files import label_of
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.object_names import Folder
+from tracelake.errors import InvalidDag
+from tracelake.operators.api.context import Resources
+from tracelake.operators.read_files import label_of
 
 pytestmark = pytest.mark.anyio
 

@@ -14,13 +14,13 @@ import structlog
 from tests.operators.functions import proof
 from tests.operators.rig import Rig, operator
 from tests.walk.walking import working
-from trace_platform.errors import InvalidDag
-from trace_platform.observe.hidden import INSTEAD, hider
-from trace_platform.observe.logs import configure_logging
-from trace_platform.operators.context import TaskContext
-from trace_platform.settings import LogSettings, Settings, load_settings
-from trace_platform.worker.run_task import Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.errors import InvalidDag
+from tracelake.operators.api.context import TaskContext
+from tracelake.runtime.logs import configure_logging
+from tracelake.runtime.redact import INSTEAD, hider
+from tracelake.settings import LogSettings, Settings, load_settings
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

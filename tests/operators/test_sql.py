@@ -9,11 +9,11 @@ import pytest
 
 from tests.operators.rig import Numbers, Rig
 from tests.walk.walking import working
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.dispatcher.show_dataset import show_dataset
-from trace_platform.errors import InvalidDag
-from trace_platform.ports import Outgoing
-from trace_platform.store.identity import User
+from tracelake.dispatcher.datasets.show import show_dataset
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.errors import InvalidDag
+from tracelake.ports import Outgoing
+from tracelake.store.identity import User
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 

@@ -23,19 +23,19 @@ import psutil
 
 from tests.spark_session import a_session
 from tests.walk.walking import TOKEN, Walk
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.adapters.queue_pg import PgQueue
-from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import BufferPublishAnswer, BufferPublishRequest
-from trace_platform.dispatcher.loops.janitor import Janitor
-from trace_platform.domain.objects import ObjectName
-from trace_platform.http_client import AsyncClient
-from trace_platform.markers import MARKER
-from trace_platform.operators.context import Resources
-from trace_platform.settings import RpcPoolSettings
-from trace_platform.worker.process import pool_of
-from trace_platform.worker.run_task import Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.adapters.queue_pg import PgQueue
+from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
+from tracelake.domain.object_names import ObjectName
+from tracelake.operators.api.context import Resources
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.settings import RpcPoolSettings
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.wire.markers import MARKER
+from tracelake.wire.task_messages import BufferPublishAnswer, BufferPublishRequest
+from tracelake.worker.process import pool_of
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
 
 ROOT = Path(__file__).parents[2]
 MOST = 24

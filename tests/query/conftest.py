@@ -10,11 +10,11 @@ import pytest
 from tests.query.house import House, a_house, furnished
 from tests.spark_session import QUICK, end_shared
 from tests.support.postgres import RunningServer
-from trace_platform.query.spark import BATCH_BYTES
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.java import find_java
-from trace_platform.spark.session import start_session, stop_session
-from trace_platform.store.migrate import Database
+from tracelake.query.spark import BATCH_BYTES
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import start_session, stop_session
+from tracelake.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

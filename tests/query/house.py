@@ -23,23 +23,23 @@ from tests.dispatcher.support import Org, an_org, deployed_and_active
 from tests.operators.rig import Numbers, Rig, operator, rigged
 from tests.support.operators import registered
 from tests.walk.walking import TOKEN, working
-from trace_platform.client import CAPABILITY_HEADER, DispatcherClient
-from trace_platform.contracts import Claimed
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.catalog import OperatorSpec, checked_by, every_input
-from trace_platform.domain.dag_model import Storage
-from trace_platform.doors import Door, open_doors
-from trace_platform.gateway.process import public_door
-from trace_platform.http_client import AsyncClient
-from trace_platform.lite.home import public_pem
-from trace_platform.lite.user_token import mint_user_token
-from trace_platform.observe.metrics import Metrics
-from trace_platform.operators.outcome import Settings as NoConfig
-from trace_platform.query.process import serving
-from trace_platform.query.sessions import Sessions
-from trace_platform.query_contracts import ARROW
-from trace_platform.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
-from trace_platform.store.db import open_pool
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
+from tracelake.domain.dag.model import Storage
+from tracelake.gateway.process import public_door
+from tracelake.lite.home import public_pem
+from tracelake.lite.user_token import mint_user_token
+from tracelake.operators.api.outcome import Settings as NoConfig
+from tracelake.query.process import serving
+from tracelake.query.sessions import Sessions
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.store.db import open_pool
+from tracelake.wire.client import CAPABILITY_HEADER, DispatcherClient
+from tracelake.wire.query_messages import ARROW
+from tracelake.wire.task_messages import Claimed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

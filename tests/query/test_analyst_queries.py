@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.query.analysts import QUERIES, TABLES, quick_session, tables
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.spark.plan_check import select
+from tracelake.domain.sql.gate import check_sql
+from tracelake.spark.plan_check import select
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

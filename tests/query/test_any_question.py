@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 
 from tests.query.house import House
 from tests.walk.walking import TOKEN
-from trace_platform.query.openapi import document
+from tracelake.query.openapi import document
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = 30
@@ -45,7 +45,8 @@ async def test_no_input_makes_a_door_of_the_query_service_fail(house: House) -> 
         if isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body["sql"] = data.draw(st.sampled_from(QUERIES))
         answer = case.call(base_url=str(doors[label].base_url), headers=headers, verify=str(house.rig.walk.ca))
-        assert answer.status_code < 500, (case, answer.text)
+        overran = answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"  # a limit it asked for
+        assert answer.status_code < 500 or overran, (case, answer.text)
         assert str(answer.status_code) in operations[label].definition.raw["responses"], answer.text
 
     await asyncio.to_thread(never_fails)

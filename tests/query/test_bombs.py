@@ -15,8 +15,8 @@ from tests.hostile.bomb_cases import BOMBS, FINE
 from tests.query.analysts import quick_session
 from tests.query.house import ROWS, House
 from tests.query.made_up_bombs import made_up
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.spark.plan_check import select
+from tracelake.domain.sql.gate import check_sql
+from tracelake.spark.plan_check import select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.query.house import ROWS, House
-from trace_platform.cli.udf_rehearse import _dataset
-from trace_platform.errors import InvalidSql
+from tracelake.cli.commands.udf_test import _dataset
+from tracelake.errors import InvalidSql
 
 pytestmark = pytest.mark.anyio
 TOP = "SELECT block_number, value, X'ff' AS b FROM orders ORDER BY block_number LIMIT 2"
@@ -30,7 +30,7 @@ async def trace(house: House, *words: str, home: Path) -> tuple[int, bytes, str]
         "TRACE_CLIENT__CA": str(house.rig.walk.ca),
         "TRACE_CLIENT__TOKEN": house.token("reader"),
     }
-    argv = [sys.executable, "-m", "trace_platform", *words]
+    argv = [sys.executable, "-m", "tracelake", *words]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
     out, err = await process.communicate(TOP.encode())

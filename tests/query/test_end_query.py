@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from trace_platform.query.end_query import LONGEST_FACTOR, PLANNING_SECONDS, is_stuck
-from trace_platform.spark.thread_times import ThreadTimes, share_of_cores, thread_times
+from tracelake.query.end_query import LONGEST_FACTOR, PLANNING_SECONDS, is_stuck
+from tracelake.spark.thread_times import ThreadTimes, share_of_cores, thread_times
 
 STUCK = 1.5
 BUSY = "while True: pass"

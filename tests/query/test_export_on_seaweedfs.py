@@ -11,13 +11,13 @@ import pytest
 
 from tests.query.house import House
 from tests.walk.walking import TOKEN
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.errors import TraceError
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.observe.metrics import Metrics
-from trace_platform.query.process import serving
-from trace_platform.user_calls import USER
-from trace_platform.wiring import s3_objects
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import TraceError
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.query.process import serving
+from tracelake.runtime.metrics import Metrics
+from tracelake.wire.user_calls import USER
+from tracelake.wiring import s3_objects
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from tests.hostile.sql_cases import ATTACKS, ONLY_THE_GATE
-from trace_platform.domain.sql_gate import check_sql, table_names
-from trace_platform.domain.sql_words import FUNCTIONS
-from trace_platform.errors import InvalidSql
-from trace_platform.spark.plan_check import checked_frame
+from tracelake.domain.sql.functions import FUNCTIONS
+from tracelake.domain.sql.gate import check_sql, table_names
+from tracelake.errors import InvalidSql
+from tracelake.spark.plan_check import checked_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

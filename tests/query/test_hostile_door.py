@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tests.hostile.sql_cases import ATTACKS
 from tests.query.house import ROWS, House
-from trace_platform.query import desk
+from tracelake.query import answer as answer_module
 
 pytestmark = pytest.mark.anyio
 SECRET = "the contents of somebody's file"
@@ -57,8 +57,8 @@ async def test_without_the_gate_the_door_refuses_too_and_nothing_happened(
     def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
         return Unchecked(text)
 
-    monkeypatch.setattr(desk, "check_sql", unchecked)
-    monkeypatch.setattr(desk, "table_names", lambda _: frozenset({"orders"}))
+    monkeypatch.setattr(answer_module, "check_sql", unchecked)
+    monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
     answer = await house.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
     assert answer.status_code in {400, 422}, answer.text
     assert SECRET not in answer.text

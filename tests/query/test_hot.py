@@ -13,17 +13,17 @@ from psycopg.conninfo import make_conninfo
 
 from tests.query.house import Given
 from tests.spark.hot_support import chain, hot_table, rows_of
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.buffered import Column, Declaration
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.errors import InvalidSql, Unavailable
-from trace_platform.query.engine import Engine
-from trace_platform.query.question import Asker, Question, Relation
-from trace_platform.settings import QuerySettings
-from trace_platform.spark.buffered_tables import BufferedTable
-from trace_platform.spark.buffered_tables import ensure as make_buffered
-from trace_platform.spark.hot_tables import HotTable, ensure
-from trace_platform.spark.hot_writer import rewrite
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.buffered.tables import BufferedTable
+from tracelake.data.buffered.tables import ensure as make_buffered
+from tracelake.data.hot.tables import HotTable, ensure
+from tracelake.data.hot.writer import rewrite
+from tracelake.domain.buffered import Column, Declaration
+from tracelake.domain.sql.gate import check_sql
+from tracelake.errors import InvalidSql, Unavailable
+from tracelake.query.checked_query import Asker, Question, Relation
+from tracelake.query.engine import Engine
+from tracelake.settings import QuerySettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,13 +19,13 @@ import pytest
 from tests.query.house import ROWS, House
 from tests.spark.hot_support import chain, hot_table, rows_of
 from tests.walk.walking import TOKEN
-from trace_platform.domain.objects import Folder
-from trace_platform.http_client import AsyncClient
-from trace_platform.lite.plan import child_environment
-from trace_platform.lite.ports import free_port
-from trace_platform.settings import EndpointSettings, ObjectSettings, to_document
-from trace_platform.spark.hot_tables import ensure
-from trace_platform.spark.hot_writer import rewrite
+from tracelake.data.hot.tables import ensure
+from tracelake.data.hot.writer import rewrite
+from tracelake.domain.object_names import Folder
+from tracelake.lite.plan import child_environment
+from tracelake.lite.ports import free_port
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.settings import EndpointSettings, ObjectSettings, to_document
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 HOT_ROWS = 20
@@ -54,7 +54,7 @@ async def a_service(
         }
     )
     process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
-        [sys.executable, "-m", "trace_platform", "query", "--settings", "-"],
+        [sys.executable, "-m", "tracelake", "query", "--settings", "-"],
         stdin=subprocess.PIPE,
         env=child_environment(os.environ),
         start_new_session=True,

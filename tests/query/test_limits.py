@@ -12,10 +12,10 @@ import pytest
 from tests.query.conftest import MEGABYTES
 from tests.query.house import ROWS, House
 from tests.walk.walking import TOKEN
-from trace_platform.doors import refusal_response
-from trace_platform.errors import Busy
-from trace_platform.http_client import AsyncClient
-from trace_platform.query.slots import Slots
+from tracelake.errors import Busy
+from tracelake.query.slots import Slots
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.listeners import refusal_response
 
 pytestmark = pytest.mark.anyio
 ADMIN = "test|acme"

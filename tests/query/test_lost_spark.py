@@ -16,7 +16,7 @@ import pytest
 from tests.query.house import ROWS, House
 from tests.query.test_killed import COUNT, a_service, answered, members
 from tests.walk.walking import TOKEN
-from trace_platform.settings import QuerySettings
+from tracelake.settings import QuerySettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 LIMIT = 5

@@ -16,17 +16,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.query.house import House
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.filters import parse_where
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import Range
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.domain.sql_numbers import needed_numbers
-from trace_platform.markers import ColumnEntry
-from trace_platform.query.narrow import narrowed
-from trace_platform.query.question import ColdFiles, FileFacts, Relation
-from trace_platform.spark.parquet_reader import read_files
-from trace_platform.spark.plan_check import select
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.files.parquet_reader import read_files
+from tracelake.domain.filter.parse import parse_where
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range
+from tracelake.domain.sql.gate import check_sql
+from tracelake.domain.sql.numbers import needed_numbers
+from tracelake.query.checked_query import ColdFiles, FileFacts, Relation
+from tracelake.query.prune_files import narrowed
+from tracelake.spark.plan_check import select
+from tracelake.wire.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

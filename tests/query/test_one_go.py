@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import Folder
-from trace_platform.markers import ColumnEntry
-from trace_platform.query.question import ONE_GO_BYTES, ONE_GO_FILES, ONE_GO_ROWS, ColdFiles, Relation
-from trace_platform.query.sessions import Prepared
-from trace_platform.query.views import Store, views_of
-from trace_platform.spark.plan_check import checked_frame
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.object_names import Folder
+from tracelake.query.checked_query import ONE_GO_BYTES, ONE_GO_FILES, ONE_GO_ROWS, ColdFiles, Relation
+from tracelake.query.sessions import Prepared
+from tracelake.query.views import Store, views_of
+from tracelake.spark.plan_check import checked_frame
+from tracelake.wire.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trace_platform.query.sessions import Sessions
-from trace_platform.query.spark import OwnSpark
+from tracelake.query.sessions import Sessions
+from tracelake.query.spark import OwnSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

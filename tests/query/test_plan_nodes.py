@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.spark import plan_nodes
-from trace_platform.spark.plan_check import select
-from trace_platform.spark.plan_nodes import read_plan
+from tracelake.domain.sql.gate import check_sql
+from tracelake.spark import plan_nodes
+from tracelake.spark.plan_check import select
+from tracelake.spark.plan_nodes import read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.filters import from_json
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.sql_gate import check_sql
-from trace_platform.errors import InvalidSql
-from trace_platform.markers import ColumnEntry
-from trace_platform.query.collect import collect
-from trace_platform.query.plans import planned
-from trace_platform.query.question import ONE_GO_BYTES, Asker, ColdFiles, Question, Relation
-from trace_platform.query.sessions import MOST_PLANS, Prepared
-from trace_platform.query.views import Store, views_of
-from trace_platform.spark.plan_check import select
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.filter.parse import from_json
+from tracelake.domain.object_names import Folder
+from tracelake.domain.sql.gate import check_sql
+from tracelake.errors import InvalidSql
+from tracelake.query.checked_query import ONE_GO_BYTES, Asker, ColdFiles, Question, Relation
+from tracelake.query.collect import collect
+from tracelake.query.plans import planned
+from tracelake.query.sessions import MOST_PLANS, Prepared
+from tracelake.query.views import Store, views_of
+from tracelake.spark.plan_check import select
+from tracelake.wire.markers import ColumnEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,13 +17,13 @@ from tests.query.test_limits import FOREVER
 from tests.runner.rig import invocation, settings_for
 from tests.runner.whole import bundle
 from tests.udf.functions import NODE, PYTHON, ROOT, event_of
-from trace_platform.contracts import Claimed, UdfRef
-from trace_platform.settings import Settings
-from trace_platform.udf.bubblewrap import build_walls
-from trace_platform.udf.object_stores import Stores
-from trace_platform.udf.process import running
-from trace_platform.unpack import unpack
-from trace_platform.wiring import session_objects
+from tracelake.settings import Settings
+from tracelake.udf.bubblewrap import build_walls
+from tracelake.udf.object_stores import Stores
+from tracelake.udf.process import running
+from tracelake.udf.unpack import unpack
+from tracelake.wire.task_messages import Claimed, UdfRef
+from tracelake.wiring import session_objects
 
 pytestmark = pytest.mark.anyio
 CODE = """

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.query.house import ROWS, House, arrow_of
-from trace_platform.domain.objects import Folder
-from trace_platform.query_contracts import ARROW
+from tracelake.domain.object_names import Folder
+from tracelake.wire.query_messages import ARROW
 
 pytestmark = pytest.mark.anyio
 ADMIN = "test|acme"

@@ -10,10 +10,10 @@ import pytest
 from tests.runner.rig import Rig, rigged
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
-from trace_platform.domain.catalog import OperatorSpec, checked_by
-from trace_platform.domain.dag_model import Storage
-from trace_platform.operators.outcome import Settings as NoConfig
-from trace_platform.store.migrate import Database
+from tracelake.domain.dag.catalog import OperatorSpec, checked_by
+from tracelake.domain.dag.model import Storage
+from tracelake.operators.api.outcome import Settings as NoConfig
+from tracelake.store.migrate import Database
 
 HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))
 

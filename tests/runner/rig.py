@@ -24,16 +24,16 @@ from pydantic import SecretStr
 from tests.dispatcher.support import Org, deployed_and_active
 from tests.udf.zips import zipped
 from tests.walk.walking import TOKEN, Walk, walking
-from trace_platform.contracts import Claimed, Invocation, UdfRef
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.doors import open_doors
-from trace_platform.http_client import AsyncClient
-from trace_platform.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
-from trace_platform.udf.bubblewrap import Walls, build_walls
-from trace_platform.udf.invoke import Functions
-from trace_platform.udf.object_stores import Stores
-from trace_platform.udf.process import PATH, runner_door, running
-from trace_platform.wiring import session_objects
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.listeners import open_doors
+from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.udf.bubblewrap import Walls, build_walls
+from tracelake.udf.invoke import Functions
+from tracelake.udf.object_stores import Stores
+from tracelake.udf.process import PATH, runner_door, running
+from tracelake.wire.task_messages import Claimed, Invocation, UdfRef
+from tracelake.wiring import session_objects
 
 INVOKE_TOKEN = "what the Dispatcher shows"
 SECONDS = 60

@@ -12,10 +12,10 @@ from tests.runner.rig import SECONDS
 from tests.runner.whole import RUNTIMES, Whole, a_whole, serving
 from tests.spark_session import shared_session
 from tests.support.postgres import RunningServer
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.store.migrate import Database
-from trace_platform.udf.invoke import Functions
-from trace_platform.udf.sandbox import runs
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.store.migrate import Database
+from tracelake.udf.invoke import Functions
+from tracelake.udf.sandbox import runs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("runtime", RUNTIMES)]
 

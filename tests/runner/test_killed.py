@@ -20,16 +20,16 @@ from tests.runner.whole import DAG, RUNTIMES, Whole, a_whole
 from tests.sink.test_alerts import STANDARD
 from tests.spark_session import shared_session
 from tests.support.postgres import RunningServer
-from trace_platform.alert_contracts import AlertRequest
-from trace_platform.crash_points import POINTS
-from trace_platform.dispatcher.edit_alerts import create_alert
-from trace_platform.lite.guard import end_sessions
-from trace_platform.lite.launch import Launch, spawn
-from trace_platform.settings import to_document
-from trace_platform.settings.observing import FaultSettings
-from trace_platform.store.identity import find_user
-from trace_platform.store.migrate import Database
-from trace_platform.udf.sandbox import family, runs
+from tracelake.dispatcher.alerts.edit import create_alert
+from tracelake.domain.crash_points import POINTS
+from tracelake.lite.end_orphans import end_sessions
+from tracelake.lite.launch import Launch, spawn
+from tracelake.settings import to_document
+from tracelake.settings.telemetry import FaultSettings
+from tracelake.store.identity import find_user
+from tracelake.store.migrate import Database
+from tracelake.udf.sandbox import family, runs
+from tracelake.wire.alert_messages import AlertRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +81,7 @@ def a_runner(whole: Whole, log: Path, point: str | None = None) -> Iterator[subp
     """
     settings = whole.settings.model_copy(update={"faults": FaultSettings(point=point)})
     launch = Launch(
-        [sys.executable, "-m", "trace_platform", "runner", "--settings", "-"],
+        [sys.executable, "-m", "tracelake", "runner", "--settings", "-"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdin=to_document(settings).encode(),

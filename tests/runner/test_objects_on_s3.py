@@ -10,10 +10,10 @@ import pytest
 from tests.runner.conftest import HANDS
 from tests.runner.rig import rigged
 from tests.support.operators import registered
-from trace_platform.domain.objects import ObjectName
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.settings import CredentialSettings, load_settings
-from trace_platform.wiring import make_minter, s3_objects
+from tracelake.domain.object_names import ObjectName
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.settings import CredentialSettings, load_settings
+from tracelake.wiring import make_minter, s3_objects
 
 pytestmark = pytest.mark.anyio
 

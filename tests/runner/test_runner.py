@@ -12,8 +12,8 @@ import pytest
 
 from tests.dispatcher.support import an_org, deployed_and_active
 from tests.runner.rig import DAG, INVOKE_TOKEN, SECONDS, Rig, invocation
-from trace_platform.udf.process import PATH, PLACES
-from trace_platform.udf.sandbox import runs
+from tracelake.udf.process import PATH, PLACES
+from tracelake.udf.sandbox import runs
 
 pytestmark = pytest.mark.anyio
 

@@ -16,10 +16,10 @@ import pytest
 from tests.runner.conftest import HANDS
 from tests.runner.rig import SECONDS, Rig, invocation, rigged
 from tests.support.operators import registered
-from trace_platform.errors import SetupError
-from trace_platform.udf.bubblewrap import Walls, build_walls, bwraps
-from trace_platform.udf.process import Refusing
-from trace_platform.udf.seccomp import ARCHITECTURES, program
+from tracelake.errors import SetupError
+from tracelake.udf.bubblewrap import Walls, build_walls, bwraps
+from tracelake.udf.process import Refusing
+from tracelake.udf.seccomp import ARCHITECTURES, program
 
 pytestmark = pytest.mark.anyio
 

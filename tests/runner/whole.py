@@ -24,25 +24,25 @@ from tests.runner.rig import HELPERS, INVOKE_TOKEN, SECONDS, settings_for
 from tests.sink.rig import Rig as SinkRig
 from tests.udf.zips import zipped
 from tests.walk.walking import Walk, walking
-from trace_platform.adapters.credentials_mounts import Mounts
-from trace_platform.adapters.invoker_http import HttpInvoker
-from trace_platform.dispatcher.announce_bundle import announce_bundle
-from trace_platform.dispatcher.finalize_bundle import finalize_bundle
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.dispatcher.upload_bundle import upload_bundle
-from trace_platform.doors import open_doors
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.lite.ports import free_ports
-from trace_platform.settings import QueueSettings, Settings
-from trace_platform.store.identity import find_user
-from trace_platform.tls import client_context
-from trace_platform.udf.bubblewrap import build_walls
-from trace_platform.udf.invoke import Functions
-from trace_platform.udf.object_stores import Stores
-from trace_platform.udf.process import runner_door, running
-from trace_platform.user_contracts import BundleRequest
-from trace_platform.worker.run_udf import SandboxRunner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.adapters.credentials_mounts import Mounts
+from tracelake.adapters.invoker_http import HttpInvoker
+from tracelake.dispatcher.bundles.announce import announce_bundle
+from tracelake.dispatcher.bundles.finalize import finalize_bundle
+from tracelake.dispatcher.bundles.upload import upload_bundle
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.ports import free_ports
+from tracelake.runtime.listeners import open_doors
+from tracelake.runtime.tls import client_context
+from tracelake.settings import QueueSettings, Settings
+from tracelake.store.identity import find_user
+from tracelake.udf.bubblewrap import build_walls
+from tracelake.udf.invoke import Functions
+from tracelake.udf.object_stores import Stores
+from tracelake.udf.process import runner_door, running
+from tracelake.wire.user_messages import BundleRequest
+from tracelake.worker.run_udf import SandboxRunner
+from tracelake.worker.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -80,7 +80,7 @@ class Tree:
         }
 
     def write(self) -> Tree:
-        for folder in ("tools", "requirements", "trace_platform"):
+        for folder in ("tools", "requirements", "tracelake"):
             (self.root / folder).mkdir(parents=True)
         self.wheels.mkdir()
         shutil.copy(SETUP, self.root / "tools")

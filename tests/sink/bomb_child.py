@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trace_platform.domain.buffered import Column, Declaration
-from trace_platform.settings import SinkSettings
-from trace_platform.spark.batch_fault import Fault
-from trace_platform.spark.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.domain.buffered import Column, Declaration
+from tracelake.settings import SinkSettings
 
 MIB = 1024 * 1024
 MORE = 512 * MIB

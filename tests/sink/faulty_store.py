@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import ObjectName
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.object_names import ObjectName
 
 POISON = "poison.jsonl"
 DEADLY = "deadly.jsonl"

@@ -19,14 +19,14 @@ from psycopg.rows import dict_row
 
 from tests.dispatcher.support import Org, deployed_and_active
 from tests.walk.walking import Walk, walking
-from trace_platform.contracts import BufferPublishRequest, Claimed, CompleteRequest
-from trace_platform.dispatcher.deploy_dag import Deployed
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.objects import Folder, ObjectName
-from trace_platform.domain.places import buffer_folder
-from trace_platform.sink.drain import Sink
-from trace_platform.sink.write import Writer
-from trace_platform.spark.stage_batches import BatchLimits
+from tracelake.data.buffered.stage_batches import BatchLimits
+from tracelake.dispatcher.dags.deploy import Deployed
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.sink.drain import Sink
+from tracelake.sink.write import Writer
+from tracelake.wire.task_messages import BufferPublishRequest, Claimed, CompleteRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,19 +18,19 @@ from tests.dispatcher.support import Org, an_org
 from tests.sink.rig import Rig
 from tests.support.operators import registered
 from tests.walk.walking import working
-from trace_platform.alert_contracts import AlertChange, AlertRequest, ChannelRequest
-from trace_platform.delivery.courier import Courier
-from trace_platform.delivery.listen import listening
-from trace_platform.delivery.send import Sender
-from trace_platform.delivery.targets import Targets
-from trace_platform.dispatcher.edit_alerts import create_alert, update_alert
-from trace_platform.dispatcher.edit_channels import create_channel
-from trace_platform.domain.catalog import OperatorSpec
-from trace_platform.domain.dag_model import Storage
-from trace_platform.operators.alert_route import NOWHERE, STRANGERS
-from trace_platform.operators.context import Resources
-from trace_platform.store.db import open_pool
-from trace_platform.store.identity import find_user
+from tracelake.delivery.listen import listening
+from tracelake.delivery.post import Sender
+from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.targets import Targets
+from tracelake.dispatcher.alerts.edit import create_alert, update_alert
+from tracelake.dispatcher.alerts.edit_channels import create_channel
+from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.domain.dag.model import Storage
+from tracelake.operators.alert_route import NOWHERE, STRANGERS
+from tracelake.operators.api.context import Resources
+from tracelake.store.db import open_pool
+from tracelake.store.identity import find_user
+from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trace_platform.domain.buffered import Column, Declaration
-from trace_platform.spark.batch_fault import Fault
-from trace_platform.spark.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.domain.buffered import Column, Declaration
 
 DECLARED = Declaration(
     (Column("key", "text", nullable=False), Column("raw", "bytes"), Column("doc", "json"), Column("n", "bigint")),

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_platform.domain.buffered import Column, Declaration
-from trace_platform.spark.batch_fault import Fault
-from trace_platform.spark.check_batch import Limits, check_batch
+from tracelake.data.buffered.batch_fault import Fault
+from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.domain.buffered import Column, Declaration
 
 EVERY = Declaration(
     (

@@ -20,10 +20,10 @@ from tests.faults.system import Caller, Nursery, System, a_system, calling, nurs
 from tests.faults.test_crash_points import dies_at
 from tests.sink.faulty_store import DEADLY
 from tests.sink.rig import ALERTS, alert, lines
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.crash_points import POINTS
-from trace_platform.domain.places import buffer_folder
-from trace_platform.settings import SinkSettings
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.domain.crash_points import POINTS
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.settings import SinkSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from trace_platform.domain.buffered import Column, Declaration
-from trace_platform.errors import BadInput
-from trace_platform.spark.buffered_tables import BufferedTable, ensure
-from trace_platform.spark.merge_batches import MANY_ROWS, SOME_ROWS, Waiting, merge_batches
-from trace_platform.spark.postgres_writer import make_staging
-from trace_platform.spark.stage_batches import staging_columns
-from trace_platform.spark.statements import statements
+from tracelake.data.buffered.merge_batches import MANY_ROWS, SOME_ROWS, Waiting, merge_batches
+from tracelake.data.buffered.stage_batches import staging_columns
+from tracelake.data.buffered.tables import BufferedTable, ensure
+from tracelake.data.postgres.staging import make_staging
+from tracelake.data.statements import statements
+from tracelake.domain.buffered import Column, Declaration
+from tracelake.errors import BadInput
 
 MANY = MANY_ROWS + SOME_ROWS
 DECLARED = Declaration((Column("key", "text", nullable=False), Column("amount", "uint256")), ("key",), ())

@@ -10,10 +10,10 @@ import pytest
 from tests.operators.rig import Numbers, operator
 from tests.sink.rig import Rig, trigger_range
 from tests.walk.walking import working
-from trace_platform.dispatcher.invalidate import invalidate
-from trace_platform.domain.catalog import Count
-from trace_platform.operators.context import Resources, TaskContext
-from trace_platform.operators.outcome import Outcome
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.domain.dag.catalog import Count
+from tracelake.operators.api.context import Resources, TaskContext
+from tracelake.operators.api.outcome import Outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -15,13 +15,13 @@ from tests.sink.faulty_store import POISON as POISON_NAME
 from tests.sink.faulty_store import FaultyObjects
 from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
 from tests.sink.test_bombs import parquet
-from trace_platform.dispatcher.loops.owe_batches import OweBatches
-from trace_platform.dispatcher.read_gauges import Gauges
-from trace_platform.domain.places import buffer_folder
-from trace_platform.errors import Forbidden
-from trace_platform.ports import Outgoing
-from trace_platform.sink.drain import FAILED_TRIES
-from trace_platform.sink.write import Writer
+from tracelake.dispatcher.maintenance.republish_batches import OweBatches
+from tracelake.dispatcher.read_gauges import Gauges
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.errors import Forbidden
+from tracelake.ports import Outgoing
+from tracelake.sink.drain import FAILED_TRIES
+from tracelake.sink.write import Writer
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from tests.sink.rig import Rig, alert
-from trace_platform.ports import Outgoing
-from trace_platform.sink.prune_applied import BATCH, prune_applied
-from trace_platform.store.db import open_pool
+from tracelake.ports import Outgoing
+from tracelake.sink.prune_applied import BATCH, prune_applied
+from tracelake.store.db import open_pool
 
 pytestmark = pytest.mark.anyio
 

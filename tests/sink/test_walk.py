@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.sink.rig import Rig, alert
-from trace_platform.dispatcher.resolve_relations import user_relations
-from trace_platform.query_contracts import RelationsRequest, Wish
-from trace_platform.store.identity import User
+from tracelake.dispatcher.datasets.resolve_relations import user_relations
+from tracelake.store.identity import User
+from tracelake.wire.query_messages import RelationsRequest, Wish
 
 pytestmark = pytest.mark.anyio
 

@@ -12,16 +12,16 @@ import pytest
 
 from tests.dispatcher.support import an_org
 from tests.sink.rig import ALERTS, Producer, Rig, alert, lines
-from trace_platform.contracts import CommittedBatch, DeadBatch, SettleRequest
-from trace_platform.dispatcher.list_dead_batches import list_dead_batches
-from trace_platform.dispatcher.loops.clear_batches import ClearBatches
-from trace_platform.dispatcher.loops.janitor import Janitor
-from trace_platform.dispatcher.loops.owe_batches import OweBatches
-from trace_platform.dispatcher.replay_batch import replay_batch
-from trace_platform.domain.objects import Folder
-from trace_platform.errors import Conflict, Forbidden, LeaseLost, NotFound
-from trace_platform.spark.merge_batches import Applied
-from trace_platform.user_contracts import DeadBatchQuery
+from tracelake.data.buffered.merge_batches import Applied
+from tracelake.dispatcher.buffers.list_dead import list_dead_batches
+from tracelake.dispatcher.buffers.replay import replay_batch
+from tracelake.dispatcher.maintenance.delete_applied_batches import ClearBatches
+from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
+from tracelake.dispatcher.maintenance.republish_batches import OweBatches
+from tracelake.domain.object_names import Folder
+from tracelake.errors import Conflict, Forbidden, LeaseLost, NotFound
+from tracelake.wire.task_messages import CommittedBatch, DeadBatch, SettleRequest
+from tracelake.wire.user_messages import DeadBatchQuery
 
 pytestmark = pytest.mark.anyio
 

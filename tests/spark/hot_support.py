@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from trace_platform.spark.hot_tables import HotTable
-from trace_platform.spark.hot_view import HeldSnapshot, held
-from trace_platform.spark.hot_writer import BlockMark
+from tracelake.data.hot.tables import HotTable
+from tracelake.data.hot.view import HeldSnapshot, held
+from tracelake.data.hot.writer import BlockMark
 
 ROWS = pa.schema([("block_number", pa.int64()), ("position", pa.int32()), ("content", pa.int64())])
 

@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from tests.spark_session import end_shared
-from trace_platform.errors import SetupError
-from trace_platform.spark import archive_place, class_archive
-from trace_platform.spark.archive_place import archive_for
-from trace_platform.spark.class_archive import make_archive
-from trace_platform.spark.configuration import spark_home
-from trace_platform.spark.java import Java, find_java
+from tracelake.errors import SetupError
+from tracelake.spark import archive_location, class_archive
+from tracelake.spark.archive_location import archive_for
+from tracelake.spark.class_archive import make_archive
+from tracelake.spark.configuration import spark_home
+from tracelake.spark.java import Java, find_java
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,17 +90,17 @@ def test_one_that_cannot_be_made_leaves_a_note_and_is_not_tried_again(
 
 def test_another_java_or_spark_asks_for_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = Java(tmp_path, "17.0.1", "PATH", tmp_path)
-    places = {archive_place.place_of(java, tmp_path)}
-    places.add(archive_place.place_of(Java(tmp_path, "17.0.2", "PATH", tmp_path), tmp_path))
-    places.add(archive_place.place_of(Java(tmp_path, "17.0.1", "PATH", tmp_path / "other"), tmp_path))
-    monkeypatch.setattr(archive_place, "version", lambda _: "4.3.1")
-    places.add(archive_place.place_of(java, tmp_path))
+    places = {archive_location.place_of(java, tmp_path)}
+    places.add(archive_location.place_of(Java(tmp_path, "17.0.2", "PATH", tmp_path), tmp_path))
+    places.add(archive_location.place_of(Java(tmp_path, "17.0.1", "PATH", tmp_path / "other"), tmp_path))
+    monkeypatch.setattr(archive_location, "version", lambda _: "4.3.1")
+    places.add(archive_location.place_of(java, tmp_path))
     assert len(places) == 4
 
 
 def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = Java(tmp_path, "17.0.1", "PATH", runtime(tmp_path))
-    place = archive_place.place_of(java, tmp_path)
+    place = archive_location.place_of(java, tmp_path)
     place.parent.mkdir()
     (place.parent / "making-dead").mkdir()
     (place.parent / "making-dead" / "classes.jsa").touch()
@@ -132,7 +132,7 @@ def test_a_folder_that_we_did_not_make_is_not_removed_whatever_a_note_says(tmp_p
 
 def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
     """Its JVM would spend its orderly end writing the archive: it is not given one."""
-    argv = [sys.executable, "-m", "trace_platform.spark.class_archive", str(tmp_path)]
+    argv = [sys.executable, "-m", "tracelake.spark.class_archive", str(tmp_path)]
     process = subprocess.Popen(argv, cwd=ROOT, start_new_session=True)
     try:
         family = until_java_runs(process)

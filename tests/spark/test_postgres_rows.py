@@ -17,23 +17,23 @@ from pyspark.sql import types as st
 from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unheld
 from tests.spark_session import end_shared
 from tests.support.postgres import RunningServer
-from trace_platform.domain.filters import holds, parse_where
-from trace_platform.errors import BadInput, DatabaseUnavailable, SnapshotMoved
-from trace_platform.spark.configuration import SparkOptions
-from trace_platform.spark.filter_column import as_column
-from trace_platform.spark.hot_compaction import mark_compacted, sweep
-from trace_platform.spark.hot_reader import pieces_of, read_hot, read_seam, spark_schema
-from trace_platform.spark.hot_tables import HotTable, ensure
-from trace_platform.spark.hot_view import Run, held, view_of
-from trace_platform.spark.hot_writer import rewrite
-from trace_platform.spark.java import find_java
-from trace_platform.spark.postgres_source import cut, read_postgres
-from trace_platform.spark.postgres_sql import columns_of
-from trace_platform.spark.postgres_writer import make_staging, sweep_staging
-from trace_platform.spark.secret_dsn import SecretDsn
-from trace_platform.spark.session import start_session, stop_session
-from trace_platform.spark.worker_errors import typed
-from trace_platform.store.migrate import Database
+from tracelake.data.filter_column import as_column
+from tracelake.data.hot.reader import pieces_of, read_hot, read_seam, spark_schema
+from tracelake.data.hot.sweep import mark_compacted, sweep
+from tracelake.data.hot.tables import HotTable, ensure
+from tracelake.data.hot.view import Run, held, view_of
+from tracelake.data.hot.writer import rewrite
+from tracelake.data.postgres.secret_dsn import SecretDsn
+from tracelake.data.postgres.source import cut, read_postgres
+from tracelake.data.postgres.sql_text import columns_of
+from tracelake.data.postgres.staging import make_staging, sweep_staging
+from tracelake.domain.filter.parse import holds, parse_where
+from tracelake.errors import BadInput, DatabaseUnavailable, SnapshotMoved
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import start_session, stop_session
+from tracelake.spark.worker_errors import typed
+from tracelake.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.spark.configuration import SparkOptions, environment, spark_home
-from trace_platform.spark.java import Java
+from tracelake.spark.configuration import SparkOptions, environment, spark_home
+from tracelake.spark.java import Java
 
 PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 SAYS = """

@@ -17,13 +17,13 @@ import psutil
 import pytest
 
 from tests.spark_session import end_shared
-from trace_platform.errors import JavaMissing, SettingsError, SetupError
-from trace_platform.spark import configuration
-from trace_platform.spark import session as session_module
-from trace_platform.spark.configuration import FIXED, SparkOptions, settings
-from trace_platform.spark.java import find_java
-from trace_platform.spark.launch import class_path
-from trace_platform.spark.session import is_alive, start_session, stop_session, warm
+from tracelake.errors import JavaMissing, SettingsError, SetupError
+from tracelake.spark import configuration
+from tracelake.spark import session as session_module
+from tracelake.spark.configuration import FIXED, SparkOptions, settings
+from tracelake.spark.java import find_java
+from tracelake.spark.launch import class_path
+from tracelake.spark.session import is_alive, start_session, stop_session, warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +102,7 @@ def test_jobs_share_the_machine_fairly(spark: SparkSession) -> None:
 def test_workers_are_this_python_with_our_package_and_without_our_environment(spark: SparkSession) -> None:
     facts = worker_facts(spark)
     assert facts["python"] == sys.executable
-    assert facts["package"] == str(ROOT / "trace_platform" / "__init__.py")
+    assert facts["package"] == str(ROOT / "tracelake" / "__init__.py")
     assert facts["given"] == "yes"
     assert SECRET not in facts["environment"].values()
     assert "" not in facts["path"]
@@ -177,9 +177,9 @@ def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> No
     code = (
         "import pathlib, sys\n"
         "sys.modules['grpc'] = None\n"
-        "from trace_platform.errors import SetupError\n"
-        "from trace_platform.spark.configuration import SparkOptions\n"
-        "from trace_platform.spark.session import start_session\n"
+        "from tracelake.errors import SetupError\n"
+        "from tracelake.spark.configuration import SparkOptions\n"
+        "from tracelake.spark.session import start_session\n"
         "try:\n"
         "    start_session(SparkOptions(pathlib.Path(sys.argv[1]), remote='sc://127.0.0.1:1'), None, {})\n"
         "except SetupError as refused:\n"
@@ -189,7 +189,7 @@ def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> No
     file.write_text(code)
     said = subprocess.run([sys.executable, file, tmp_path], capture_output=True, text=True, check=True)
     assert "not installed" in said.stdout
-    assert "trace-platform[connect]" in said.stdout
+    assert "tracelake[connect]" in said.stdout
 
 
 def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variables(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_cluster_gets_our_package_through_sparks_own_script_in_a_path_with_a_s
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "./trace_platform.zip/trace_platform/__init__.py"
+    assert done.stdout.strip() == "./tracelake.zip/tracelake/__init__.py"
     assert list(home.glob("work/app-*")), "the executor was started from there"
 
 
@@ -296,9 +296,9 @@ LIFE = textwrap.dedent("""
     import json, os, signal, sys
     from pathlib import Path
     import pyspark
-    from trace_platform.spark import session as module
-    from trace_platform.spark.java import find_java
-    from trace_platform.spark.session import SparkOptions, is_alive, start_session, stop_session
+    from tracelake.spark import session as module
+    from tracelake.spark.java import find_java
+    from tracelake.spark.session import SparkOptions, is_alive, start_session, stop_session
 
     home = Path(sys.argv[1])
     java = find_java(os.environ, home / "cache")
@@ -327,8 +327,8 @@ LIFE = textwrap.dedent("""
 BUSY = textwrap.dedent("""
     import os, sys, threading, time
     from pathlib import Path
-    from trace_platform.spark.java import find_java
-    from trace_platform.spark.session import SparkOptions, start_session
+    from tracelake.spark.java import find_java
+    from tracelake.spark.session import SparkOptions, start_session
 
     home = Path(sys.argv[1])
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -351,8 +351,8 @@ BUSY = textwrap.dedent("""
 CLUSTER = textwrap.dedent("""
     import json, os, sys
     from pathlib import Path
-    from trace_platform.spark.java import find_java
-    from trace_platform.spark.session import SparkOptions, start_session, stop_session
+    from tracelake.spark.java import find_java
+    from tracelake.spark.session import SparkOptions, start_session, stop_session
 
     home, spark_home = map(Path, sys.argv[1:3])
     options = SparkOptions(
@@ -369,10 +369,10 @@ CLUSTER = textwrap.dedent("""
 
     def where(batches):
         import pyarrow
-        import trace_platform
+        import tracelake
         for _ in batches:
             pass
-        yield pyarrow.RecordBatch.from_pylist([{"file": trace_platform.__file__}])
+        yield pyarrow.RecordBatch.from_pylist([{"file": tracelake.__file__}])
 
     package = session.range(1, numPartitions=1).mapInArrow(where, "file string").first().file
     stop_session(session)
@@ -385,13 +385,13 @@ def look(batches: Iterator[Any]) -> Iterator[Any]:
 
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
-    import trace_platform
+    import tracelake
 
     for _ in batches:
         pass
     facts = {
         "python": sys.executable,
-        "package": trace_platform.__file__,
+        "package": tracelake.__file__,
         "environment": dict(os.environ),
         "given": os.environ.get("TRACE_GIVEN"),
         "path": sys.path,
@@ -427,5 +427,5 @@ def other_place(place: Path) -> Path:
     (place / "venv" / "bin" / "python").symlink_to(base)
     (place / "venv" / "lib" / version / "site-packages").symlink_to(configuration.spark_home().parent)
     (place / "checkout").mkdir()
-    (place / "checkout" / "trace_platform").symlink_to(ROOT / "trace_platform")
+    (place / "checkout" / "tracelake").symlink_to(ROOT / "tracelake")
     return place / "venv" / "bin" / "python"

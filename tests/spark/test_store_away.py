@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.spark_session import shared_session
-from trace_platform.adapters.objects_disk import DiskObjects
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.ranges import Range
-from trace_platform.errors import (
+from tracelake.adapters.objects_disk import DiskObjects
+from tracelake.data.files.parquet_writer import Place, write_ranges
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range
+from tracelake.errors import (
     PLATFORM_CODES,
     DiskFull,
     ObjectsUnavailable,
@@ -23,8 +24,7 @@ from trace_platform.errors import (
     WrongChain,
     is_platform_fault,
 )
-from trace_platform.spark.parquet_writer import Place, write_ranges
-from trace_platform.spark.worker_errors import rebuilt
+from tracelake.spark.worker_errors import rebuilt
 
 
 def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from trace_platform.errors import WorkFailed
-from trace_platform.spark.file_shape import Format, Shape
-from trace_platform.spark.text_files import infer_columns, read_table
+from tracelake.data.files.shape import Format, Shape
+from tracelake.data.files.text_files import infer_columns, read_table
+from tracelake.errors import WorkFailed
 
 NOBODY = 65534
 NOON = dt.datetime(2025, 1, 1, 12, tzinfo=dt.UTC)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.spark_session import a_session
-from trace_platform.spark.tags import tagged
+from tracelake.spark.tags import tagged
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from trace_platform.errors import DatabaseUnavailable
-from trace_platform.spark.secret_dsn import SecretDsn
-from trace_platform.spark.worker_connection import driver_errors, open_session, run
+from tracelake.data.postgres.secret_dsn import SecretDsn
+from tracelake.data.postgres.worker_connection import driver_errors, open_session, run
+from tracelake.errors import DatabaseUnavailable
 
 
 def test_a_server_that_was_away_once_is_there_again_for_those_who_ask_later(data_db: str) -> None:

@@ -18,15 +18,15 @@ from tests.dispatcher.chain import a_task
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Doors, opened
 from tests.storage.sts_stub import StsStub, an_sts
-from trace_platform.capability.claims import Claims, decode, mint
-from trace_platform.capability.jws import take_apart
-from trace_platform.contracts import CredentialsRequest, MountedStorage
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.mint_credentials import mint_credentials, session_name
-from trace_platform.errors import LeaseLost
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.settings import CredentialSettings, ObjectSettings, TlsSettings, load_settings
-from trace_platform.wiring import make_minter
+from tracelake.capability.claims import Claims, decode, mint
+from tracelake.capability.jws import take_apart
+from tracelake.dispatcher.credentials.mint import mint_credentials, session_name
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.errors import LeaseLost
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.settings import CredentialSettings, ObjectSettings, TlsSettings, load_settings
+from tracelake.wire.task_messages import CredentialsRequest, MountedStorage
+from tracelake.wiring import make_minter
 
 pytestmark = pytest.mark.anyio
 

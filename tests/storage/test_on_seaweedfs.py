@@ -18,14 +18,14 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ParamValidationError
 
-from trace_platform.domain.grants import StorageGrant
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.session_policy import session_policy
-from trace_platform.errors import CredentialsUnavailable
-from trace_platform.lite.seaweedfs import ROLE_ARN, Key, SeaweedFS
-from trace_platform.ports import CredentialMinter
-from trace_platform.settings import CredentialSettings, ObjectSettings, Settings
-from trace_platform.wiring import make_minter, s3_objects
+from tracelake.domain.grants import StorageGrant
+from tracelake.domain.object_names import Folder
+from tracelake.domain.session_policy import session_policy
+from tracelake.errors import CredentialsUnavailable
+from tracelake.lite.seaweedfs import ROLE_ARN, Key, SeaweedFS
+from tracelake.ports import CredentialMinter
+from tracelake.settings import CredentialSettings, ObjectSettings, Settings
+from tracelake.wiring import make_minter, s3_objects
 
 DATA, SCRATCH = "trace", "trace-scratch"
 PART = b"x" * 5 * 1024 * 1024

@@ -10,14 +10,14 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.storage.sts_stub import an_sts
-from trace_platform.adapters.credentials_sts import StsMinter
-from trace_platform.domain.grants import StorageGrant
-from trace_platform.domain.objects import Folder
-from trace_platform.domain.session_policy import session_policy
-from trace_platform.errors import CredentialsUnavailable, Forbidden
-from trace_platform.lite.ports import free_port
-from trace_platform.settings import CredentialSettings, ObjectSettings, Settings
-from trace_platform.wiring import make_minter
+from tracelake.adapters.credentials_sts import StsMinter
+from tracelake.domain.grants import StorageGrant
+from tracelake.domain.object_names import Folder
+from tracelake.domain.session_policy import session_policy
+from tracelake.errors import CredentialsUnavailable, Forbidden
+from tracelake.lite.ports import free_port
+from tracelake.settings import CredentialSettings, ObjectSettings, Settings
+from tracelake.wiring import make_minter
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from trace_platform.store import describe as module
-from trace_platform.store.describe import describe
-from trace_platform.store.queries import queries
+from tracelake.store import describe as module
+from tracelake.store.describe import describe
+from tracelake.store.queries import queries
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "data_model.md"
 

@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 
 from tests.support.postgres import RunningServer
-from trace_platform.store.migrate import Database
+from tracelake.store.migrate import Database
 
 Row = Mapping[str, Any]
 

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from trace_platform.store.migrate import Database
-from trace_platform.store.queries import queries
+from tracelake.store.migrate import Database
+from tracelake.store.queries import queries
 
 HOT = {"tasks", "task_attempts", "events", "outbox"}
 # What must be found among finished rows too: a row by its id, and a twin by its key.

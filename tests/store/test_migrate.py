@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError, TraceError
-from trace_platform.store import migrate as module
-from trace_platform.store.migrate import Database, check, migrate, pending
+from tracelake.errors import DatabaseUnavailable, SchemaMismatch, SettingsError, TraceError
+from tracelake.store import migrate as module
+from tracelake.store.migrate import Database, check, migrate, pending
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from tests.store.test_indexes import OVER_HISTORY
-from trace_platform.store.db import STEADY
-from trace_platform.store.migrate import Database
-from trace_platform.store.queries import FOLDER, queries
+from tracelake.store.db import STEADY
+from tracelake.store.migrate import Database
+from tracelake.store.queries import FOLDER, queries
 
 ADMINISTRATIVE = {"describe", "first_start", "roles_data", "roles_queue", "roles_state"}
 """Run through psycopg by the owner, not prepared by the Dispatcher."""

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from tests.support.postgres import RunningServer
-from trace_platform.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
-from trace_platform.spark.delivery_items import Item, store_items
-from trace_platform.store.migrate import check, migrate
-from trace_platform.store.queries import queries
-from trace_platform.store.roles import DATABASES, ROLES, Instance, ensure_databases, ensure_roles
+from tracelake.data.delivery_items import Item, store_items
+from tracelake.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
+from tracelake.store.migrate import check, migrate
+from tracelake.store.queries import queries
+from tracelake.store.roles import DATABASES, ROLES, Instance, ensure_databases, ensure_roles
 
 INSTANCES: tuple[Instance, ...] = ("state", "data")
 EVERY_ROLE = [role for instance in INSTANCES for role in ROLES[instance]]

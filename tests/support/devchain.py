@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from trace_platform.chain.devchain import handle
-from trace_platform.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake_devchain import process
 
 _numbers = count(1)
 
@@ -23,11 +23,11 @@ _numbers = count(1)
 @contextmanager
 def running(**options: Any) -> Iterator[Devchain]:
     """As `handle.running`, which checks the options."""
-    with handle.running(**options) as started:
+    with process.running(**options) as started:
         yield Devchain(started.url, started.chain_id, started.process)
 
 
-class Devchain(handle.Devchain):
+class Devchain(process.Devchain):
     def node(self, name: str) -> str:
         """The address of one of its nodes; any name will do."""
         return f"{self.url}/node/{name}"

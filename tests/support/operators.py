@@ -1,4 +1,4 @@
-"""Operators of a test's own: known as those are whose files lie in `trace_platform/operators/`."""
+"""Operators of a test's own: known as those are whose files lie in `tracelake/operators/`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from trace_platform.domain.catalog import OperatorSpec
-from trace_platform.operators.outcome import Outcome, Settings
-from trace_platform.operators.registry import ON_WORKERS, OnWorkers
+from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.operators.api.outcome import Outcome, Settings
+from tracelake.operators.registry import ON_WORKERS, OnWorkers
 
 
 def register(name: str, spec: OperatorSpec) -> None:

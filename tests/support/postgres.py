@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psycopg
 
-from trace_platform.errors import PostgresFailed
-from trace_platform.lite.launch import spawn
-from trace_platform.lite.postgres import SUPERUSER, Cluster, _last_complaint, answers, prepare, reset_password
+from tracelake.errors import PostgresFailed
+from tracelake.lite.launch import spawn
+from tracelake.lite.postgres import SUPERUSER, Cluster, _last_complaint, answers, prepare, reset_password
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import assert_never
 
-from trace_platform.domain.task import TaskState
-from trace_platform.errors import Conflict
+from tracelake.domain.task import TaskState
+from tracelake.errors import Conflict
 
 
 class Phase(StrEnum):

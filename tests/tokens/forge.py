@@ -11,9 +11,9 @@ from uuid import UUID
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from trace_platform.capability import Claims, GrantedDataset, S3Prefixes
-from trace_platform.capability.jws import header_of, public_jwk, seal
-from trace_platform.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from tracelake.capability import Claims, GrantedDataset, S3Prefixes
+from tracelake.capability.jws import header_of, public_jwk, seal
+from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
 
 NOW = 1_800_000_000
 ISSUER = "trace-dispatcher"

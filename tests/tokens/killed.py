@@ -21,11 +21,11 @@ from typing import Any
 import asyncpg
 
 from tests.tokens.forge import CLAIMS, Clock
-from trace_platform.adapters.signer_pem import LOCK, PemSigner
-from trace_platform.capability import Verifier, encode
-from trace_platform.settings import TokenSettings
-from trace_platform.store.db import open_pool
-from trace_platform.store.signing_keys import keep_keys, published
+from tracelake.adapters.signer_pem import LOCK, PemSigner
+from tracelake.capability import Verifier, encode
+from tracelake.settings import TokenSettings
+from tracelake.store.db import open_pool
+from tracelake.store.signing_keys import keep_keys, published
 
 STEPS: tuple[tuple[Any, str, str], ...] = (
     (os, "open", "os.open"),

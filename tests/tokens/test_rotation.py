@@ -20,14 +20,14 @@ import pytest
 
 from tests.tokens.forge import CLAIMS, Clock, Key
 from tests.tokens.test_signer import ROOT, pem, put
-from trace_platform.adapters.signer_pem import PemSigner
-from trace_platform.capability import Claims, Reason, TokenRefused, Verifier, encode, mint
-from trace_platform.errors import NotFound, SetupError, Unavailable
-from trace_platform.ports import KeyPlan
-from trace_platform.settings import TokenSettings, load_settings
-from trace_platform.store.db import open_pool
-from trace_platform.store.queries import queries
-from trace_platform.store.signing_keys import keep_keys, published, revoke
+from tracelake.adapters.signer_pem import PemSigner
+from tracelake.capability import Claims, Reason, TokenRefused, Verifier, encode, mint
+from tracelake.errors import NotFound, SetupError, Unavailable
+from tracelake.ports import KeyPlan
+from tracelake.settings import TokenSettings, load_settings
+from tracelake.store.db import open_pool
+from tracelake.store.queries import queries
+from tracelake.store.signing_keys import keep_keys, published, revoke
 
 pytestmark = pytest.mark.anyio
 
@@ -404,11 +404,11 @@ import asyncio, sys, time
 from dataclasses import replace
 from pathlib import Path
 from tests.tokens.forge import CLAIMS
-from trace_platform.adapters.signer_pem import PemSigner
-from trace_platform.capability import encode
-from trace_platform.settings import TokenSettings, load_settings
-from trace_platform.store.db import open_pool
-from trace_platform.store.signing_keys import keep_keys
+from tracelake.adapters.signer_pem import PemSigner
+from tracelake.capability import encode
+from tracelake.settings import TokenSettings, load_settings
+from tracelake.store.db import open_pool
+from tracelake.store.signing_keys import keep_keys
 
 async def main(folder, dsn):
     async with open_pool(dsn, name="child", max_size=1) as pool:

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.tokens.forge import CLAIMS, Key
-from trace_platform.adapters.signer_pem import LOCK, PemSigner
-from trace_platform.capability import encode, mint
-from trace_platform.errors import SetupError, Unavailable
-from trace_platform.ports import KeyPlan, Signer
+from tracelake.adapters.signer_pem import LOCK, PemSigner
+from tracelake.capability import encode, mint
+from tracelake.errors import SetupError, Unavailable
+from tracelake.ports import KeyPlan, Signer
 
 pytestmark = pytest.mark.anyio
 

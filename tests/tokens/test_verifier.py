@@ -21,20 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from tests.tokens.forge import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
-from trace_platform.capability import (
-    MAX_TOKEN_CHARS,
-    Claims,
-    Reason,
-    TokenRefused,
-    Verifier,
-    encode,
-    jws,
-    keyset,
-    verifier,
-)
-from trace_platform.capability.jws import is_canonical, key_of, thumbprint
-from trace_platform.errors import DoorUnavailable, InvalidRequest, Unauthenticated
-from trace_platform.settings import TokenSettings
+from tracelake.capability import MAX_TOKEN_CHARS, Claims, Reason, TokenRefused, Verifier, encode, jws, keyset, verifier
+from tracelake.capability.jws import is_canonical, key_of, thumbprint
+from tracelake.errors import DoorUnavailable, InvalidRequest, Unauthenticated
+from tracelake.settings import TokenSettings
 
 pytestmark = pytest.mark.anyio
 

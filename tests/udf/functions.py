@@ -19,16 +19,16 @@ from tests.dispatcher.support import deployed_and_active
 from tests.udf.dags import dag
 from tests.udf.push import BUNDLE, sha256
 from tests.walk.walking import Walk, walking
-from trace_platform.contracts import Claimed, Invocation
-from trace_platform.dispatcher.announce_bundle import announce_bundle
-from trace_platform.dispatcher.finalize_bundle import finalize_bundle
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.dispatcher.upload_bundle import upload_bundle
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.settings import CredentialSettings, load_settings
-from trace_platform.store.identity import User
-from trace_platform.user_contracts import BundleRequest
-from trace_platform.wiring import make_minter, s3_objects
+from tracelake.dispatcher.bundles.announce import announce_bundle
+from tracelake.dispatcher.bundles.finalize import finalize_bundle
+from tracelake.dispatcher.bundles.upload import upload_bundle
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.settings import CredentialSettings, load_settings
+from tracelake.store.identity import User
+from tracelake.wire.task_messages import Claimed, Invocation
+from tracelake.wire.user_messages import BundleRequest
+from tracelake.wiring import make_minter, s3_objects
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = """

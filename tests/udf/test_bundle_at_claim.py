@@ -19,18 +19,18 @@ from tests.gateway.system import System, over
 from tests.udf.dags import dag, deployed, triggered
 from tests.udf.push import BUNDLE, WRITER, pushed, sha256, uploaded
 from tests.udf.zips import zipped
-from trace_platform.capability.verifier import Verifier
-from trace_platform.contracts import UdfRef
-from trace_platform.dispatcher.bundle_url import bundle_bytes, bundle_url
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.http.task_routes import task_door
-from trace_platform.domain.objects import Folder
-from trace_platform.errors import Forbidden
-from trace_platform.lite.seaweedfs import SeaweedFS
-from trace_platform.settings import TokenSettings
-from trace_platform.store.clock import DatabaseClock
-from trace_platform.store.signing_keys import published
-from trace_platform.wiring import s3_objects
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.bundles.url import bundle_bytes, bundle_url
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.domain.object_names import Folder
+from tracelake.errors import Forbidden
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.settings import TokenSettings
+from tracelake.store.clock import DatabaseClock
+from tracelake.store.signing_keys import published
+from tracelake.wire.task_messages import UdfRef
+from tracelake.wiring import s3_objects
 
 pytestmark = pytest.mark.anyio
 EVIL = zipped(("main.py", b""), ("../evil.py", b""))

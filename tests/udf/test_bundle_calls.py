@@ -11,11 +11,11 @@ import pytest
 from tests.gateway.system import System, over
 from tests.udf.push import BUNDLE, WRITER, announced, pushed, sha256, uploaded
 from tests.udf.zips import zipped
-from trace_platform.client import WORKER_TOKEN, DispatcherClient
-from trace_platform.dispatcher.http.internal_routes import internal_door
-from trace_platform.domain.objects import ObjectName
-from trace_platform.gateway.process import public_door
-from trace_platform.settings import BundleSettings
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.domain.object_names import ObjectName
+from tracelake.gateway.process import public_door
+from tracelake.settings import BundleSettings
+from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 
 pytestmark = pytest.mark.anyio
 READER, RIVAL = "acme|reader", "rival|admin"

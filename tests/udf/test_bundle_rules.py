@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.udf.zips import Made, by_hand, zipped
-from trace_platform.domain.bundles import Limits, check, contents, entry_points
-from trace_platform.errors import InvalidBundle, ObjectExists
-from trace_platform.unpack import remove_unpacked, unpack
+from tracelake.domain.bundle.rules import Limits, check, contents, entry_points
+from tracelake.errors import InvalidBundle, ObjectExists
+from tracelake.udf.unpack import remove_unpacked, unpack
 
 SMALL = Limits(archive_bytes=1 << 20, unpacked_bytes=1 << 22, files=20, ratio=100)
 MAIN = Made(b"main.py", b"def handler(event, context): ...\n")

@@ -19,13 +19,13 @@ from tests.gateway.system import System
 from tests.udf.dags import dag, deployed
 from tests.udf.push import BUNDLE, pushed, uploaded
 from tests.udf.zips import zipped
-from trace_platform.contracts import UdfRef
-from trace_platform.dispatcher.loops.clear_bundles import REASON, ClearBundles
-from trace_platform.domain.objects import ObjectName
-from trace_platform.errors import ObjectsUnavailable
-from trace_platform.ports import ObjectStore, StoredObject
-from trace_platform.udf.fetch_bundle import Bundles, forget_old
-from trace_platform.unpack import unpack
+from tracelake.dispatcher.maintenance.delete_unused_bundles import REASON, ClearBundles
+from tracelake.domain.object_names import ObjectName
+from tracelake.errors import ObjectsUnavailable
+from tracelake.ports import ObjectStore, StoredObject
+from tracelake.udf.fetch_bundle import Bundles, forget_old
+from tracelake.udf.unpack import unpack
+from tracelake.wire.task_messages import UdfRef
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trace_platform.domain.bundles import check
-from trace_platform.errors import InvalidBundle
-from trace_platform.pack import judged, pack
+from tracelake.domain.bundle.rules import check
+from tracelake.errors import InvalidBundle
+from tracelake.udf.pack import judged, pack
 
 
 @pytest.fixture

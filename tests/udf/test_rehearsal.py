@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from tests.spark_session import shared_session
-from trace_platform.contracts import HeartbeatAnswer, HeartbeatRequest
-from trace_platform.errors import BadInput, InvalidRequest
-from trace_platform.lite.rehearsal import Played, Rehearsal, _invocation, _served, rehearse
-from trace_platform.lite.rehearsal_doors import StandIns
-from trace_platform.lite.rehearsal_rows import Snapshot
-from trace_platform.pack import pack
 from trace_udf import Task, udf
 from trace_udf.connections import close
+from tracelake.errors import BadInput, InvalidRequest
+from tracelake.lite.local_run.endpoints import StandIns
+from tracelake.lite.local_run.rows import Snapshot
+from tracelake.lite.local_run.run import Played, Rehearsal, _invocation, _served, rehearse
+from tracelake.udf.pack import pack
+from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest
 
 ASKS = """
 from trace_udf import udf

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.udf.functions import ROOT, Functions, functions
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.domain.objects import ObjectName
-from trace_platform.lite.seaweedfs import SeaweedFS
 from trace_udf.rows import batches
 from trace_udf.task import Task
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.domain.object_names import ObjectName
+from tracelake.lite.seaweedfs import SeaweedFS
 
 SDK = ROOT / "trace_udf"
 

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from tests.walk.walking import Walk
-from trace_platform.client import TaskClient
-from trace_platform.contracts import Claimed, CompleteRequest
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.operators.context import TaskDoor
-from trace_platform.worker.run_task import Finished
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.operators.api.context import TaskDoor
+from tracelake.wire.client import TaskClient
+from tracelake.wire.task_messages import Claimed, CompleteRequest
+from tracelake.worker.run_task import Finished
+from tracelake.worker.wrapper import Wrapper
 
 
 @dataclass

@@ -18,15 +18,15 @@ import pytest
 from tests.dispatcher.support import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.walk.walking import Walk, walking, working
-from trace_platform.contracts import Claimed, CompleteRequest, EventBody, TaskPayload
-from trace_platform.dispatcher.drain_sources import release_sources
-from trace_platform.dispatcher.loops.keep_sources import KeepSources
-from trace_platform.dispatcher.pause_source import pause_source, resume_source
-from trace_platform.operators.context import Resources, TaskDoor
-from trace_platform.operators.outcome import Outcome
-from trace_platform.store.identity import User
-from trace_platform.worker.run_task import Finished, Runner
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.dispatcher.sources.keep_running import KeepSources
+from tracelake.dispatcher.sources.pause import pause_source, resume_source
+from tracelake.dispatcher.sources.stop_all import release_sources
+from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.outcome import Outcome
+from tracelake.store.identity import User
+from tracelake.wire.task_messages import Claimed, CompleteRequest, EventBody, TaskPayload
+from tracelake.worker.run_task import Finished, Runner
+from tracelake.worker.wrapper import Wrapper
 
 pytestmark = pytest.mark.anyio
 

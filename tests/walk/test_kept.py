@@ -22,16 +22,16 @@ from tests.dispatcher.support import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
 from tests.walk.walking import Walk, walking, working
-from trace_platform.client import CAPABILITY_HEADER
-from trace_platform.contracts import Claimed, TaskPayload
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import TraceError
-from trace_platform.http_client import AsyncClient, close_when_canceled
-from trace_platform.operators.context import Resources, TaskDoor
-from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import Delivery, Queue
-from trace_platform.worker.run_task import Finished, Runner
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.errors import TraceError
+from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import Delivery, Queue
+from tracelake.runtime.http_client import AsyncClient, close_when_canceled
+from tracelake.wire.client import CAPABILITY_HEADER
+from tracelake.wire.task_messages import Claimed, TaskPayload
+from tracelake.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio
 

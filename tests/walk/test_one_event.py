@@ -17,10 +17,10 @@ import httpx
 import pytest
 
 from tests.walk.walking import Walk, walking, working
-from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.operators.outcome import Outcome
-from trace_platform.worker.run_task import run_pure
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.operators.api.outcome import Outcome
+from tracelake.wire.task_messages import TaskPayload
+from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
 

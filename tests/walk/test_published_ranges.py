@@ -13,11 +13,11 @@ import pytest
 from tests.dispatcher.support import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.walk.walking import TOKEN, Walk, walking
-from trace_platform.client import CAPABILITY_HEADER
-from trace_platform.contracts import Claimed
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.user_calls import USER
-from trace_platform.user_contracts import DatasetDetail, PublishedRange
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.wire.client import CAPABILITY_HEADER
+from tracelake.wire.task_messages import Claimed
+from tracelake.wire.user_calls import USER
+from tracelake.wire.user_messages import DatasetDetail, PublishedRange
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ import pytest
 
 from tests.dispatcher.staging import COLUMNS, Partition, staged
 from tests.walk.walking import walking, working
-from trace_platform.contracts import Claimed, CompleteRequest
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.markers import ColumnEntry
-from trace_platform.operators.context import Resources, TaskDoor
-from trace_platform.worker.run_task import Finished, Runner
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.wire.markers import ColumnEntry
+from tracelake.wire.task_messages import Claimed, CompleteRequest
+from tracelake.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio
 

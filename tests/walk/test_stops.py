@@ -20,18 +20,18 @@ from tests.dispatcher.support import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.walk.holding import Holds, a_task_in_hand, holding, the_task, until
 from tests.walk.walking import DAG, TOKEN, Walk, walking, working
-from trace_platform.client import DispatcherClient
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.cancel_task import cancel_task
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.pause_source import pause_source
-from trace_platform.dispatcher.stops import Stops
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.errors import Unavailable
-from trace_platform.http_client import AsyncClient
-from trace_platform.store.identity import User
-from trace_platform.worker import lease_keeper
-from trace_platform.worker.hear_stops import hear_stops
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.sources.pause import pause_source
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.stop_signals import Stops
+from tracelake.errors import Unavailable
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.store.identity import User
+from tracelake.wire.client import DispatcherClient
+from tracelake.worker import lease_keeper
+from tracelake.worker.listen_for_stops import hear_stops
 
 pytestmark = pytest.mark.anyio
 

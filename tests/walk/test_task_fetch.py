@@ -19,9 +19,16 @@ from tests.dispatcher.test_alerts import DAG as WATCH
 from tests.dispatcher.test_alerts import a_watch
 from tests.support.operators import registered
 from tests.walk.walking import TOKEN, Walk, walking
-from trace_platform.contracts import BufferPublishRequest, Claimed, CompleteRequest, EventBody, FetchAnswer, TaskPayload
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.domain.places import buffer_folder
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.domain.storage_locations import buffer_folder
+from tracelake.wire.task_messages import (
+    BufferPublishRequest,
+    Claimed,
+    CompleteRequest,
+    EventBody,
+    FetchAnswer,
+    TaskPayload,
+)
 
 pytestmark = pytest.mark.anyio
 

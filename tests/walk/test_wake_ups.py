@@ -17,12 +17,12 @@ import pytest
 
 from tests.dispatcher.support import deployed_and_active
 from tests.walk.walking import DAG, Walk, walking, working
-from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.trigger import trigger
-from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import Delivery, Queue
-from trace_platform.worker import wrapper
-from trace_platform.worker.run_task import run_pure
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import Delivery, Queue
+from tracelake.wire.task_messages import TaskPayload
+from tracelake.worker import wrapper
+from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
 

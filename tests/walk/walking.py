@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 import httpx
 
 from tests.dispatcher.support import Org, an_org, control_for
-from trace_platform.capability.verifier import Verifier
-from trace_platform.client import DispatcherClient, TaskClient
-from trace_platform.contracts import TaskPayload
-from trace_platform.dispatcher.activate_dag import activate_dag
-from trace_platform.dispatcher.control import Control
-from trace_platform.dispatcher.deploy_dag import deploy_dag
-from trace_platform.dispatcher.process import dispatching
-from trace_platform.dispatcher.runtimes import INVOKERS
-from trace_platform.http_client import AsyncClient, close_when_canceled
-from trace_platform.lite.certificates import ensure_certificates
-from trace_platform.operators.context import Resources
-from trace_platform.operators.outcome import Outcome
-from trace_platform.ports import CredentialMinter, Invoker, ObjectStore
-from trace_platform.settings import DispatcherSettings, ObjectSettings, TlsSettings, load_settings
-from trace_platform.store.db import OUTAGES
-from trace_platform.store.identity import hash_token
-from trace_platform.store.signing_keys import published
-from trace_platform.worker.run_task import Runner, run_pure
-from trace_platform.worker.wrapper import Wrapper
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy import deploy_dag
+from tracelake.dispatcher.process import dispatching
+from tracelake.dispatcher.runtimes.known import INVOKERS
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.operators.api.context import Resources
+from tracelake.operators.api.outcome import Outcome
+from tracelake.ports import CredentialMinter, Invoker, ObjectStore
+from tracelake.runtime.http_client import AsyncClient, close_when_canceled
+from tracelake.settings import DispatcherSettings, ObjectSettings, TlsSettings, load_settings
+from tracelake.store.db import OUTAGES
+from tracelake.store.identity import hash_token
+from tracelake.store.signing_keys import published
+from tracelake.wire.client import DispatcherClient, TaskClient
+from tracelake.wire.task_messages import TaskPayload
+from tracelake.worker.run_task import Runner, run_pure
+from tracelake.worker.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,5 +1,0 @@
-"""The command line: one verb, one file. A refusal is said as a person would say it; nobody sees a stack trace."""
-
-from trace_platform.cli.app import main
-
-__all__ = ["main"]

@@ -1,1 +1,0 @@
-"""How Trace is seen from outside: what it says (`logs`), counts (`metrics`, `doorway`) and traces (`tracing`)."""

@@ -1,0 +1,138 @@
+"""Credentials by STS: AWS's, or that of an S3 server which has one. boto3 is the extra `aws`, imported when needed.
+
+boto3 finds our own keys and STS's address, and botocore signs. The one call is sent as it is: a client of boto3 would
+spend five times as much on it as all the rest of a minting costs. Sending blocks, so calls run in a few threads of
+their own: an STS that hangs holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import urlencode
+from xml.etree import ElementTree as ET
+
+from tracelake.errors import CredentialsUnavailable, Forbidden, SettingsError
+from tracelake.ports import SessionKeys
+from tracelake.settings import CredentialSettings
+
+THREADS: Final = 8
+TRIES: Final = 2
+FORM: Final = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+OK: Final = 200
+FAULT: Final = 500
+TOO_LONG: Final = frozenset({"PackedPolicyTooLarge", "MalformedPolicyDocument"})
+HEALS: Final = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable"})
+
+
+class StsMinter:
+    def __init__(self, settings: CredentialSettings) -> None:
+        self._settings = settings
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sts")
+
+    async def mint(self, policy: str, *, session: str, seconds: int) -> SessionKeys | None:
+        if not policy:
+            raise Forbidden("credentials without a policy would have all rights of the role", where="/s3")
+        asked = {
+            "Action": "AssumeRole",
+            "Version": "2011-06-15",
+            "RoleArn": self._settings.role_arn,
+            "RoleSessionName": session,
+            "Policy": policy,
+            "DurationSeconds": seconds,
+        }
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._assume, urlencode(asked))
+
+    def _assume(self, body: str) -> SessionKeys:
+        sts = self._sts
+        for left in reversed(range(TRIES)):
+            try:
+                status, answer = sts.ask(body)
+            except sts.faults as away:
+                if not left:
+                    raise CredentialsUnavailable(f"STS does not answer: {type(away).__name__}") from None
+                continue
+            if status == OK:
+                return _keys(answer)
+            code = _found(answer, "Code") or f"status {status}"
+            if not left or not (status >= FAULT or code in HEALS):
+                raise _refusal(code)
+        raise AssertionError
+
+    @cached_property
+    def _sts(self) -> _Sts:
+        return _sts(self._settings)
+
+
+@dataclass(frozen=True)
+class _Sts:
+    url: str
+    region: str
+    keys: Any
+    """botocore's: they renew themselves where they come from a machine's role."""
+    http: Any
+    signed: Any
+    faults: tuple[type[Exception], ...]
+
+    def ask(self, body: str) -> tuple[int, str]:
+        headers = self.signed(self.url, body, self.keys.get_frozen_credentials(), self.region)
+        answer = self.http.request("POST", self.url, body=body, headers=headers, retries=False)
+        return answer.status, answer.data.decode()
+
+
+def _sts(given: CredentialSettings) -> _Sts:
+    try:
+        import boto3
+        import urllib3
+    except ImportError:
+        raise SettingsError(
+            "credentials by STS need boto3", where="credentials.role_arn", hint="pip install 'tracelake[aws]'"
+        ) from None
+    secret = given.secret_access_key.get_secret_value() if given.secret_access_key else None
+    session = boto3.session.Session(given.access_key_id, secret, region_name=given.region)
+    url = session.client("sts", endpoint_url=given.endpoint).meta.endpoint_url
+    keys = session.get_credentials()
+    if keys is None:
+        raise SettingsError("there are no keys to ask STS with", where="credentials.access_key_id")
+    timeout = urllib3.Timeout(connect=given.timeout_seconds, read=given.timeout_seconds)
+    http = urllib3.PoolManager(maxsize=THREADS, timeout=timeout)
+    return _Sts(url.rstrip("/") + "/", given.region, keys, http, _signed, (urllib3.exceptions.HTTPError,))
+
+
+def _signed(url: str, body: str, keys: Any, region: str) -> dict[str, str]:
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+
+    request = AWSRequest(method="POST", url=url, data=body, headers=FORM)
+    SigV4Auth(keys, "sts", region).add_auth(request)
+    return dict(request.headers.items())
+
+
+def _keys(answer: str) -> SessionKeys:
+    names = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
+    key, secret, token, until = (_found(answer, name) for name in names)
+    if not (key and secret and token and until):
+        raise CredentialsUnavailable("STS answered without keys")
+    return SessionKeys(key, secret, token, datetime.fromisoformat(until))
+
+
+def _found(answer: str, name: str) -> str | None:
+    try:
+        return ET.fromstring(answer).findtext(f".//{{*}}{name}")  # noqa: S314 - STS is ours or AWS's, not a stranger
+    except ET.ParseError:
+        return None
+
+
+def _refusal(code: str) -> Exception:
+    """What STS says of us stays in the log of who runs it: a task is told no more than that it may ask again."""
+    if code in TOO_LONG:
+        return Forbidden("the token names more folders than one policy can", where="/s3")
+    why = "does not keep up" if code in HEALS else "refuses us"
+    page = "docs/concepts/object_store_credentials.md"
+    hint = None if code in HEALS else f"the role's trust policy must name our key; see {page}"
+    return CredentialsUnavailable(f"STS {why}: {code}", hint=hint)

@@ -1,0 +1,74 @@
+"""Functions by Lambda's Invoke call over HTTP: the host that Lite runs beside the Dispatcher answers it."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from typing import Final
+
+import httpx
+
+from tracelake.errors import DoorUnavailable
+from tracelake.ports import Invoked, Places
+from tracelake.runtime.http_client import AsyncClient
+
+PLACES: Final = "/places"
+PATH: Final = "/2015-03-31/functions/udf/invocations"
+SLACK_SECONDS: Final = 30.0
+"""How much longer than the function's own limit an answer may take: it is the host that ends it."""
+CONNECT_SECONDS: Final = 5.0
+PLACES_SECONDS: Final = 5.0
+ERROR_LENGTH: Final = 4_000
+
+
+class HttpInvoker:
+    def __init__(self, url: str, token: str, verify: ssl.SSLContext | bool) -> None:
+        self._http = AsyncClient(
+            base_url=url,
+            verify=verify,
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        )
+
+    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+        wait = httpx.Timeout(timeout_seconds + SLACK_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            answer = await self._http.post(PATH, content=payload, timeout=wait)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as nobody:
+            return Invoked(f"the runner does not answer: {nobody or type(nobody).__name__}", started=False)
+        except httpx.HTTPError as lost:
+            return Invoked(f"the runner was lost while the function ran: {lost or type(lost).__name__}", lost=True)
+        if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            return Invoked("the runner has no room", started=False, busy=True)
+        if answer.status_code != httpx.codes.OK:
+            return Invoked(f"the runner answered {answer.status_code}: {answer.text[:ERROR_LENGTH]}", started=False)
+        if "X-Amz-Function-Error" in answer.headers:
+            return Invoked(_error(answer))
+        return Invoked()
+
+    async def places(self) -> Places | None:
+        try:
+            answer = await self._http.get(PLACES, timeout=PLACES_SECONDS)
+        except httpx.HTTPError as nobody:
+            raise DoorUnavailable(f"the runner does not answer: {nobody or type(nobody).__name__}") from None
+        if answer.status_code == httpx.codes.NOT_FOUND:  # what speaks Lambda's API and nothing else
+            return None
+        try:
+            answer.raise_for_status()
+            told = answer.json()
+            return Places(int(told["total"]), int(told["per_org"]))
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as wrong:
+            raise DoorUnavailable(f"the runner does not say how many places it has: {wrong}") from None
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+def _error(answer: httpx.Response) -> str:
+    """`KeyError: 'value'`, as the function's runtime has said it."""
+    try:
+        said = json.loads(answer.content)
+        kind, message = said.get("errorType") or "Error", said.get("errorMessage") or ""
+    except (ValueError, AttributeError):
+        return f"the function failed: {answer.text[:ERROR_LENGTH]}"
+    return f"{kind}: {message}"[:ERROR_LENGTH]

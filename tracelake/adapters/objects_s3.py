@@ -1,0 +1,125 @@
+"""The object store on S3, or a server that speaks it: whole PUTs, no renames. `replace=False` is If-None-Match.
+
+One store a bucket, made when the first name in it is asked for; a copy in another process makes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Self
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import S3Store
+
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import NotFound, ObjectExists, ObjectsUnavailable
+from tracelake.ports import StoredObject
+from tracelake.settings import ObjectSettings
+
+RETRIES: Final[Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+TIMEOUT: Final = "60s"
+
+
+@dataclass(frozen=True)
+class S3Objects:
+    region: str
+    endpoint: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    _stores: dict[str, S3Store] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, settings: ObjectSettings) -> Self:
+        secret = settings.secret_access_key
+        return cls(
+            settings.region, settings.endpoint, settings.access_key_id, secret.get_secret_value() if secret else None
+        )
+
+    def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
+        with _failures(name):
+            # A multipart upload cannot be refused because the name is taken: what must not replace goes in one piece.
+            obstore.put(
+                self._store(name.bucket),
+                name.key,
+                body,
+                mode="overwrite" if replace else "create",
+                use_multipart=None if replace else False,
+            )
+
+    def get(self, name: ObjectName) -> bytes:
+        with _failures(name):
+            return obstore.get(self._store(name.bucket), name.key).bytes().to_bytes()
+
+    def head(self, name: ObjectName) -> StoredObject | None:
+        try:
+            with _failures(name):
+                return _stored(name.bucket, obstore.head(self._store(name.bucket), name.key))
+        except NotFound:
+            return None
+
+    def objects(self, folder: Folder) -> Iterator[StoredObject]:
+        with _failures(folder):
+            for batch in obstore.list(self._store(folder.bucket), folder.key):
+                yield from (_stored(folder.bucket, found) for found in batch)
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        by_bucket: dict[str, list[str]] = {}
+        for name in names:
+            by_bucket.setdefault(name.bucket, []).append(name.key)
+        for bucket, keys in by_bucket.items():
+            with _failures(ObjectName.parse(f"s3://{bucket}/{keys[0]}")):
+                obstore.delete(self._store(bucket), keys)
+
+    def signed_url(self, name: ObjectName, seconds: int) -> str | None:
+        with _failures(name):
+            return obstore.sign(self._store(name.bucket), "GET", name.key, timedelta(seconds=seconds))
+
+    def for_spark(self, name: ObjectName) -> str | None:  # noqa: ARG002 - the port's
+        """None: the JVM has no S3 of its own, so Spark's Python workers read (`data/files/parquet_reader.py`)."""
+        return None
+
+    def _store(self, bucket: str) -> S3Store:
+        found = self._stores.get(bucket)
+        if found is None:
+            found = self._stores[bucket] = self._made(bucket)
+        return found
+
+    def _made(self, bucket: str) -> S3Store:
+        more: dict[str, Any] = {}
+        if self.endpoint is not None:
+            more |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
+        if self.access_key_id is not None:
+            more |= {"access_key_id": self.access_key_id, "secret_access_key": self.secret_access_key}
+        if self.session_token is not None:
+            more |= {"session_token": self.session_token}
+        client: Any = {"allow_http": (self.endpoint or "").startswith("http://"), "timeout": TIMEOUT}
+        return S3Store(bucket, region=self.region, client_options=client, retry_config=RETRIES, **more)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_stores"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _stores={})
+
+
+def _stored(bucket: str, found: Any) -> StoredObject:
+    return StoredObject(ObjectName.parse(f"s3://{bucket}/{found['path']}"), found["size"], found["last_modified"])
+
+
+@contextmanager
+def _failures(name: ObjectName | Folder) -> Iterator[None]:
+    """What obstore raises, as ours: what is not there, what is there already, and what cannot be reached."""
+    try:
+        yield
+    except (FileNotFoundError, NotFoundError):
+        raise NotFound("no such object", where=str(name)) from None
+    except AlreadyExistsError:
+        raise ObjectExists("an object of this name is there", where=str(name)) from None
+    except (BaseError, OSError) as wrong:
+        reason = str(wrong).split("\n", 1)[0][:300]
+        raise ObjectsUnavailable(f"the object store does not answer: {reason}", where=str(name)) from None

@@ -1,0 +1,62 @@
+"""Why a capability token does not hold. The reason is stable: callers may branch on it. The token is never repeated."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+from tracelake.errors import Unauthenticated
+
+CAPABILITY_HEADER: Final = "X-Trace-Task-Capability"
+
+
+class Reason(StrEnum):
+    MISSING = "missing"
+    TOO_LARGE = "too_large"
+    MALFORMED = "malformed"
+    REPEATED_KEY = "repeated_key"
+    BAD_ALGORITHM = "bad_algorithm"
+    BAD_HEADER = "bad_header"
+    BAD_KEY_ID = "bad_key_id"
+    UNKNOWN_KEY = "unknown_key"
+    BAD_SIGNATURE = "bad_signature"
+    WRONG_AUDIENCE = "wrong_audience"
+    WRONG_ISSUER = "wrong_issuer"
+    BAD_CLAIMS = "bad_claims"
+    NOT_YET_VALID = "not_yet_valid"
+    LIVES_TOO_LONG = "lives_too_long"
+    EXPIRED = "expired"
+
+
+SENTENCES: Final[dict[Reason, str]] = {
+    Reason.MISSING: "there is none",
+    Reason.TOO_LARGE: "it is larger than any that is issued",
+    Reason.MALFORMED: "it is not a signed token",
+    Reason.REPEATED_KEY: "it says something twice",
+    Reason.BAD_ALGORITHM: "it is not signed by ES256",
+    Reason.BAD_HEADER: "its header has more than algorithm, type and key",
+    Reason.BAD_KEY_ID: "it does not name its key",
+    Reason.UNKNOWN_KEY: "its key is not among the published ones",
+    Reason.BAD_SIGNATURE: "its signature is not by the key that it names",
+    Reason.WRONG_AUDIENCE: "it is not meant for task doors",
+    Reason.WRONG_ISSUER: "it comes from another issuer",
+    Reason.BAD_CLAIMS: "its claims are not those of a capability",
+    Reason.NOT_YET_VALID: "it was issued in the future",
+    Reason.LIVES_TOO_LONG: "it lives longer than a token may",
+    Reason.EXPIRED: "it has expired",
+}
+
+
+class TokenRefused(Unauthenticated):
+    """An `Unauthenticated` that says which rule the token broke. `claim` is the JSON pointer of a claim, if one did."""
+
+    def __init__(self, reason: Reason, claim: str | None = None) -> None:
+        sentence = SENTENCES[reason] + (f" ({claim})" if claim else "")
+        hint = "a heartbeat answers with a fresh one" if reason is Reason.EXPIRED else None
+        super().__init__(
+            f"the capability token does not hold: {sentence}", where=f"header {CAPABILITY_HEADER}", hint=hint
+        )
+        self.reason = reason
+
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"reason": self.reason.value}

@@ -1,0 +1,111 @@
+"""Which endpoint is asked next: round robin over those that do not rest; one that failed rests, longer each time.
+
+What is known of a pool is known to a whole process (`health_of`): its limits are not begun anew by each range that a
+Spark worker fetches, nor is a node asked again at once that another range was sent away by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from dataclasses import dataclass
+
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.shared_semaphore import Slots
+from tracelake.errors import ProviderError, ProviderThrottled
+
+_DOUBLINGS = 60
+"""More than any rest needs to get to its longest, and no number too large to be a float."""
+
+_lock = threading.Lock()
+_of_pool: dict[RpcPool, Health] = {}
+
+
+@dataclass(slots=True)
+class Standing:
+    """What this process knows of one endpoint."""
+
+    place: int
+    endpoint: Endpoint
+    batch_size: int
+    """Calls in one request: never more than a second's share, or the first request would break the limit."""
+    whole_receipts: bool = True
+    """It knows eth_getBlockReceipts."""
+    log_span: int = 1 << 62
+    """Blocks that one eth_getLogs may cover; halved when it finds them too many."""
+    failures: int = 0
+    rests_until: float = 0.0
+    free_at: float = 0.0
+    """When the next call fits under requests_per_second."""
+
+
+def health_of(pool: RpcPool) -> Health:
+    """The one of this process, for all who ask this pool with the same settings."""
+    with _lock:
+        return _of_pool.setdefault(pool, Health(pool))
+
+
+class Health:
+    def __init__(self, pool: RpcPool) -> None:
+        self._pool = pool
+        batch = min(pool.batch_size, max(1, int(pool.requests_per_second or pool.batch_size)))
+        self.standings = [Standing(place, endpoint, batch) for place, endpoint in enumerate(pool.endpoints)]
+        self.slots = Slots(pool.max_concurrency)
+        self._next = 0
+        self._lock = threading.Lock()
+        self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+
+    async def choose(self, avoid: set[int], only: int | None = None) -> Standing:
+        """The next in turn that does not rest, none of `avoid` if it can be helped; waits if all of them rest."""
+        now = time.monotonic()
+        with self._lock:
+            ring = self.standings[self._next :] + self.standings[: self._next]
+            turn = ring if only is None else [self.standings[only]]
+            wanted = [one for one in turn if one.place not in avoid] or turn
+            chosen = min(wanted, key=lambda one: max(0.0, one.rests_until - now))
+            self._next = (chosen.place + 1) % len(self.standings)
+        if chosen.rests_until > now:
+            await asyncio.sleep(chosen.rests_until - now)
+        return chosen
+
+    def start_anywhere(self) -> None:
+        """For callers that ask the same calls again and again: by turns alone, each call could go to the same endpoint
+        every time, and one that lags or is on another fork would be the only one asked for the head.
+        """
+        with self._lock:
+            self._next = self._jitter.randrange(len(self.standings))
+
+    async def witness(self, silent: set[int], until: float) -> Standing | None:
+        """One that is not of `silent`, and does not rest beyond `until`; None if there is none."""
+        others = [one for one in self.standings if one.place not in silent and one.rests_until <= until]
+        if not others or (now := time.monotonic()) > until:
+            return None
+        first = min(others, key=lambda one: one.rests_until)
+        await asyncio.sleep(max(0.0, first.rests_until - now))
+        return first
+
+    async def wait_turn(self, one: Standing, calls: int) -> None:
+        """Keep to requests_per_second."""
+        if not self._pool.requests_per_second:
+            return
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, one.free_at)
+            one.free_at = start + calls / self._pool.requests_per_second
+        if start > now:
+            await asyncio.sleep(start - now)
+
+    def worked(self, one: Standing) -> None:
+        one.failures = 0
+
+    def failed(self, one: Standing, error: ProviderError, began: float) -> None:
+        """Rest it. What began before its last rest says nothing new: many requests fail together."""
+        now = time.monotonic()
+        asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
+        if began >= one.rests_until or asked_for:
+            one.failures += began >= one.rests_until
+            most = min(self._pool.longest_rest, self._pool.rest * 2.0 ** min(one.failures - 1, _DOUBLINGS))
+            pause = self._jitter.uniform(most / 2, most)
+            one.rests_until = max(one.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest)))

@@ -1,0 +1,158 @@
+"""Checked blocks with their receipts or logs -> Arrow record batches, one for each wanted table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain as chained
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tracelake.chain.columns import (
+    constant,
+    fixed,
+    fixed_or_null,
+    integers,
+    integers_or_null,
+    positions,
+    repeated,
+    varying,
+    words,
+)
+from tracelake.chain.responses import Block, BlockOfHashes, Log, Receipt, Transaction
+from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
+from tracelake.chain.verify import Untrue
+
+
+@dataclass(slots=True)
+class Known:
+    """One block and what was asked about it; checked already."""
+
+    block: Block | BlockOfHashes
+    receipts: Sequence[Receipt]
+    logs: Sequence[Log]
+    by: int = 0
+    """The place in its pool of the endpoint that told it."""
+
+
+def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
+    of = [one.block for one in known]
+    columns = {
+        "block_hash": fixed([one.hash or "" for one in of], 32),
+        "author": fixed([one.miner for one in of], 20),
+        "block_number": integers([one.number or "" for one in of]),
+        "gas_used": integers([one.gas_used for one in of]),
+        "extra_data": varying([one.extra_data for one in of]),
+        "timestamp": integers([one.timestamp for one in of]),
+        "base_fee_per_gas": integers_or_null([one.base_fee_per_gas for one in of]),
+        "chain_id": constant(chain_id, len(of)),
+        "parent_hash": fixed([one.parent_hash for one in of], 32),
+        "state_root": fixed([one.state_root for one in of], 32),
+        "transactions_root": fixed([one.transactions_root for one in of], 32),
+        "receipts_root": fixed([one.receipts_root for one in of], 32),
+        "withdrawals_root": fixed_or_null([one.withdrawals_root for one in of], 32),
+        "gas_limit": integers([one.gas_limit for one in of]),
+        "blob_gas_used": integers_or_null([one.blob_gas_used for one in of]),
+        "excess_blob_gas": integers_or_null([one.excess_blob_gas for one in of]),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in BLOCKS.names], schema=BLOCKS)
+
+
+def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
+    txs: list[Transaction] = list(chained.from_iterable(_whole(one) for one in known))
+    receipts = list(chained.from_iterable(one.receipts for one in known))
+    counts = [len(one.block.transactions) for one in known]
+    values = [int(tx.value, 16) for tx in txs]
+    data = varying([tx.input for tx in txs])
+    sizes, zeros = _bytes_and_zeros(data)
+    columns = {
+        "transaction_index": positions(counts),
+        "transaction_hash": fixed([tx.hash for tx in txs], 32),
+        "nonce": integers([tx.nonce for tx in txs]),
+        "from_address": fixed([tx.from_ for tx in txs], 20),
+        "to_address": fixed_or_null([tx.to for tx in txs], 20),
+        "value_binary": words([tx.value for tx in txs]),
+        "value_string": pa.array(list(map(str, values)), pa.string()),
+        "value_f64": pa.array(list(map(float, values)), pa.float64()),
+        "input": data,
+        "gas_limit": integers([tx.gas for tx in txs]),
+        "gas_used": integers([receipt.gas_used for receipt in receipts]),
+        "gas_price": integers_or_null([tx.gas_price for tx in txs]),
+        "transaction_type": integers([tx.type or "0x0" for tx in txs]),
+        "max_priority_fee_per_gas": integers_or_null([tx.max_priority_fee_per_gas for tx in txs]),
+        "max_fee_per_gas": integers_or_null([tx.max_fee_per_gas for tx in txs]),
+        "success": pa.array([_success(receipt) for receipt in receipts], pa.bool_()),
+        "n_input_bytes": pa.array(sizes),
+        "n_input_zero_bytes": pa.array(zeros),
+        "n_input_nonzero_bytes": pa.array(sizes - zeros),
+    } | _of_block(known, counts, chain_id)
+    return pa.RecordBatch.from_arrays([columns[name] for name in TRANSACTIONS.names], schema=TRANSACTIONS)
+
+
+def logs_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
+    logs = list(chained.from_iterable(one.logs for one in known))
+    counts = [len(one.logs) for one in known]
+    topics = _topics(logs)
+    data = varying([log.data for log in logs])
+    columns = {
+        "transaction_index": integers([log.transaction_index for log in logs]),
+        "log_index": positions(counts),
+        "transaction_hash": fixed([log.transaction_hash for log in logs], 32),
+        "address": fixed([log.address for log in logs], 20),
+        **{f"topic{place}": fixed_or_null(topics[place], 32) for place in range(4)},
+        "data": data,
+        "n_data_bytes": pa.array(_sizes(data)),
+    } | _of_block(known, counts, chain_id)
+    return pa.RecordBatch.from_arrays([columns[name] for name in LOGS.names], schema=LOGS)
+
+
+BATCHES = {"blocks": blocks_batch, "transactions": transactions_batch, "logs": logs_batch}
+
+
+def _of_block(known: Sequence[Known], counts: list[int], chain_id: int) -> dict[str, pa.Array]:
+    """What every row of a block shares, converted once a block."""
+    return {
+        "block_number": repeated(integers([one.block.number or "" for one in known]), counts),
+        "block_hash": repeated(fixed([one.block.hash or "" for one in known], 32), counts),
+        "timestamp": repeated(integers([one.block.timestamp for one in known]), counts),
+        "chain_id": constant(chain_id, sum(counts)),
+    }
+
+
+def _whole(one: Known) -> list[Transaction]:
+    assert isinstance(one.block, Block)  # noqa: S101 - asked for whole whenever this table is wanted
+    return one.block.transactions
+
+
+def _topics(logs: Sequence[Log]) -> list[tuple[str | None, ...]]:
+    """The first topics of all logs, then the second ones, and so on: as many as an event can have."""
+    padded = zip(*[(*log.topics, None, None, None, None) for log in logs], strict=False)
+    return list(padded)[:4] or [()] * 4
+
+
+def _success(receipt: Receipt) -> bool | None:
+    """None before Byzantium: those receipts name a root instead, and a status beside it would be proved by nothing."""
+    if receipt.root or not receipt.status:
+        return None
+    if (status := int(receipt.status, 16)) not in (0, 1):
+        raise Untrue("a transaction's status is neither 0 nor 1")
+    return status == 1
+
+
+def _sizes(data: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.diff(_offsets(data)).astype(np.int64)
+
+
+def _bytes_and_zeros(data: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bytes of each value, and how many of them are zero: what calldata costs."""
+    offsets = _offsets(data)
+    raw = np.frombuffer(data.buffers()[2], dtype=np.uint8)
+    before = np.zeros(len(raw) + 1, dtype=np.int32)
+    np.cumsum(raw == 0, dtype=np.int32, out=before[1:])
+    return np.diff(offsets).astype(np.int64), np.diff(before[offsets]).astype(np.int64)
+
+
+def _offsets(data: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return np.frombuffer(data.buffers()[1], dtype=np.int32)[: len(data) + 1]

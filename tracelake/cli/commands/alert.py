@@ -1,0 +1,257 @@
+"""`trace alert`: what is watched for, where it is told, and what has become of it."""
+
+from __future__ import annotations
+
+import json as stdlib_json
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from uuid import UUID
+
+import typer
+
+from tracelake.cli.commands import alert_channel
+from tracelake.cli.options import Home, Json
+from tracelake.errors import BadInput
+
+if TYPE_CHECKING:
+    from tracelake.wire.alert_messages import AlertRow
+
+app = typer.Typer(help="Alerts: definitions, channels, deliveries.", no_args_is_help=True)
+app.add_typer(alert_channel.app, name="channel")
+
+Name = Annotated[str, typer.Argument(help="The alert's name.", metavar="NAME", show_default=False)]
+Severity = Literal["info", "warning", "critical"]
+Params = Annotated[
+    str | None,
+    typer.Option("--params", help="For the code that evaluates it: a JSON object.", metavar="JSON", show_default=False),
+]
+Channel = Annotated[
+    list[str] | None, typer.Option("--channel", help="Send it there; may be given several times.", metavar="NAME")
+]
+MaxAge = Annotated[
+    int | None,
+    typer.Option("--max-age", help="Not sent about anything older.", metavar="SECONDS", min=1, show_default=False),
+]
+Description = Annotated[str | None, typer.Option("--description", help="What it is for.", metavar="TEXT")]
+Status = Annotated[
+    Literal["Pending", "Sent", "Failed", "Stale"] | None, typer.Option("--status", help="Only those of this status.")
+]
+OfAlert = Annotated[str | None, typer.Option("--alert", help="Only of this alert.", metavar="NAME")]
+OfChannel = Annotated[str | None, typer.Option("--channel", help="Only to this channel.", metavar="NAME")]
+Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
+Before = Annotated[UUID | None, typer.Option("--before", help="Go on after this one of the last page.", metavar="ID")]
+Delivery = Annotated[
+    UUID, typer.Argument(help="The delivery, as `trace alert deliveries` shows it.", metavar="ID", show_default=False)
+]
+
+
+@app.command("create")
+def create(  # noqa: PLR0917 - options
+    name: Name,
+    severity: Annotated[Severity, typer.Option("--severity", help="How bad it is.")] = "warning",
+    description: Description = None,
+    params: Params = None,
+    channel: Channel = None,
+    max_age: MaxAge = None,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Define it, and leave it off.")] = False,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Define an alert."""
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import AlertRequest, AlertRow
+
+    body = AlertRequest(
+        name=name,
+        severity=severity,
+        description=description or "",
+        enabled=not disabled,
+        params=_object(params) if params is not None else {},
+        channels=channel or [],
+        max_age_seconds=max_age,
+    )
+    with remote(home) as gateway:
+        _show(gateway.ask("create_alert", AlertRow, body=body), in_json=json)
+
+
+@app.command("list")
+def list_(home: Home = None, json: Json = False) -> None:
+    """List the alerts that are defined."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import AlertList
+
+    with remote(home) as gateway:
+        found = gateway.ask("list_alerts", AlertList)
+    if json:
+        render.as_json(found)
+        return
+    if not found.definitions:
+        render.note("no alert is defined: `trace alert create` defines one")
+        return
+    render.table(
+        ("name", "severity", "enabled", "channels", "max age", "description"),
+        [
+            (one.name, one.severity, _yes(value=one.enabled), one.channels, _age(one.max_age_seconds), one.description)
+            for one in found.definitions
+        ],
+    )
+
+
+@app.command("show")
+def show(name: Name, home: Home = None, json: Json = False) -> None:
+    """Show an alert's definition."""
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import AlertRow
+
+    with remote(home) as gateway:
+        _show(gateway.ask("show_alert", AlertRow, alert=name), in_json=json)
+
+
+@app.command("update")
+def update(  # noqa: PLR0917 - options
+    name: Name,
+    severity: Annotated[Severity | None, typer.Option("--severity", help="How bad it is.")] = None,
+    description: Description = None,
+    params: Params = None,
+    channel: Channel = None,
+    no_channels: Annotated[bool, typer.Option("--no-channels", help="Send it nowhere.")] = False,
+    max_age: MaxAge = None,
+    any_age: Annotated[bool, typer.Option("--any-age", help="None is too old to be sent.")] = False,
+    enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Switch it on or off.")] = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Change an alert's definition; what is not named stays. Channels that are given take the place of those it has."""
+    from msgspec import UNSET
+
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import AlertChange, AlertRow
+
+    channels = [] if no_channels else channel
+    given: dict[str, Any] = {
+        "severity": severity,
+        "description": description,
+        "params": _object(params) if params is not None else None,
+        "channels": channels,
+        "max_age_seconds": max_age,
+        "enabled": enabled,
+    }
+    change: dict[str, Any] = {field: UNSET if value is None else value for field, value in given.items()}
+    body = AlertChange(**{**change, **({"max_age_seconds": None} if any_age else {})})
+    with remote(home) as gateway:
+        _show(gateway.ask("update_alert", AlertRow, body=body, alert=name), in_json=json)
+
+
+@app.command("delete", short_help="Remove an alert's definition.")
+def delete(name: Name, home: Home = None, json: Json = False) -> None:
+    """Remove an alert's definition; what is still to be sent under it is not."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import Removed
+
+    with remote(home) as gateway:
+        done = gateway.ask("delete_alert", Removed, alert=name)
+    if json:
+        render.as_json(done)
+    else:
+        render.note(f"alert {done.name} is removed")
+
+
+@app.command("deliveries")
+def deliveries(  # noqa: PLR0917 - options
+    status: Status = None,
+    alert: OfAlert = None,
+    channel: OfChannel = None,
+    limit: Limit = 50,
+    before: Before = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """List alerts on their way and sent, the newest first."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import DeliveryList
+
+    asked = {"status": status, "alert": alert, "channel": channel, "limit": limit, "before": before}
+    with remote(home) as gateway:
+        found = gateway.ask("list_deliveries", DeliveryList, query=asked)
+    if json:
+        render.as_json(found)
+        return
+    if not found.deliveries:
+        render.note("nothing was to be sent")
+        return
+    render.table(
+        ("id", "alert", "key", "channel", "status", "attempts", "event", "last error"),
+        [
+            (
+                one.id,
+                one.alert,
+                one.dedupe_key,
+                one.channel,
+                one.status,
+                one.attempts,
+                one.event_time,
+                one.last_error,
+            )
+            for one in found.deliveries
+        ],
+    )
+    if found.next:
+        render.note(f"there are more: --before {found.next}")
+
+
+@app.command("retry")
+def retry(delivery: Delivery, home: Home = None, json: Json = False) -> None:
+    """Send an alert again that failed or was too old."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import DeliveryRetried
+
+    with remote(home) as gateway:
+        done = gateway.ask("retry_delivery", DeliveryRetried, delivery=delivery)
+    if json:
+        render.as_json(done)
+    else:
+        render.note(f"{done.id} is sent again")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = stdlib_json.loads(text)
+    except ValueError as wrong:
+        raise BadInput(f"this is not JSON: {wrong}", where="--params") from None
+    if not isinstance(value, dict):
+        raise BadInput("an object is needed, such as '{\"least\": 100}'", where="--params")
+    return cast("dict[str, Any]", value)
+
+
+def _show(one: AlertRow, *, in_json: bool) -> None:
+    from tracelake.cli import render
+
+    if in_json:
+        render.as_json(one)
+        return
+    render.pairs(
+        [
+            ("name", one.name),
+            ("id", one.alert_definition_id),
+            ("severity", one.severity),
+            ("enabled", _yes(value=one.enabled)),
+            ("description", one.description),
+            ("params", stdlib_json.dumps(dict(one.params))),
+            ("channels", one.channels),
+            ("max age", _age(one.max_age_seconds)),
+            ("created by", one.created_by),
+            ("created", one.created_at),
+            ("updated", one.updated_at),
+        ]
+    )
+
+
+def _yes(*, value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _age(seconds: int | None) -> str:
+    return "any" if seconds is None else f"{seconds} s"

@@ -1,0 +1,143 @@
+"""`trace alert channel`: where alerts are sent. A secret is written and never shown again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelake.cli.options import Home, Json
+from tracelake.errors import BadInput
+
+if TYPE_CHECKING:
+    from tracelake.wire.alert_messages import ChannelRow
+
+app = typer.Typer(help="Where alerts are sent.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The channel's name.", metavar="NAME", show_default=False)]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        help="A file with what deliveries are signed with, 16 characters or more; `-` reads standard input.",
+        metavar="FILE",
+    ),
+]
+
+
+@app.command("create")
+def create(
+    name: Name,
+    url: Annotated[str, typer.Option("--url", help="The webhook's address.", metavar="URL", show_default=False)],
+    secret_file: SecretFile = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Add a webhook. Without a secret of yours one is made, and said once."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import ChannelMade, ChannelRequest
+
+    body = ChannelRequest(name=name, url=url, secret=_secret(secret_file))
+    with remote(home) as gateway:
+        made = gateway.ask("create_channel", ChannelMade, body=body)
+    if json:
+        render.as_json(made)
+        return
+    _show(made, in_json=False)
+    if made.secret is not None:
+        render.note(f"its secret, which is not shown again: {made.secret}")
+
+
+@app.command("list")
+def list_(home: Home = None, json: Json = False) -> None:
+    """List the channels."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import ChannelList
+
+    with remote(home) as gateway:
+        found = gateway.ask("list_channels", ChannelList)
+    if json:
+        render.as_json(found)
+    elif not found.channels:
+        render.note("there is no channel: `trace alert channel create` adds one")
+    else:
+        render.table(
+            ("name", "kind", "url", "used by"), [(one.name, one.kind, one.url, one.used_by) for one in found.channels]
+        )
+
+
+@app.command("show")
+def show(name: Name, home: Home = None, json: Json = False) -> None:
+    """Show a channel, without its secret."""
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import ChannelRow
+
+    with remote(home) as gateway:
+        _show(gateway.ask("show_channel", ChannelRow, channel=name), in_json=json)
+
+
+@app.command("update")
+def update(
+    name: Name,
+    url: Annotated[str | None, typer.Option("--url", help="Its new address.", metavar="URL")] = None,
+    secret_file: SecretFile = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """Change a channel's address or secret."""
+    from msgspec import UNSET
+
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import ChannelChange, ChannelRow
+
+    secret = _secret(secret_file)
+    body = ChannelChange(url=UNSET if url is None else url, secret=UNSET if secret is None else secret)
+    with remote(home) as gateway:
+        _show(gateway.ask("update_channel", ChannelRow, body=body, channel=name), in_json=json)
+
+
+@app.command("delete")
+def delete(name: Name, home: Home = None, json: Json = False) -> None:
+    """Remove a channel that no alert uses."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.alert_messages import Removed
+
+    with remote(home) as gateway:
+        done = gateway.ask("delete_channel", Removed, channel=name)
+    if json:
+        render.as_json(done)
+    else:
+        render.note(f"channel {done.name} is removed")
+
+
+def _secret(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise BadInput(f"the secret cannot be read: {wrong}", where="--secret-file") from None
+    return text.strip()
+
+
+def _show(one: ChannelRow, *, in_json: bool) -> None:
+    from tracelake.cli import render
+
+    if in_json:
+        render.as_json(one)
+        return
+    render.pairs(
+        [
+            ("name", one.name),
+            ("kind", one.kind),
+            ("url", one.url),
+            ("used by", one.used_by),
+            ("created by", one.created_by),
+            ("created", one.created_at),
+            ("updated", one.updated_at),
+        ]
+    )

@@ -1,0 +1,216 @@
+"""`trace dag`: check, deploy, list, show and activate DAGs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from tracelake.cli import printing
+from tracelake.cli.dag_file import Checked, DagFile, check_dag_file, read_dag_file
+from tracelake.cli.options import Home, Json
+from tracelake.errors import BadInput, InvalidDag, Problem
+
+if TYPE_CHECKING:
+    from tracelake.wire.user_messages import DagWarning
+
+app = typer.Typer(help="DAGs: validate, deploy, list, show, activate.", no_args_is_help=True)
+
+File = Annotated[
+    str, typer.Argument(help="The DAG's YAML; `-` reads standard input.", metavar="FILE", show_default=False)
+]
+DagName = Annotated[str, typer.Argument(help="The DAG's name.", metavar="DAG", show_default=False)]
+VersionId = Annotated[
+    UUID, typer.Argument(help="A deployed version: `trace dag show DAG` lists them.", show_default=False)
+]
+Activate = Annotated[bool, typer.Option("--activate", help="Also make it the active version.")]
+Yaml = Annotated[bool, typer.Option("--yaml", help="Print only the YAML, as it was deployed.")]
+
+
+@app.command("validate")
+def validate(file: File, json: Json = False) -> None:
+    """Check a DAG without a running system. Every problem is one line: file:line:column: field: reason (suggestion).
+
+    Operators, runtimes and wiring are checked; whether datasets of other DAGs exist is only known to a running system.
+    """
+    with _problems_shown(file, json=json):
+        found = check_dag_file(read_dag_file(file))
+    _say_valid(file, found, json=json)
+
+
+@app.command("deploy")
+def deploy(file: File, activate: Activate = False, home: Home = None, json: Json = False) -> None:
+    """Deploy a version of a DAG. The same meaning again is the same version, and nothing happens.
+
+    Code that it names by its folder (`udf: {folder: detector}`) is built and pushed first, as by `trace udf push`.
+    """
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.cli.commands.udf import push_bundle
+    from tracelake.wire.user_messages import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
+
+    with _problems_shown(file, json=json):
+        source = read_dag_file(file)
+        if source.problems:
+            check_dag_file(source)  # which refuses it, for these and for what else is wrong
+        with remote(home) as gateway:
+            for one in source.bundles:
+                push_bundle(gateway, one.name, one.packed, quiet=json)
+            name, active = _name_in(source), None
+            # The same deploy or activation again is the same one: both may be repeated.
+            with printing.waiting(f"deploying {name}", quiet=json):
+                done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=source.text), again=True, dag=name)
+            if activate:
+                wish = ActivateRequest(dag_version_id=done.dag_version_id)
+                with printing.waiting(f"activating {len(done.jobs)} jobs", quiet=json):
+                    active = gateway.ask("activate", ActivateAnswer, body=wish, again=True, dag=done.dag_name)
+    if json:
+        import msgspec
+
+        printing.as_json({"deployed": msgspec.to_builtins(done), "activated": msgspec.to_builtins(active)})
+        return
+    how = "deployed" if done.created else "was deployed before, nothing changed"
+    render.note(f"DAG {done.dag_name}, version {done.dag_version_id}: {how} ({len(done.jobs)} jobs)")
+    _show_warnings(file, done.warnings)
+    if active is None:
+        render.note(f"  next: trace dag activate {done.dag_name} {done.dag_version_id}")
+    else:
+        render.note("it is the active version" if active.changed else "it was the active version already")
+
+
+@app.command("list")
+def list_(home: Home = None, json: Json = False) -> None:
+    """List every DAG with its active version."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import DagList
+
+    with remote(home) as gateway:
+        found = gateway.ask("list_dags", DagList)
+    if json:
+        render.as_json(found)
+    elif not found.dags:
+        render.note("no DAG is deployed yet; `trace dag deploy FILE --activate` deploys one")
+    else:
+        render.table(
+            ("dag", "active version", "jobs", "versions", "changed"),
+            [(one.name, one.active_version, one.jobs, one.versions, one.updated_at) for one in found.dags],
+            whole=("dag", "active version"),
+        )
+
+
+@app.command("show", short_help="Show a DAG: its versions, its jobs, its YAML.")
+def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False) -> None:
+    """Show a DAG: its versions, the jobs of the active one, and its YAML with --yaml."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import DagDetail
+
+    with remote(home) as gateway:
+        found = gateway.ask("show_dag", DagDetail, dag=dag)
+    if json:
+        render.as_json(found)
+        return
+    if yaml:
+        printing.document(found.yaml.encode())
+        return
+    render.pairs([("dag", found.name), ("active version", found.active_version or "none: nothing runs")])
+    render.title("versions")
+    render.table(
+        ("id", "state", "deployed", "by"),
+        [
+            (one.dag_version_id, "active" if one.active else "", one.created_at, one.deployed_by)
+            for one in found.versions
+        ],
+    )
+    render.title("jobs")
+    render.table(
+        ("job", "starts", "operator", "runtime", "reads", "writes", "queued", "in flight"),
+        [
+            (
+                one.name,
+                " ".join(filter(None, (one.source, one.source_state))) or "on events",
+                one.operator,
+                one.runtime,
+                one.inputs,
+                one.outputs,
+                one.queued,
+                one.in_flight,
+            )
+            for one in found.jobs
+        ],
+        whole=("job",),
+    )
+
+
+@app.command("activate", short_help="Make a deployed version the active one.")
+def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = False) -> None:
+    """Make a deployed version the active one, at once and whole: it serves reads and gets tasks."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import ActivateAnswer, ActivateRequest
+
+    with remote(home) as gateway:
+        done = gateway.ask("activate", ActivateAnswer, body=ActivateRequest(dag_version_id=version), dag=dag)
+    if json:
+        render.as_json(done)
+    elif done.changed:
+        render.note(f"version {version} of {dag} is active; {done.canceled_tasks} tasks of the former were canceled")
+    else:
+        render.note(f"version {version} of {dag} was active already")
+
+
+@contextmanager
+def _problems_shown(file: str, *, json: bool) -> Iterator[None]:
+    """As compilers do it, so that editors can jump to each. In JSON they are part of the refusal."""
+    try:
+        yield
+    except InvalidDag as wrong:
+        if json:
+            raise
+        for one in wrong.problems:
+            printing.err.print(problem_line(file, one), markup=False)
+        _show_warnings(file, wrong.warnings)
+        sys.exit(1)
+
+
+def problem_line(file: str, one: Problem | DagWarning, kind: str = "") -> str:
+    suggestion = f" ({one.suggestion})" if one.suggestion else ""
+    return f"{file}:{one.line}:{one.column}: {kind}{one.field or 'file'}: {one.reason}{suggestion}"
+
+
+def _show_warnings(file: str, warnings: Sequence[Problem | DagWarning]) -> None:
+    for one in warnings:
+        printing.err.print(problem_line(file, one, "warning: "), markup=False)
+
+
+def _name_in(source: DagFile) -> str:
+    """The name that the call's path needs. Where there is none, checking the file says so, and what else is wrong."""
+    from tracelake.domain.dag.yaml_nodes import name_in
+
+    if found := name_in(source.text):
+        return found
+    dag = check_dag_file(source).dag
+    if dag is None:
+        raise BadInput("the file does not name its DAG")
+    return dag.name
+
+
+def _say_valid(file: str, found: Checked, *, json: bool) -> None:
+    if json:
+        warnings = [asdict(one) for one in found.warnings]
+        printing.as_json({"valid": True, "unchecked": [one.reason for one in found.unchecked], "warnings": warnings})
+        return
+    _show_warnings(file, found.warnings)
+    if (dag := found.dag) is not None:
+        rows = f"{len(dag.jobs)} jobs, {len(dag.publish) + len(dag.buffered)} published datasets"
+        printing.out.print(f"DAG {dag.name} is valid: {rows}", markup=False)
+        return
+    printing.out.print("nothing is wrong with it, as far as can be known without a running system", markup=False)
+    for one in found.unchecked:
+        printing.out.print(f"  not checked, line {one.line}: {one.reason}", markup=False)

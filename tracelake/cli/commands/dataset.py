@@ -1,0 +1,164 @@
+"""`trace datasets`: what there is, how far it has come, and what its rows look like."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelake.cli.options import Home, Json
+
+if TYPE_CHECKING:
+    from tracelake.wire.user_messages import DatasetDetail, DatasetRow
+
+app = typer.Typer(help="Datasets: list, show, sample, files.", no_args_is_help=True)
+
+Rows = Annotated[int, typer.Option("--limit", help="How many.", min=1, max=1000, metavar="N")]
+Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
+
+
+@app.command("list")
+def list_(home: Home = None, json: Json = False) -> None:
+    """List every dataset with its last commit; published ones first."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import DatasetList
+
+    with remote(home) as gateway:
+        found = gateway.ask("list_datasets", DatasetList)
+    if json:
+        render.as_json(found)
+    elif not found.datasets:
+        render.note("no datasets yet; `trace dag deploy FILE` makes those of its jobs")
+    else:
+        render.table(
+            ("name", "uuid", "made by", "storage", "commit", "at", "dead batches"),
+            [
+                (
+                    one.name,
+                    one.dataset_uuid,
+                    _made_by(one),
+                    one.storage,
+                    one.last_commit,
+                    one.committed_at,
+                    one.dead_batches or None,
+                )
+                for one in found.datasets
+            ],
+            whole=("uuid",),
+        )
+
+
+@app.command("show", short_help="Show a dataset: generations, ranges, commits, dead batches.")
+def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
+    """Show a dataset: its generations, the ranges in force, its last commits, published ranges and dead batches."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import DatasetDetail
+
+    with remote(home) as gateway:
+        found = gateway.ask("show_dataset", DatasetDetail, dataset=dataset)
+    if json:
+        render.as_json(found)
+    else:
+        _show(found)
+
+
+@app.command("sample")
+def sample(dataset: Dataset, limit: Rows = 10, home: Home = None, json: Json = False) -> None:
+    """Show some rows of a published dataset; whichever come first."""
+    from tracelake.cli.commands.query import Format, ask
+    from tracelake.errors import BadInput
+
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,127}", dataset):
+        raise BadInput("only a published dataset has rows to show, by its name", where="DATASET")
+    form = Format.JSON if json else Format.TABLE
+    ask(f"SELECT * FROM {dataset} LIMIT {limit}", form, None, home=home, whole=json)  # noqa: S608 - a checked name
+
+
+@app.command("files")
+def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
+    """List the files that hold a dataset now, by partition."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import DatasetFiles
+
+    with remote(home) as gateway:
+        found = gateway.ask("list_dataset_files", DatasetFiles, dataset=dataset)
+    if json:
+        render.as_json(found)
+    elif not found.partitions:
+        render.note("no files yet: nothing has been committed, or its rows lie in a table")
+    else:
+        render.table(
+            ("partition", "commit", "rows", "file"),
+            [
+                (one.partition_key, one.commit, file["rows"], f"{one.location}{file['name']}")
+                for one in found.partitions
+                for file in one.files
+            ],
+            whole=("file",),
+        )
+
+
+def _show(found: DatasetDetail) -> None:
+    from tracelake.cli import render
+    from tracelake.cli.dead_batches import show_dead_batches
+
+    render.pairs(
+        [
+            ("dataset", found.name or "not published"),
+            ("uuid", found.dataset_uuid),
+            ("made by", _made_by(found)),
+            ("storage", found.storage),
+            ("read by", found.read_roles or {"internal": "no user", "org": "everybody"}.get(found.visibility)),
+            ("last commit", found.last_commit or "none yet"),
+        ]
+    )
+    render.title("generations")
+    render.table(
+        ("id", "state", "partitions", "rows", "blocks in force"),
+        [
+            (
+                one.dataset_version,
+                "active" if one.current else "",
+                one.partitions,
+                one.rows,
+                [f"{start}-{end}" for start, end in one.ranges],
+            )
+            for one in found.generations
+        ],
+    )
+    if found.lineage:
+        render.title("columns")
+        render.table(
+            ("column", "made from"), [(one.column, f"{one.input}.{one.input_column}") for one in found.lineage]
+        )
+    if found.commits:
+        render.title("last commits")
+        render.table(
+            ("commit", "rows", "bytes", "at", "task"),
+            [(one.commit, one.rows, one.bytes, one.committed_at, one.task_id) for one in found.commits],
+            whole=("task",),
+        )
+    if found.newest_published_ranges:
+        render.title(f"published ranges ({found.published_ranges})")
+        render.table(
+            ("range", "files", "config", "at"),
+            [
+                (
+                    f"{one.start}-{one.end}",
+                    f"{one.storage_location}{one.storage_glob}",
+                    one.config_hash,
+                    one.published_at,
+                )
+                for one in found.newest_published_ranges
+            ],
+            whole=("files",),
+        )
+    show_dead_batches(found.newest_dead_batches, found.dead_batches)
+
+
+def _made_by(one: DatasetRow | DatasetDetail) -> str:
+    return one.dag if one.job is None else f"{one.dag}.{one.job}[{one.output_index}]"

@@ -1,0 +1,32 @@
+"""`trace doctor`: can this machine run Trace, and if not, what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+
+from tracelake.cli import printing
+from tracelake.cli.options import Home, Json, settings_of
+
+
+def doctor(home: Home = None, json: Json = False) -> None:
+    """Check Python, Java, disk, ports and the sandbox, and say how to fix each. Exit code 1 if something must be."""
+    from tracelake.lite.doctor import examine
+    from tracelake.lite.home import Home as HomeFolder
+    from tracelake.lite.home import holder
+    from tracelake.lite.ports import wanted_ports
+
+    settings = settings_of(home)
+    held = holder(HomeFolder(settings.home)) is not None
+    ports = wanted_ports(settings.up.port_base, store=settings.objects.backend == "seaweedfs")
+    findings = examine(settings.home, [] if held else ports, os.environ)
+    if json:
+        printing.as_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            mark = {True: "[green]ok  [/]", False: "[red]bad [/]", None: "[yellow]warn[/]"}[finding.ok]
+            printing.out.print(f"{mark} {finding.name:<16} {finding.found}".replace("\n", " "))
+            if finding.fix and finding.ok is not True:
+                printing.out.print(f"     {'':<16} fix: {finding.fix}", markup=False)
+    sys.exit(1 if any(finding.ok is False for finding in findings) else 0)

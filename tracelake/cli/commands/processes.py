@@ -1,0 +1,57 @@
+"""`trace dispatcher`, `trace worker`, ...: one process each, in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracelake.cli.options import Home, settings_of
+from tracelake.errors import SettingsError
+
+SettingsFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--settings",
+        help="`-` reads all settings as JSON from standard input, and nothing from elsewhere.",
+        metavar="-",
+    ),
+]
+
+ABOUT = {
+    "dispatcher": "The control plane: events become tasks, tasks become commits.",
+    "worker": "Runs tasks, many at once, in one warm Spark session.",
+    "sink": "Drains buffered batches into data Postgres.",  # its verb has more to it: `cli/commands/sink.py`
+    "runner": "Runs code of users, in sandboxes.",
+    "query": "SQL over granted datasets.",  # its verb also asks: `cli/commands/query.py`
+    "gateway": "The only public listener: the user API.",
+    "scheduler": "For cron sources, which are not supported yet.",
+    "delivery": "Sends alerts. It alone calls out to addresses that users choose.",
+}
+
+
+def _verb(name: str) -> Callable[..., None]:
+    def run(home: Home = None, settings: SettingsFrom = None) -> None:
+        run_part(name, home, settings)
+
+    run.__doc__ = ABOUT[name]
+    return run
+
+
+def run_part(name: str, home: Path | None, settings: str | None) -> None:
+    from tracelake.wiring import run_from_stdin, run_with
+
+    if settings == "-":
+        run_from_stdin(name)
+    if settings is not None:
+        raise SettingsError(
+            f"settings are read from standard input only, not from {settings!r}",
+            where="--settings",
+            hint="`--settings -`; or write them into trace.toml in the home folder",
+        )
+    run_with(name, settings_of(home))
+
+
+VERBS = {name: _verb(name) for name in ABOUT if name not in {"sink", "query"}}

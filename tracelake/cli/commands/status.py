@@ -1,0 +1,98 @@
+"""`trace status`: how every process is, which tasks have failed for good, and whether batches wait for a person."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tracelake.cli import printing
+from tracelake.cli.options import Home, Json, settings_of
+from tracelake.wire.task_messages import Message
+
+if TYPE_CHECKING:
+    from tracelake.lite.supervisor import Seen
+    from tracelake.wire.user_messages import DeadBatchList, FailedTasks
+
+ASKED: Final = frozenset({"gateway", "dispatcher"})
+SECONDS: Final = 5.0
+"""Tasks and batches are an addition: how the processes are is not kept back for them."""
+
+A = TypeVar("A", bound=Message)
+
+
+def status(home: Home = None, json: Json = False) -> None:
+    """Show every process, failed tasks and dead batches. Exit code 0: all ready; 1: one is not; 3: nothing runs."""
+    from tracelake.cli.process_table import process_table
+    from tracelake.lite.home import Home as HomeFolder
+    from tracelake.lite.home import holder
+    from tracelake.lite.supervisor import Seen
+    from tracelake.wire.user_messages import DeadBatchList, FailedTasks
+
+    folder = HomeFolder(settings_of(home).home)
+    pid = holder(folder)
+    if pid is None or not folder.status.exists():
+        if json:
+            printing.as_json({"running": False, "home": str(folder.root), "processes": []})
+        else:
+            printing.out.print(f"nothing runs in {folder.root}; `trace up` starts it", markup=False)
+        sys.exit(3)
+    everyone = [Seen(**one) for one in jsonlib.loads(folder.status.read_text())["processes"]]
+    failures = _answer(folder.root, everyone, "failed_tasks", FailedTasks)
+    dead = _answer(folder.root, everyone, "list_dead_batches", DeadBatchList, limit=1)
+    if json:
+        printing.as_json(
+            {
+                "running": True,
+                "home": str(folder.root),
+                "pid": pid,
+                "processes": [vars(one) for one in everyone],
+                "failed_tasks": failures and failures.failed,
+                "dead_batches": dead and dead.total,
+            }
+        )
+    else:
+        printing.out.print(f"{folder.root}, held by process {pid}", markup=False)
+        printing.out.print(process_table(everyone))
+        _show_failures(failures)
+        _show_dead(dead)
+    sys.exit(0 if all(one.state == "ready" for one in everyone) else 1)
+
+
+def _answer(home: Path, everyone: Sequence[Seen], call: str, kind: type[A], **query: object) -> A | None:
+    """None where nobody can be asked now."""
+    from tracelake.cli.api import remote
+    from tracelake.errors import TraceError
+
+    if not {one.name for one in everyone if one.state == "ready"} >= ASKED:
+        return None
+    try:
+        with remote(home) as gateway:
+            gateway.http.timeout = SECONDS
+            return gateway.ask(call, kind, query=query)
+    except TraceError:
+        return None
+
+
+def _show_failures(failures: FailedTasks | None) -> None:
+    if failures is None or not failures.newest:
+        return
+    last = failures.newest[0]
+    count = "1 task has" if failures.failed == 1 else f"{failures.failed} tasks have"
+    printing.out.print(
+        f"\n{count} failed for good within a day, the last of {last.dag}.{last.job}: "
+        f"`trace why {last.id}` says why, `trace task list --status failed` names them",
+        markup=False,
+    )
+
+
+def _show_dead(dead: DeadBatchList | None) -> None:
+    from tracelake.cli.dead_batches import REPLAY, dead_batch_table
+
+    if dead is None or not dead.batches:
+        return
+    printing.out.print(f"\n{dead.total} batches are dead: the sink refused them; the newest:", markup=False)
+    dead_batch_table(dead.batches)
+    printing.out.print(f"`trace sink dead` lists them; {REPLAY}", markup=False)

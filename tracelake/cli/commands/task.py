@@ -1,0 +1,243 @@
+"""`trace task`: look at tasks, try one again, end one."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from tracelake.cli.options import Home, Json
+from tracelake.cli.task_ids import TaskId, find_task
+
+if TYPE_CHECKING:
+    from tracelake.wire.user_messages import TaskDetail, TaskRow
+
+app = typer.Typer(help="Tasks: list, show, logs, retry, cancel.", no_args_is_help=True)
+
+
+class Status(StrEnum):
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    CANCELED = "Canceled"
+
+
+OfStatus = Annotated[Status | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
+OfDag = Annotated[str | None, typer.Option("--dag", help="Only those of this DAG.", metavar="DAG")]
+OfJob = Annotated[str | None, typer.Option("--job", help="Only those of this job.", metavar="JOB")]
+Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
+Before = Annotated[
+    UUID | None, typer.Option("--before", help="Go on after this task of the last page.", metavar="TASK")
+]
+OfAttempt = Annotated[int | None, typer.Option("--attempt", help="Of this attempt; else the last.", metavar="N", min=1)]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing lines until the attempt is over.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with the task.", metavar="TEXT")]
+
+
+FOLLOW_SECONDS = 0.5
+LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
+
+
+@app.command("list")
+def list_(
+    *,
+    status: OfStatus = None,
+    dag: OfDag = None,
+    job: OfJob = None,
+    limit: Limit = 50,
+    before: Before = None,
+    home: Home = None,
+    json: Json = False,
+) -> None:
+    """List tasks, the newest first."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import TaskList
+
+    asked = {"status": status and status.value, "dag": dag, "job": job, "limit": limit, "before": before}
+    with remote(home) as gateway:
+        found = gateway.ask("list_tasks", TaskList, query=asked)
+    if json:
+        render.as_json(found)
+        return
+    if not found.tasks:
+        filtered = status or dag or job or before
+        render.note(
+            "no task is like that" if filtered else "no tasks yet; `trace trigger DAG JOB` starts a manual source"
+        )
+        return
+    render.table(
+        ("id", "job", "status", "attempt", "made", "for", "reason"),
+        [
+            (
+                one.id,
+                f"{one.dag}.{one.job}",
+                one.status,
+                _counted(one),
+                one.created_at,
+                one.partitions,
+                render.first_line(
+                    one.reason or (f"{one.dead_batches} of its batches dead" if one.dead_batches else None)
+                ),
+            )
+            for one in found.tasks
+        ],
+    )
+    if any(one.reason != render.first_line(one.reason) for one in found.tasks):
+        render.note("a reason that ends in ... goes on: `trace task show ID` shows all of it")
+    if found.next:
+        render.note(f"there are more: --before {found.next}")
+
+
+@app.command("show", short_help="Show a task: its cause, attempts, reads and commits.")
+def show(task: TaskId, home: Home = None, json: Json = False) -> None:
+    """Show a task: what made it, its attempts, what it read and what it committed."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import TaskDetail
+
+    with remote(home) as gateway:
+        found = gateway.ask("show_task", TaskDetail, task=find_task(gateway, task))
+    if json:
+        render.as_json(found)
+    else:
+        _show(found)
+
+
+@app.command("logs")
+def logs(
+    task: TaskId, *, attempt: OfAttempt = None, follow: Follow = False, home: Home = None, json: Json = False
+) -> None:
+    """Show what a task has said, line by line. An attempt has room for a thousand lines."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import TaskLines
+
+    with remote(home) as gateway:
+        first, task_id = 0, find_task(gateway, task)
+        while True:
+            found = gateway.ask("task_logs", TaskLines, query={"attempt": attempt, "first": first}, task=task_id)
+            first += len(found.lines)
+            if json:
+                render.as_json(found)
+            for line in () if json else found.lines:
+                render.said(f"{render.when(line.at)}  {line.level:<7}  {line.text}", LEVELS.get(line.level, ""))
+            if found.ended or not follow:
+                break
+            attempt = found.attempt
+            time.sleep(FOLLOW_SECONDS)
+    if not first and not json:
+        render.note(f"attempt {found.attempt} has said nothing{'' if found.ended else ' yet'}")
+
+
+@app.command("retry")
+def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
+    """Give a failed task one more attempt, at once."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import RetryAnswer
+
+    with remote(home) as gateway:
+        task_id = find_task(gateway, task)
+        done = gateway.ask("retry_task", RetryAnswer, task=task_id)
+    if json:
+        render.as_json(done)
+    else:
+        render.note(f"attempt {done.attempt} is queued; `trace why {task_id}` follows it")
+
+
+@app.command("cancel")
+def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None, json: Json = False) -> None:
+    """End a task that has not ended. If it runs, its worker hears of it at once, and it cannot commit."""
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+    from tracelake.wire.user_messages import CancelAnswer, CancelRequest
+
+    with remote(home) as gateway:
+        done = gateway.ask(
+            "cancel_task", CancelAnswer, body=CancelRequest(reason=reason), task=find_task(gateway, task)
+        )
+    if json:
+        render.as_json(done)
+    else:
+        render.note("canceled" if done.changed else "it had been canceled before")
+
+
+def _counted(one: TaskRow) -> str:
+    """`2/3`, and what the platform's faults cost, which does not count: `2/3 +4`."""
+    lost = one.platform_failures
+    return f"{max(1, one.attempt - lost)}/{one.max_attempts}" + (f" +{lost}" if lost else "")
+
+
+def _progress(found: TaskDetail) -> str | None:
+    """`120 of 500 (24 %): fetching logs`, or as much of it as the task has said."""
+    said = found.progress
+    if said is None:
+        return None
+    parts = [] if said.done is None else [f"{said.done:,}"]
+    if said.total is not None:
+        share = f" ({100 * said.done // said.total} %)" if said.done is not None and said.total else ""
+        parts.append(f"of {said.total:,}{share}")
+    count = " ".join(parts)
+    return ": ".join(part for part in (count, said.message) if part) or None
+
+
+def _show(found: TaskDetail) -> None:
+    from tracelake.cli import render
+    from tracelake.cli.dead_batches import show_dead_batches
+
+    event, gone = found.event, found.invalidation
+    render.pairs(
+        [
+            ("task", found.id),
+            ("job", f"{found.dag}.{found.job} ({found.operator} on {found.runtime})"),
+            ("status", found.status),
+            ("attempt", found.attempt),
+            ("counted attempts", f"{max(1, found.attempt - found.platform_failures)} of {found.max_attempts}"),
+            ("platform failures", f"{found.platform_failures} of {found.max_platform_failures}"),
+            ("fault", found.fault),
+            ("for", found.partitions),
+            ("error", found.error),
+            ("canceled", found.cancel_reason),
+            ("next try", found.next_retry_at),
+            ("made", found.created_at),
+            ("ended", found.completed_at),
+            ("worker", found.worker),
+            ("progress", _progress(found)),
+            ("lease until", found.lease_expires_at),
+            ("batches", _batches(found)),
+            ("from event", event and f"{event.dataset} {event.scope}, {render.when(event.created_at)} ({event.id})"),
+            ("from invalidation", gone and f"{gone.dataset} {gone.scope}: {gone.reason} ({gone.id})"),
+        ]
+    )
+    if found.attempts:
+        render.title("attempts")
+        render.table(
+            ("attempt", "worker", "started", "ended", "outcome", "fault", "error"),
+            [
+                (a.attempt, a.worker, a.started_at, a.ended_at, a.outcome or "Running", a.fault, a.error)
+                for a in found.attempts
+            ],
+        )
+    if found.inputs:
+        render.title("read")
+        render.table(
+            ("attempt", "dataset", "part", "commit"),
+            [(one.attempt, one.dataset, one.partition or "all", one.commit) for one in found.inputs],
+        )
+    if found.commits:
+        render.title("committed")
+        render.table(
+            ("dataset", "commit", "rows", "bytes", "at"),
+            [(one.dataset, one.commit, one.rows, one.bytes, one.committed_at) for one in found.commits],
+        )
+    show_dead_batches(found.dead_batches, found.batches.dead)
+
+
+def _batches(found: TaskDetail) -> str | None:
+    counts = {"committed": found.batches.committed, "waiting": found.batches.accepted, "dead": found.batches.dead}
+    return ", ".join(f"{number} {name}" for name, number in counts.items() if number) or None

@@ -1,0 +1,76 @@
+"""`trace why`: why a task, a dataset or a partition of it is as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from tracelake.cli.options import Home, Json
+from tracelake.cli.task_ids import find_task
+from tracelake.errors import NotFound
+
+if TYPE_CHECKING:
+    from tracelake.cli.api import Remote
+    from tracelake.wire.user_messages import Explanation
+
+Subject = Annotated[
+    str,
+    typer.Argument(
+        help="A task's id or the beginning of it, or a dataset's name or uuid.",
+        metavar="TASK|DATASET",
+        show_default=False,
+    ),
+]
+Partition = Annotated[
+    str | None, typer.Argument(help="With a dataset: one partition, such as 1000-1999.", show_default=False)
+]
+
+
+def why(subject: Subject, partition: Partition = None, home: Home = None, json: Json = False) -> None:
+    """Tell the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it.
+
+    Of a dataset without a partition: how it stands, its newest commits, and which of its tasks failed or wait.
+    """
+    from tracelake.cli import render
+    from tracelake.cli.api import remote
+
+    with remote(home) as gateway:
+        found = _explained(gateway, subject, partition)
+    if json:
+        render.as_json(found)
+    else:
+        render.pairs([(found.subject, found.verdict)])
+        if found.steps:
+            render.table(
+                ("at", "what", "happened"), [(one.at, one.kind, one.sentence) for one in found.steps], whole=("at",)
+            )
+        if found.stopped:
+            render.note(
+                f"stopped by {found.stopped.rule}" + (f"; try {found.stopped.hint}" if found.stopped.hint else "")
+            )
+
+
+def _explained(gateway: Remote, subject: str, partition: str | None) -> Explanation:
+    """A task's id begins with a digit, a dataset's name never does; a whole uuid may be either's."""
+    from tracelake.wire.user_messages import Explanation
+
+    if partition is not None:
+        return gateway.ask("why", Explanation, query={"dataset": subject, "partition": partition})
+    whole = _is_uuid(subject)
+    if whole or subject[:1].isdigit():
+        try:
+            return gateway.ask("why", Explanation, query={"task": find_task(gateway, subject)})
+        except NotFound:
+            if not whole:
+                raise
+    return gateway.ask("why", Explanation, query={"dataset": subject})
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

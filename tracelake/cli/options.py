@@ -1,0 +1,26 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracelake.cli import printing
+from tracelake.settings import Settings, load_settings, stray_variables
+
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", help="The folder that holds everything.", show_default="~/.trace", metavar="DIR"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def settings_of(home: Path | None, env: Mapping[str, str] = os.environ) -> Settings:
+    for name in stray_variables(env):
+        warning = f"{name} is not a setting of Trace: ignored (`trace config show` lists all settings)"
+        printing.err.print(warning, markup=False)
+    return load_settings(env, home=home)

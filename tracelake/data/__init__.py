@@ -1,0 +1,1 @@
+"""Rows on their way: hot tables, buffered datasets, files, and Postgres."""

@@ -1,0 +1,1 @@
+"""Buffered datasets: batches are checked, staged, merged and read."""

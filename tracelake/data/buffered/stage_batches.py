@@ -1,0 +1,177 @@
+"""Batches into staging tables, some to a Spark task: read, checked and copied in a Python worker, by Arrow and ADBC.
+
+Rows never pass through the driver. A batch that is refused, or whose store or database is away, is told of and leaves
+the others alone. Next: `merge_batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tracelake.data.buffered.batch_fault import MAX_SAID, Fault
+from tracelake.data.buffered.check_batch import Limits, check_batch
+from tracelake.data.buffered.types import staged_column
+from tracelake.data.postgres.secret_dsn import SecretDsn
+from tracelake.data.postgres.sql_text import Column
+from tracelake.data.postgres.worker_connection import driver_errors, open_session
+from tracelake.domain.buffered import Declaration
+from tracelake.domain.object_names import ObjectName
+from tracelake.errors import BadInput, NotFound, TraceError
+from tracelake.ports import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH: Final = "trace_batch"
+"""The column with the number of the batch that a row is of."""
+TRY: Final = "trace_try"
+"""The column with the try of the Spark task that wrote the row: Spark repeats tasks, and must not repeat rows."""
+ANSWER: Final = "n int, try long, rows long, bytes long, line long, reason string, away string, fault string"
+SCHEMA: Final = pa.schema(
+    [
+        ("n", pa.int32()),
+        ("try", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("line", pa.int64()),
+        ("reason", pa.string()),
+        ("away", pa.string()),
+        ("fault", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch to stage: where it lies, what it must be, and into which staging table it goes."""
+
+    name: ObjectName
+    content_type: str
+    declaration: Declaration
+    staging: str
+    number: int
+    """By which its rows are told from those of others in the staging table."""
+    record_count: int | None = None
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    batch_bytes: int
+    line_bytes: int
+    unpacked_bytes: int = 256 * 1024 * 1024
+    tasks: int = 4
+    """Spark tasks at most: small batches share one."""
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """What became of a batch: rows that wait, or why not."""
+
+    number: int
+    tried: int
+    rows: int
+    bytes: int
+    line: int | None
+    reason: str | None
+    """It is refused, for good."""
+    away: str | None
+    """It could not be read or copied now."""
+    fault: str | None = None
+    """Something failed that nobody foresaw: it says nothing about the batch."""
+
+
+def staging_columns(declaration: Declaration) -> Mapping[str, Column]:
+    declared = {column.name: staged_column(column.name, column.type) for column in declaration.columns}
+    return {**declared, BATCH: Column(BATCH, "integer", pa.int32())}
+
+
+def stage_batches(
+    spark: SparkSession, objects: ObjectStore, dsn: SecretDsn, batches: Sequence[Batch], limits: BatchLimits
+) -> list[StagedBatch]:
+    """In one Spark job; an answer for each, in any order."""
+    stage = _stager(objects, dsn, tuple(batches), limits)
+    tasks = min(len(batches), limits.tasks)
+    rows = spark.range(0, len(batches), 1, tasks).mapInArrow(stage, ANSWER).collect()
+    return [StagedBatch(*row) for row in rows]
+
+
+def _stager(
+    objects: ObjectStore, dsn: SecretDsn, batches: Sequence[Batch], limits: BatchLimits
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def stage(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        tried = context.taskAttemptId() if context is not None else 0
+        for some in numbers:
+            for place in some.column(0).to_pylist():
+                batch = batches[place]
+                told = {"n": batch.number, "try": tried, **_staged(objects, dsn, batch, tried, limits)}
+                yield pa.RecordBatch.from_pylist([told], schema=SCHEMA)
+
+    return stage
+
+
+def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limits: BatchLimits) -> dict[str, Any]:
+    nothing = {"rows": 0, "bytes": 0}
+    try:
+        body = _read(objects, batch.name, limits)
+        rows = _checked(body, batch, limits)
+        _refuse_other_count(batch, rows)
+        _copy(dsn, batch, rows, tried)
+    except Fault as fault:
+        return {**nothing, "line": fault.line, "reason": fault.reason}
+    except BadInput as refused:
+        return {**nothing, "reason": refused.message}
+    except TraceError as away:
+        return {**nothing, "away": f"{away.code}: {away.message}"}
+    except Exception as wrong:  # noqa: BLE001 - whatever it is, it must not cost the batches beside it
+        return {**nothing, "fault": dsn.redact(f"{type(wrong).__name__}: {wrong}")[:MAX_SAID]}
+    return {"rows": rows.num_rows, "bytes": len(body)}
+
+
+def _read(objects: ObjectStore, name: ObjectName, limits: BatchLimits) -> bytes:
+    """Not more than is allowed: what a producer says of its size is not asked."""
+    found = objects.head(name)
+    if found is None:
+        raise Fault("the batch is not where its publish says")
+    if found.size > limits.batch_bytes:
+        raise Fault(f"the batch has {found.size} bytes; at most {limits.batch_bytes} are taken")
+    try:
+        return objects.get(name)
+    except NotFound:
+        raise Fault("the batch is not where its publish says") from None
+
+
+def _checked(body: bytes, batch: Batch, limits: BatchLimits) -> pa.Table:
+    """What the reader cannot make sense of is the batch's fault; a lack of memory, or a fault of ours, is not."""
+    strict = Limits(limits.line_bytes, limits.unpacked_bytes)
+    try:
+        return check_batch(body, batch.content_type, batch.declaration, strict)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as wrong:
+        raise Fault(f"the batch cannot be read: {type(wrong).__name__}: {wrong}"[:MAX_SAID]) from None
+
+
+def _refuse_other_count(batch: Batch, rows: pa.Table) -> None:
+    if batch.record_count is not None and rows.num_rows != batch.record_count:
+        raise Fault(f"the publish says {batch.record_count} rows, the batch has {rows.num_rows}")
+
+
+def _copy(dsn: SecretDsn, batch: Batch, rows: pa.Table, tried: int) -> None:
+    if not rows.num_rows:
+        return
+    rows = rows.sort_by(
+        [(name, "ascending") for name in batch.declaration.unique_key]
+    )  # here it costs the merge nothing
+    marked = rows.append_column(BATCH, pa.repeat(pa.scalar(batch.number, pa.int32()), rows.num_rows))
+    marked = marked.append_column(TRY, pa.repeat(pa.scalar(tried, pa.int64()), rows.num_rows))
+    with driver_errors(dsn, "write"), open_session(dsn) as connection:
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest(batch.staging, marked, mode="append", db_schema_name="staging")
+        connection.commit()

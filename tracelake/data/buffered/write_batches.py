@@ -1,0 +1,71 @@
+"""A DataFrame as batches for the sink: Parquet objects of a bounded size, written by the Python workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.ports import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CONTENT_TYPE: Final = "application/vnd.apache.parquet"
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""In memory; as Parquet it is less, and the sink's limit is twice that."""
+
+
+@dataclass(frozen=True)
+class WrittenBatch:
+    name: ObjectName
+    rows: int
+    bytes: int
+
+
+def write_batches(frame: DataFrame, objects: ObjectStore, folder: Folder, stem: str) -> list[WrittenBatch]:
+    """What was written; a try of a Spark task that did not count may have left objects, which nobody publishes."""
+    found = frame.mapInArrow(_writer(objects, folder, stem), "name string, rows long, bytes long").collect()
+    return [WrittenBatch(ObjectName.parse(row[0]), row[1], row[2]) for row in found]
+
+
+def write_batch(table: pa.Table, objects: ObjectStore, name: ObjectName) -> WrittenBatch:
+    import pyarrow.parquet as pq
+
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out)
+    body = out.getvalue().to_pybytes()
+    objects.put(name, body)
+    return WrittenBatch(name, table.num_rows, len(body))
+
+
+def _writer(
+    objects: ObjectStore, folder: Folder, stem: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        tried = context.taskAttemptId() if context is not None else 0
+        for number, table in enumerate(_pieces(batches)):
+            one = write_batch(table, objects, folder.object(f"{stem}_{tried}_{number}.parquet"))
+            told = {"name": [str(one.name)], "rows": [one.rows], "bytes": [one.bytes]}
+            yield pa.RecordBatch.from_pydict(told)
+
+    return write
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        if sum(one.nbytes for one in waiting) >= BATCH_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -1,0 +1,20 @@
+"""What counts of listed partitions: those of one generation never overlap; of several, the latest commit counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracelake.domain.ranges import Range, inclusive, not_replaced
+from tracelake.wire.task_messages import PartitionFiles
+
+
+def in_force(partitions: Sequence[PartitionFiles]) -> Iterator[tuple[PartitionFiles, tuple[Range, ...] | None]]:
+    """Each partition of which something counts, with the numbers that do; None: all of it."""
+    spans = [inclusive(one.start, one.end) for one in partitions if one.start is not None and one.end is not None]
+    if len(spans) < len(partitions):  # they have names instead of ranges, and the names differ
+        yield from ((one, None) for one in partitions)
+        return
+    kept = not_replaced([(span, one.commit) for span, one in zip(spans, partitions, strict=True)])
+    for one, whole, left in zip(partitions, spans, kept, strict=True):
+        if left:
+            yield one, None if left == (whole,) else left

@@ -1,0 +1,49 @@
+"""Work items of the delivery process: added by whoever routes alerts, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import psycopg
+
+from tracelake.data.statements import statements
+from tracelake.errors import DatabaseUnavailable
+
+
+@dataclass(frozen=True)
+class Item:
+    """An alert event on its way to one channel."""
+
+    id: UUID
+    alert_definition_id: UUID
+    alert_name: str
+    dedupe_key: str
+    channel: str
+    severity: str
+    event_time: datetime
+    event: str
+    """JSON: what is sent."""
+
+
+def store_items(dsn: str, org_id: UUID, task_id: UUID, items: Sequence[Item]) -> int:
+    """All of them or none; how many were new. Whose they are is said by the task, never by a row."""
+    values = {
+        "org": org_id,
+        "task": task_id,
+        "ids": [one.id for one in items],
+        "alerts": [one.alert_definition_id for one in items],
+        "names": [one.alert_name for one in items],
+        "keys": [one.dedupe_key for one in items],
+        "channels": [one.channel for one in items],
+        "severities": [one.severity for one in items],
+        "times": [one.event_time for one in items],
+        "events": [one.event for one in items],
+    }
+    try:
+        with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as connection:
+            return connection.execute(statements("deliveries")["add_items"], values).rowcount
+    except psycopg.OperationalError as away:
+        raise DatabaseUnavailable(f"data Postgres does not answer: {type(away).__name__}") from None

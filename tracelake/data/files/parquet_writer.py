@@ -1,0 +1,227 @@
+"""Rows become Parquet files with names of our choice, written inside Spark's Python workers; only reports come back.
+
+One Spark partition is one file. A file is put whole and never replaced: when Spark runs a partition again, the second
+file gets a name of its own, and only the one whose report came back is listed in the marker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range, format_file_part
+from tracelake.errors import ObjectExists, TraceError
+from tracelake.ports import ObjectStore
+from tracelake.spark.failures import spark_failures
+from tracelake.spark.worker_errors import rebuilt
+from tracelake.wire.markers import NUMBER, ColumnEntry, FileEntry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SUFFIX: Final = ".parquet"
+COMPRESSION: Final = "zstd"
+_REPORT: Final = (
+    "part int, name string, rows long, bytes long, sha256 string, columns string, meta string, least long, most long"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file goes; travels to the executors."""
+
+    objects: ObjectStore
+    folder: Folder
+
+
+@dataclass(frozen=True)
+class Written:
+    part: int
+    """Which of the things asked for: the number of the range, or of the Spark partition."""
+    file: FileEntry
+    columns: tuple[ColumnEntry, ...]
+    meta: str = ""
+
+
+Tables = Mapping[str, "pa.Table"]
+Fetch = Callable[[Range], tuple[Tables, str]]
+"""Called inside an executor, so it must be picklable: the tables of a range by name, and a word about it."""
+
+
+def write_frame(frame: DataFrame, place: Place, stem: str, *, files: int = 1) -> list[Written]:
+    """The rows as `files` files, `{stem}.parquet` if it is one. There is at least one file, though it have no rows."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext as SparkTask
+
+        running = SparkTask.get()
+        part = running.partitionId() if running else 0
+        name = stem if files == 1 else f"{stem}_part{part}"
+        yield _report([_write_batches(place, name, schema, batches, part)])
+
+    narrowed = frame.coalesce(files) if files == 1 else frame.repartition(files)
+    return [_written(row) for row in narrowed.mapInArrow(write, _REPORT).collect()] or [
+        _write_batches(place, stem, schema, (), 0)
+    ]
+
+
+def write_ranges(
+    spark: SparkSession | None,
+    fetch: Fetch,
+    ranges: Sequence[Range],
+    places: Mapping[str, Place],
+    stems: Mapping[str, str],
+) -> list[tuple[str, Written]]:
+    """Each range fetched and written in a Spark task of its own: one file for each of its tables.
+
+    Without a session, in this process, one after the other.
+    """
+    if spark is None:
+        told = [_fetch_and_write(fetch, span, number, places, stems) for number, span in enumerate(ranges)]
+        return [_told(row) for batch in told for row in batch.to_pylist()]
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield _fetch_and_write(fetch, ranges[number], number, places, stems)
+
+    if not ranges:
+        return []
+    with spark_failures("/config"):
+        rows = spark.range(len(ranges), numPartitions=len(ranges)).mapInArrow(write, _REPORT).collect()
+    return [_told(row) for row in rows]
+
+
+def _fetch_and_write(
+    fetch: Fetch, span: Range, number: int, places: Mapping[str, Place], stems: Mapping[str, str]
+) -> pa.RecordBatch:
+    """A refusal is reported like a file: Spark would try three times more, and wrap it in pages of its own words.
+
+    It may be of who fetches, or of the store that is written to.
+    """
+    part = format_file_part(span)
+    try:
+        tables, meta = fetch(span)
+        written = {
+            table: _write_table(place, f"{stems[table]}_{part}", tables[table], number)
+            for table, place in places.items()
+        }
+    except TraceError as refusal:
+        nothing = Written(number, FileEntry(name="-", rows=0, bytes=0, sha256="-"), ())
+        return _report([nothing], [json.dumps({"error": refusal.as_dict()})])
+    return _report(list(written.values()), [json.dumps({"table": table, "meta": meta}) for table in written])
+
+
+def _told(row: Any) -> tuple[str, Written]:
+    said = json.loads(row["meta"])
+    if "error" in said:
+        raise rebuilt(said["error"])
+    return said["table"], _written(row, said["meta"])
+
+
+def write_table(place: Place, stem: str, table: pa.Table) -> Written:
+    """Rows that are in this process already."""
+    return _write_table(place, stem, table, 0)
+
+
+def _write_table(place: Place, stem: str, table: pa.Table, part: int) -> Written:
+    return _write_batches(place, stem, table.schema, table.to_batches(), part)
+
+
+def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], part: int) -> Written:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink, rows, seen = pa.BufferOutputStream(), 0, _Seen()
+    with pq.ParquetWriter(sink, schema, compression=COMPRESSION) as writer:
+        for batch in batches:
+            fitted = _fitted(batch, schema)
+            writer.write_batch(fitted)
+            seen.add(fitted)
+            rows += batch.num_rows
+    body = memoryview(sink.getvalue()).cast("B")  # Arrow calls its bytes signed, and the store takes that for a list
+    digest, name = hashlib.sha256(body).hexdigest(), _put(place, stem, body)
+    entry = FileEntry(name=name, rows=rows, bytes=len(body), sha256=digest, numbers=seen.numbers)
+    return Written(part, entry, tuple(columns_of(schema)))
+
+
+class _Seen:
+    """The block numbers of a file; none where it has no such column of whole numbers, or no number in it."""
+
+    def __init__(self) -> None:
+        self.numbers: tuple[int, int] | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        place = batch.schema.get_field_index(NUMBER)
+        if place < 0 or not pa.types.is_signed_integer(batch.schema.field(place).type):
+            return
+        found: Any = pc.min_max(batch.column(place)).as_py()
+        if found["min"] is not None:
+            least, most = self.numbers or (found["min"], found["max"])
+            self.numbers = (min(least, found["min"]), max(most, found["max"]))
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark finds out on the way that a column has no NULL, and says so; the file's schema is the one asked for."""
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        return batch
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _put(place: Place, stem: str, body: memoryview) -> str:
+    name = f"{stem}{SUFFIX}"
+    try:
+        place.objects.put(place.folder.object(name), body)
+    except ObjectExists:  # Spark has run this part before, and lost it: that file is nobody's now
+        name = f"{stem}_again_{uuid4().hex[:8]}{SUFFIX}"
+        place.objects.put(place.folder.object(name), body)
+    return name
+
+
+def columns_of(schema: pa.Schema) -> Iterator[ColumnEntry]:
+    """Names, and types as Spark spells them: what a reader asks for."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    for field in schema:
+        yield ColumnEntry(name=field.name, type=from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString())
+
+
+def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {
+        "part": [one.part for one in written],
+        "name": [one.file.name for one in written],
+        "rows": [one.file.rows for one in written],
+        "bytes": [one.file.bytes for one in written],
+        "sha256": [one.file.sha256 for one in written],
+        "columns": [json.dumps([[column.name, column.type] for column in one.columns]) for one in written],
+        "meta": list(metas or ["" for _ in written]),
+        "least": [one.file.numbers and one.file.numbers[0] for one in written],
+        "most": [one.file.numbers and one.file.numbers[1] for one in written],
+    }
+    types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 3, *[pa.int64()] * 2]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _written(row: Any, meta: str = "") -> Written:
+    numbers = None if row["least"] is None else (row["least"], row["most"])
+    entry = FileEntry(name=row["name"], rows=row["rows"], bytes=row["bytes"], sha256=row["sha256"], numbers=numbers)
+    columns = tuple(ColumnEntry(name=name, type=kind) for name, kind in json.loads(row["columns"]))
+    return Written(row["part"], entry, columns, meta)

@@ -1,0 +1,188 @@
+"""Texts and JSON values as Arrow columns: each value is what was written, or is refused.
+
+Arrow alone is not that strict. It cuts 1.9 to 1, takes 0xff for -1 and 1e999 for infinity, and a decimal of many digits
+for some other one, if it does not fall over it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from math import isfinite
+from types import NoneType
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracelake.data.files.shape import arrow_type
+
+REFUSALS: Final = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
+"""What is raised for a value that does not fit."""
+ZONED: Final = re.compile(r".*(Z|[+-]\d\d:?\d\d)")
+HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
+WHOLE: Final = re.compile(r"-?\d+", re.ASCII)
+NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+PLAIN_CHARS: Final = 38
+"""So many characters without an exponent Arrow reads as the decimal that they are."""
+WHOLE_DIGITS: Final = 19
+"""Of the largest whole number there is a type for."""
+WIDEST: Final = "decimal(38,0)"
+
+
+def from_text(values: Sequence[str | None], kind: str) -> Any:
+    """Each text as what it says."""
+    to = arrow_type(kind)
+    if kind == "timestamp":
+        values = [_zoned(value) for value in values]
+    texts = pa.array(values, pa.string())
+    if pa.types.is_decimal(to):
+        return _decimals(texts, to)
+    if pa.types.is_integer(to):
+        return _unhexed(texts).cast(to)
+    if pa.types.is_floating(to):
+        return _nearest(texts, to)
+    if kind == "string":
+        _refuse_any(pc.match_substring(texts, "\0"))  # a disk was full, or it is another encoding
+    return texts.cast(to)
+
+
+def from_json(values: Sequence[Any], kind: str) -> Any:
+    """Each value as what it is. A number with a point or an exponent is `Raw`: its text, so that none of it is lost."""
+    to = arrow_type(kind)
+    if kind in ("string", "boolean", "double"):
+        return pa.array(_texts(values) if kind == "string" else _doubles(values) if kind == "double" else values, to)
+    if pa.types.is_integer(to):
+        return _whole(values, to)
+    if kind == "float":
+        return from_text([_digits(value) for value in values], kind)
+    if pa.types.is_decimal(to):
+        return from_text([value if isinstance(value, str) else _digits(value) for value in values], kind)
+    return from_text([_only_text(value) for value in values], kind)
+
+
+def in_json(value: Any) -> str | None:
+    """A text as it is, anything else as JSON has it."""
+    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def guess_text(values: Sequence[str]) -> str:
+    if not values:
+        return "string"
+    if all(map(WHOLE.fullmatch, values)):
+        return _first_that_holds(values, "bigint", WIDEST)
+    return _first_that_holds(values, "bigint", "double", "boolean", "date", "timestamp")
+
+
+def guess_json(values: Sequence[Any]) -> str:
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return "boolean"
+    if kinds == {int}:
+        return _first_that_holds(list(map(str, values)), "bigint", WIDEST)
+    return "double" if kinds and kinds <= {int, msgspec.Raw} else "string"
+
+
+def _first_that_holds(values: Sequence[str], *kinds: str) -> str:
+    for kind in kinds:
+        try:
+            from_text(values, kind)
+        except REFUSALS:
+            continue
+        return kind
+    return "string"
+
+
+def _zoned(value: str | None) -> str | None:
+    """A time without a zone is UTC."""
+    return value if value is None or ZONED.fullmatch(value) else f"{value}Z"
+
+
+def _refuse_any(wrong: Any) -> None:
+    if pc.any(wrong).as_py():
+        raise ValueError
+
+
+def _unhexed(texts: Any) -> Any:
+    """0xff is 255, however few bits there are."""
+    if not pc.any(pc.match_substring_regex(texts, "^0[xX]")).as_py():
+        return texts
+    plain = [str(int(one, 16)) if one and HEX.fullmatch(one) else one for one in texts.to_pylist()]
+    return pa.array(plain, pa.string())
+
+
+def _nearest(texts: Any, to: pa.DataType) -> Any:
+    """The nearest number that the type has. Infinity is near to nothing, but may be written as such."""
+    found = texts.cast(to)
+    _refuse_any(pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True))))
+    return found
+
+
+def _decimals(texts: Any, to: pa.DataType) -> Any:
+    odd = pc.or_(pc.greater(pc.utf8_length(texts), PLAIN_CHARS), pc.match_substring(texts, "e", ignore_case=True))
+    if pc.any(odd).as_py():
+        pairs = zip(texts.to_pylist(), odd.to_pylist(), strict=True)
+        plain = [_plain(text, to.precision, to.scale) if is_odd else text for text, is_odd in pairs]
+        texts = pa.array(plain, pa.string())
+    return texts.cast(pa.decimal256(2 * PLAIN_CHARS, to.scale)).cast(to)  # else 11 as decimal(38,38) turns round
+
+
+def _plain(text: str, precision: int, scale: int) -> str:
+    """The same number without an exponent, and with no more digits than it needs. It may have a billion on paper."""
+    if NUMBER.fullmatch(text) is None:
+        raise ValueError
+    number = Decimal(text)
+    written = "".join(map(str, number.as_tuple().digits))
+    digits = written.rstrip("0")
+    exponent = int(number.as_tuple().exponent) + len(written) - len(digits)
+    if not digits:
+        return "0"
+    if -exponent > scale or len(digits) + exponent > precision - scale:
+        raise ValueError
+    sign = "-" if number.is_signed() else ""
+    return f"{sign}{Decimal(f'{digits}E{exponent}'):f}"
+
+
+def _digits(value: Any) -> str | None:
+    """The text of a number."""
+    if value is None or type(value) in (int, msgspec.Raw):
+        return in_json(value)
+    raise TypeError
+
+
+def _only_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError
+
+
+def _texts(values: Sequence[Any]) -> list[str | None]:
+    return [in_json(value) for value in values]
+
+
+def _doubles(values: Sequence[Any]) -> Sequence[float | None]:
+    if {type(value) for value in values} <= {float, NoneType}:
+        return values
+    return [_double(value) for value in values]
+
+
+def _double(value: Any) -> float | None:
+    if value is None or type(value) is float:
+        return value
+    found = float(_digits(value) or "")
+    if not isfinite(found):
+        raise ValueError
+    return found
+
+
+def _whole(values: Sequence[Any], to: pa.DataType) -> Any:
+    try:
+        return pa.array(values, to)
+    except REFUSALS:  # maybe for 3.0, which is whole
+        return pa.array([_unpointed(value) if type(value) is msgspec.Raw else value for value in values], to)
+
+
+def _unpointed(number: msgspec.Raw) -> int:
+    return int(_plain(bytes(number).decode(), WHOLE_DIGITS, 0))

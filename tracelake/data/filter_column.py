@@ -1,0 +1,72 @@
+"""A filter of the DAG as a condition on a DataFrame: built from the tree, value by value, never from text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, assert_never
+
+from tracelake.data.compare_number import compared, compared_with, equals_one_of
+from tracelake.domain.filter.parse import (
+    AllOf,
+    AnyOf,
+    Column,
+    Comparison,
+    Exact,
+    Filter,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Op,
+    Text,
+    Truth,
+    Whole,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+
+def as_column(tree: Filter, frame: DataFrame) -> SparkColumn:
+    match tree:
+        case Comparison(column, op, right):
+            return _compared(frame, column, op, right)
+        case In(column, values):
+            return _one_of(frame, column, values)
+        case IsNull(column):
+            return frame[column].isNull()
+        case Not(part):
+            return ~as_column(part, frame)
+        case AllOf(parts):
+            return reduce(lambda one, other: one & other, [as_column(part, frame) for part in parts])
+        case AnyOf(parts):
+            return reduce(lambda one, other: one | other, [as_column(part, frame) for part in parts])
+        case _:
+            assert_never(tree)
+
+
+def _compared(frame: DataFrame, column: str, op: Op, right: Literal | Column) -> SparkColumn:
+    match right:
+        case Whole(number) | Exact(number):
+            return compared_with(frame, column, op, number)
+        case Column(other):
+            return compared(frame[column], op, frame[other])
+        case _:
+            return compared(frame[column], op, _literal(right))
+
+
+def _one_of(frame: DataFrame, column: str, values: Sequence[Literal]) -> SparkColumn:
+    numbers = [one.value for one in values if isinstance(one, Whole | Exact)]
+    others = [_literal(one) for one in values if not isinstance(one, Whole | Exact)]
+    found = [equals_one_of(frame, column, numbers)] if numbers else []
+    found += [frame[column].isin(others)] if others else []
+    return reduce(lambda one, other: one | other, found)
+
+
+def _literal(value: Text | Truth) -> SparkColumn:
+    from pyspark.sql import functions
+
+    plain: Any = value.value
+    return functions.lit(plain)

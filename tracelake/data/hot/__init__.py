@@ -1,0 +1,1 @@
+"""Hot tables: recent blocks in Postgres, and their older rows in Parquet."""

@@ -1,0 +1,67 @@
+"""Hot and cold rows of some blocks as one Arrow table, read where it is called: what an executor does for a compaction.
+
+`hot_reader.read_seam` gives the same rows as a DataFrame, for whoever goes on with them in Spark. Here they are only
+carried from one place to another, so they need not pass through the JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import InputPartition
+
+from tracelake.data.hot.reader import number_of, source_options, spark_schema
+from tracelake.data.hot.view import HotView
+from tracelake.data.postgres.secret_dsn import SecretDsn
+from tracelake.data.postgres.source import PostgresReader
+from tracelake.domain.object_names import ObjectName
+from tracelake.domain.ranges import Range, intersect, subtract
+from tracelake.ports import ObjectStore
+
+
+@dataclass(frozen=True)
+class ColdFile:
+    """A Parquet file in force at the view's commit, and the numbers of which its rows count."""
+
+    name: ObjectName
+    spans: tuple[Range, ...]
+
+
+def pull_seam(dsn: SecretDsn, objects: ObjectStore, view: HotView, cold: Sequence[ColdFile], span: Range) -> pa.Table:
+    """Every block of `span` once, from where the view says, in the order of the table's key."""
+    schema = view.table.schema
+    hot = [Range(run.start, run.stop) for run in view.runs]
+    gone = [Range(view.gone.start, view.gone.stop)] if view.gone else []
+    parts = [_hot_rows(dsn, view, list(intersect(hot, [span])))]
+    left = list(subtract([span], [*hot, *gone]))
+    parts += [table for file in cold for table in _cold_rows(objects, view, file, list(intersect(left, file.spans)))]
+    whole = pa.concat_tables([_fitted(part, schema) for part in parts])
+    return whole.sort_by([(column, "ascending") for column in view.table.unique_key])
+
+
+def _hot_rows(dsn: SecretDsn, view: HotView, spans: Sequence[Range]) -> pa.Table:
+    """By the same reader, snapshot and guard as a DataFrame would be."""
+    schema = spark_schema(view.table.schema)
+    piece = [[span.start, span.stop] for span in spans]
+    reader = PostgresReader(dsn, {"table": f"hot.{view.table.name}", **source_options(view, [piece])}, schema)
+    batches = list(reader.read(InputPartition(piece))) if piece else []
+    return pa.Table.from_batches(batches) if batches else view.table.schema.empty_table()
+
+
+def _cold_rows(objects: ObjectStore, view: HotView, file: ColdFile, spans: Sequence[Range]) -> Iterator[pa.Table]:
+    if not spans:
+        return
+    whole = pq.read_table(pa.BufferReader(objects.get(file.name)))
+    number = pc.field(number_of(view))
+    for span in spans:
+        yield whole.filter((number >= span.start) & (number < span.stop))
+
+
+def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Files of before a column was added do not have it."""
+    columns = [rows[name] if name in rows.column_names else pa.nulls(len(rows)) for name in schema.names]
+    return pa.table(columns, names=schema.names).cast(schema)

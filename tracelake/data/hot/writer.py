@@ -1,0 +1,136 @@
+"""Writing blocks into hot tables: all tables or none, inside the caller's transaction.
+
+A writer of a table queues behind the one before it (a row lock on the register), so two never interleave, and `seq`
+rises in the order of commits. What the caller adds to the transaction (how far it has come, whom to tell) is kept or
+lost with the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from tracelake.data.hot.extent import Extent, after_write
+from tracelake.data.hot.tables import HotTable
+from tracelake.data.postgres.copy_rows import copy_rows
+from tracelake.data.statements import statements
+from tracelake.errors import BadInput, Conflict, NotFound
+
+
+@dataclass(frozen=True)
+class BlockMark:
+    """A block that is covered, whether it has rows or not."""
+
+    number: int
+    hash: bytes
+    parent_hash: bytes
+
+
+def rewrite(
+    connection: psycopg.Connection[Any],
+    tables: Mapping[HotTable, pa.Table],
+    blocks: Sequence[BlockMark],
+    replace_from: int | None = None,
+) -> int:
+    """Write these blocks in place of the same ones, or of all from `replace_from` on; return the rows written.
+
+    Each table gets its rows of all the blocks, and the same marks. Without `replace_from`, numbers may be any.
+    """
+    numbers = _numbers(blocks)
+    fitted = {table: _fit(table, rows, numbers) for table, rows in tables.items()}
+    if not tables or not (numbers or replace_from is not None):
+        return 0
+    versions = sorted(table.dataset_version for table in tables)
+    with connection.transaction():
+        before = _lock(connection, versions)
+        after = {version: after_write(before[version], numbers, replace_from) for version in versions}
+        _forget(connection, tables, numbers, replace_from)
+        written = sum(copy_rows(connection, table.identifier, rows) for table, rows in fitted.items())
+        _mark(connection, versions, blocks)
+        _set_extents(connection, after)
+    return written
+
+
+def _numbers(blocks: Sequence[BlockMark]) -> list[int]:
+    numbers = [block.number for block in blocks]
+    if numbers != sorted(set(numbers)):
+        raise BadInput("blocks are given once each, in rising order", where="blocks")
+    return numbers
+
+
+def _fit(table: HotTable, rows: pa.Table, numbers: list[int]) -> pa.Table:
+    if table.number_column is None:
+        raise BadInput("this table is not written block by block", where=table.name)
+    if set(rows.column_names) != set(table.schema.names):
+        odd = sorted(set(rows.column_names) ^ set(table.schema.names))
+        raise BadInput(f"rows and table differ in columns: {', '.join(odd)}", where=table.name)
+    try:
+        fitted = rows.select(table.schema.names).cast(table.schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as wrong:
+        raise BadInput(f"rows do not fit the table: {wrong}", where=table.name) from None
+    found = pc.unique(fitted[table.number_column]).to_pylist()
+    stray = sorted(set(found) - set(numbers), key=str)
+    if stray:
+        raise BadInput(f"rows of block {stray[0]}, which is not among the blocks written", where=table.name)
+    return fitted
+
+
+def _lock(connection: psycopg.Connection[Any], versions: list[UUID]) -> dict[UUID, Extent]:
+    rows = connection.execute(statements("hot")["lock_tables"], {"versions": versions}).fetchall()
+    missing = sorted(set(versions) - {version for version, *_ in rows})
+    if missing:
+        raise NotFound("there is no hot table for this generation", where=str(missing[0]), hint="call ensure() first")
+    return {version: Extent(written_to, gone_from) for version, written_to, gone_from in rows}
+
+
+def _forget(
+    connection: psycopg.Connection[Any], tables: Mapping[HotTable, Any], numbers: list[int], replace_from: int | None
+) -> None:
+    versions = [table.dataset_version for table in tables]
+    if replace_from is not None:
+        values: dict[str, Any] = {"versions": versions, "first": replace_from}
+        connection.execute(statements("hot")["forget_from"], values)
+        condition = sql.SQL("{} >= %(first)s")
+    else:
+        values = {"versions": versions, "numbers": numbers}
+        connection.execute(statements("hot")["forget_numbers"], values)
+        condition = sql.SQL("{} = ANY(%(numbers)s)")
+    for table in tables:
+        where = condition.format(sql.Identifier(str(table.number_column)))
+        connection.execute(sql.SQL("DELETE FROM {} WHERE {}").format(table.identifier, where), values)
+
+
+def _mark(connection: psycopg.Connection[Any], versions: list[UUID], blocks: Sequence[BlockMark]) -> None:
+    if not blocks:
+        return
+    values = {
+        "versions": versions,
+        "numbers": [block.number for block in blocks],
+        "hashes": [block.hash for block in blocks],
+        "parents": [block.parent_hash for block in blocks],
+    }
+    connection.execute(statements("hot")["mark"], values)
+    ends = {"versions": versions, "first": blocks[0].number, "last": blocks[-1].number}
+    torn = connection.execute(statements("hot")["torn"], ends).fetchone()
+    if torn is not None:
+        raise Conflict(
+            f"block {torn[1]} does not follow from the block before it",
+            where=f"block {torn[1]}",
+            hint="find the fork, and replace everything from it on",
+        )
+
+
+def _set_extents(connection: psycopg.Connection[Any], extents: Mapping[UUID, Extent]) -> None:
+    values = {
+        "versions": list(extents),
+        "written_to": [extent.written_to for extent in extents.values()],
+        "gone_from": [extent.gone_from for extent in extents.values()],
+    }
+    connection.execute(statements("hot")["set_extents"], values)

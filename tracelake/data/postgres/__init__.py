@@ -1,0 +1,1 @@
+"""Rows from and to data Postgres: the Spark source, staging tables, COPY."""

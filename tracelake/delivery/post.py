@@ -1,0 +1,88 @@
+"""One POST to a checked place: no proxy, no redirect, no name that is looked up again, nothing read but a status."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import httpx
+
+from tracelake.delivery.backoff import retry_after
+from tracelake.delivery.check_address import Address, Destination
+from tracelake.errors import Unavailable
+from tracelake.runtime.http_client import AsyncClient
+
+TRIED: Final = 3
+"""Addresses of one name."""
+REST_SECONDS: Final = 1.0
+"""How long the rest of an answer is waited for, once its status is known."""
+
+
+@dataclass(frozen=True)
+class Said:
+    status: int
+    retry_after: float | None
+    """Seconds that the receiver asks for."""
+
+
+class Sender:
+    """Each delivery has a connection of its own: two names at one address share nothing."""
+
+    def __init__(self, answer_bytes: int, context: ssl.SSLContext | None = None) -> None:
+        self._answer_bytes = answer_bytes
+        self._http = AsyncClient(
+            verify=context or ssl.create_default_context(),
+            trust_env=False,
+            follow_redirects=False,
+            timeout=None,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def post(self, place: Destination, body: bytes, headers: Mapping[str, str]) -> Said:
+        """What the receiver said; Unavailable if it said nothing. The caller sets the time that it may take."""
+        wrong: Exception | None = None
+        for address in place.addresses[:TRIED]:
+            try:
+                return await self._post(place, address, body, headers)
+            except httpx.ConnectError as refused:  # nothing was sent
+                wrong = refused
+            except httpx.HTTPError as away:
+                raise Unavailable(f"no answer: {type(away).__name__}") from None
+        why = "its certificate does not hold" if "CERTIFICATE" in str(wrong) else "nobody is there"
+        raise Unavailable(f"it cannot be connected to: {why}")
+
+    async def _post(self, place: Destination, address: Address, body: bytes, headers: Mapping[str, str]) -> Said:
+        scheme = "https" if place.tls else "http"
+        host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
+        request = self._http.build_request(
+            "POST",
+            httpx.URL(f"{scheme}://{host}:{place.port}").copy_with(raw_path=place.path.encode()),
+            content=body,
+            headers={**headers, "host": place.host_header},
+            extensions={"sni_hostname": place.host} if place.tls else {},
+        )
+        answer = await self._http.send(request, stream=True)
+        try:
+            said = Said(answer.status_code, retry_after(answer.headers.get("retry-after"), datetime.now(UTC)))
+            await self._rest(answer)
+            return said
+        finally:
+            await answer.aclose()
+
+    async def _rest(self, answer: httpx.Response) -> None:
+        """Some of the body, so that its writer is not cut off; nothing in it counts."""
+        seen = 0
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                async for chunk in answer.aiter_raw():
+                    seen += len(chunk)
+                    if seen >= self._answer_bytes:
+                        return

@@ -1,0 +1,84 @@
+"""The delivery process's internal door: what people ask about deliveries, carried by the Gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+import asyncpg
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.delivery.manage import list_deliveries, retry_delivery
+from tracelake.errors import NotFound, Unauthenticated
+from tracelake.runtime.listeners import bearer, door_app, json_response, require_our_token
+from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
+from tracelake.settings import IdentitySettings
+from tracelake.store.db import OUTAGES, answers, unavailable
+from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.read_call import read_body, read_query, require_role
+from tracelake.wire.task_messages import UserAnswer
+from tracelake.wire.user_calls import CALLS, USER, Call, named
+
+
+@dataclass(frozen=True)
+class Asked:
+    pool: asyncpg.Pool
+    org: UUID
+    path: Mapping[str, str]
+    query: Any
+
+
+Verb = Callable[[Asked], Awaitable[Any]]
+
+
+def delivery_door(
+    pool: asyncpg.Pool, dispatcher: DispatcherClient, identity: IdentitySettings, metrics: Metrics
+) -> Starlette:
+    async def figures(request: Request) -> Response:
+        require_our_token(bearer(request), identity, "header authorization")
+        return Response(metrics.text(), media_type=OPENMETRICS_TEXT)
+
+    calls = [
+        Route(f"/internal/v1{call.path}", _endpoint(pool, dispatcher, identity, call), methods=[call.method])
+        for call in CALLS.values()
+        if call.door == "delivery"
+    ]
+    routes = [*calls, Route("/metrics", figures, methods=["GET"])]
+    return door_app(routes, lambda: answers(pool), OUTAGES, unavailable)
+
+
+def _endpoint(
+    pool: asyncpg.Pool, dispatcher: DispatcherClient, identity: IdentitySettings, call: Call
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
+        user = await _user(request, dispatcher)
+        require_role(user.role, call)
+        path, query = named(request.path_params), read_query(request, call)
+        await read_body(request, call)
+        return json_response(await VERBS[call.name](Asked(pool, user.org_id, path, query)))
+
+    return endpoint
+
+
+async def _user(request: Request, dispatcher: DispatcherClient) -> UserAnswer:
+    """As the Gateway named him; organisation and role are the Dispatcher's to say, for each call."""
+    subject = unquote(request.headers.get(USER, ""))
+    try:
+        if subject and "\0" not in subject:
+            return await dispatcher.user(subject)
+    except NotFound:
+        pass
+    raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
+
+
+VERBS: Mapping[str, Verb] = {
+    "list_deliveries": lambda asked: list_deliveries(asked.pool, asked.org, asked.query),
+    "retry_delivery": lambda asked: retry_delivery(asked.pool, asked.org, UUID(asked.path["delivery"])),
+}

@@ -1,0 +1,1 @@
+"""Alerts and channels: defined by users, read by tasks and by the delivery process."""

@@ -1,0 +1,119 @@
+"""Step 9 of one event, for buffered datasets: the pointer to a batch is recorded, and owed to the Buffer Queue.
+
+Both shapes of the specification are one request (S2). The same key and contents again is the same publish; the same key
+with other contents is a conflict. Next: the sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from tracelake.capability.claims import Claims
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.events.accept import lock_fenced
+from tracelake.domain.grants import GrantedDataset
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
+from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from tracelake.runtime.crash_points import crash_point
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import BufferPublishAnswer, BufferPublishRequest
+
+
+async def publish_buffer(control: Control, request: BufferPublishRequest, claims: Claims) -> BufferPublishAnswer:
+    target = _target(request, claims)
+    _refuse_foreign_uri(request, claims, _folders(control, target, claims))
+    await _refuse_missing(control, request, claims, target)
+    contents = _contents(request, target)
+    async with control.pool.acquire() as connection, connection.transaction():
+        await lock_fenced(connection, request)
+        row = await connection.fetchrow(
+            queries("events")["publish_buffer"],
+            claims.org_id,
+            claims.task_id,
+            claims.attempt,
+            target.dataset_uuid,
+            target.dataset_version,
+            request.batch_uri,
+            request.content_type,
+            request.record_count,
+            request.batch_size_bytes,
+            contents,
+        )
+        crash_point("publish_buffer.before_commit")
+    crash_point("publish_buffer.after_commit")
+    assert row is not None  # noqa: S101 - an upsert always returns its row
+    if row["content_hash"] != contents:
+        raise Conflict("this batch has been published with other contents", where="/batch_uri")
+    control.owed.ring()
+    return BufferPublishAnswer(publish_id=row["id"])
+
+
+async def _refuse_missing(
+    control: Control, request: BufferPublishRequest, claims: Claims, target: GrantedDataset
+) -> None:
+    """A batch is written before it is published. One that was published before may have been merged and removed."""
+    name = ObjectName.parse(request.batch_uri)
+    if await asyncio.to_thread(control.objects.head, name) is not None:
+        return
+    before = (claims.task_id, claims.attempt, target.dataset_uuid, request.batch_uri)
+    if not await control.pool.fetchval(queries("events")["is_published"], *before):
+        raise NotFound("there is no object of this name", where="/batch_uri", hint="write the batch, then publish it")
+
+
+def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
+    """By `dataset_uuid`, or by the name in `dedupe_scope`; both given must agree."""
+    writable = claims.grants.written.values()
+    by_name = [one for one in writable if request.dedupe_scope and one.name == request.dedupe_scope]
+    by_id = [one for one in writable if one.dataset_uuid == request.dataset_uuid]
+    if request.dataset_uuid is None and request.dedupe_scope is None:
+        raise InvalidRequest("name the dataset by dataset_uuid or dedupe_scope", where="/dataset_uuid")
+    found = by_name if request.dataset_uuid is None else by_id
+    if not found:
+        where = "/dedupe_scope" if request.dataset_uuid is None else "/dataset_uuid"
+        raise Forbidden("the token does not let this task write that dataset", where=where)
+    if request.dataset_uuid is not None and request.dedupe_scope is not None and found != by_name:
+        raise InvalidRequest("dedupe_scope names another dataset than dataset_uuid", where="/dedupe_scope")
+    if request.dataset_version not in (None, found[0].dataset_version):
+        raise Forbidden("the token does not let this task write that version", where="/dataset_version")
+    return found[0]
+
+
+def _folders(control: Control, target: GrantedDataset, claims: Claims) -> list[Folder]:
+    """Where the sink reads batches of this attempt for this dataset: with the dataset in the path, or without (S2)."""
+    bucket, task, attempt = control.places.scratch_bucket, claims.task_id, claims.attempt
+    return [buffer_folder(bucket, target.dataset_uuid, task, attempt), shared_buffer_folder(bucket, task, attempt)]
+
+
+def _refuse_foreign_uri(request: BufferPublishRequest, claims: Claims, folders: Sequence[Folder]) -> None:
+    """A token from before may not grant both folders."""
+    name = _object(request.batch_uri)
+    lies_there = name is not None and any(folder.holds(name) for folder in folders)
+    if name is None or not lies_there or not claims.grants.storage.may_write(name):
+        raise Forbidden(
+            "the batch lies outside of what the token lets this task write",
+            where="/batch_uri",
+            hint=f"write it below one of: {', '.join(map(str, folders))}",
+        )
+
+
+def _object(uri: str) -> ObjectName | None:
+    try:
+        return ObjectName.parse(uri)
+    except InvalidRequest:
+        return None
+
+
+def _contents(request: BufferPublishRequest, target: GrantedDataset) -> bytes:
+    facts: tuple[UUID | str | int | None, ...] = (
+        target.dataset_version,
+        request.content_type,
+        request.record_count,
+        request.batch_size_bytes,
+    )
+    return hashlib.sha256(msgspec.json.encode(facts)).digest()

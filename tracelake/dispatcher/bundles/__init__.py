@@ -1,0 +1,1 @@
+"""Bundles of user code: announced, uploaded, checked, listed, and served to whoever runs them."""

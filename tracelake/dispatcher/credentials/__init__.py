@@ -1,0 +1,1 @@
+"""Credentials for the object store, and the keys of the URLs that the Dispatcher signs."""

@@ -1,0 +1,1 @@
+"""DAGs: deployed as versions, activated, listed."""

@@ -1,0 +1,1 @@
+"""Events: accepted from tasks and users, and routed to the jobs that depend on them."""

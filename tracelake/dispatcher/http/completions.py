@@ -1,0 +1,62 @@
+"""Completions that came in one call: each is judged by its own token and answered as if it had come by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from tracelake.capability.claims import Claims
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.auth import judged
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.names import fields
+from tracelake.errors import TraceError, Unavailable
+from tracelake.runtime.logs import is_debugging, speaking_of
+from tracelake.store.jobs import Job
+from tracelake.wire.task_messages import CompleteAnswer, CompleteItem, CompleteOutcome, CompleteRequest
+
+log = structlog.get_logger()
+
+COMPLETE: Final = "POST /v1/task/complete"
+"""The right that each needs."""
+
+
+async def complete_several(
+    control: Control, complete: Completer, verifier: Verifier, items: Sequence[CompleteItem]
+) -> list[CompleteOutcome]:
+    found = [await _judged(verifier, item) for item in items]
+    jobs = [control.names.of(item.completion.task_id) for item in items] if is_debugging() else []
+    good = [(item.completion, claims) for item, claims in zip(items, found, strict=True) if isinstance(claims, Claims)]
+    answers = iter(await complete.several(good) if good else ())
+    outcomes = [_outcome(next(answers) if isinstance(one, Claims) else one) for one in found]
+    for item, job, outcome in zip(items, jobs, outcomes, strict=True) if jobs else ():
+        _say(item.completion, job, outcome)
+    return outcomes
+
+
+async def _judged(verifier: Verifier, item: CompleteItem) -> Claims | TraceError:
+    try:
+        return await judged(verifier, item.capability_token, item.completion, COMPLETE)
+    except Unavailable:
+        raise
+    except TraceError as refusal:
+        return refusal
+
+
+def _say(request: CompleteRequest, job: Job | None, outcome: CompleteOutcome) -> None:
+    """Each with its own subject: a request about many is nobody's."""
+    if job is not None and outcome.answer is not None:
+        with speaking_of(**fields(job, request.task_id, request.attempt)):
+            log.debug("completed", status=outcome.answer.status)
+
+
+def _outcome(answer: CompleteAnswer | BaseException) -> CompleteOutcome:
+    """What is away is away for all of them: the whole call is answered so, and made again."""
+    if isinstance(answer, CompleteAnswer):
+        return CompleteOutcome(answer=answer)
+    if isinstance(answer, TraceError) and not isinstance(answer, Unavailable):
+        return CompleteOutcome(error=answer.as_dict())
+    raise answer

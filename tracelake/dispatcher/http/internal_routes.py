@@ -1,0 +1,178 @@
+"""The internal door: claims and fetches of workers, users and their calls for the Gateway, keys for verifiers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.dispatcher.buffers.records import buffer_records
+from tracelake.dispatcher.buffers.settle import settle_buffers
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.alert_routes import alert_routes
+from tracelake.dispatcher.http.auth import WorkerGate
+from tracelake.dispatcher.http.body import read
+from tracelake.dispatcher.http.openapi import document
+from tracelake.dispatcher.http.query_routes import query_routes
+from tracelake.dispatcher.http.user_routes import user_routes
+from tracelake.dispatcher.read_gauges import Gauges
+from tracelake.dispatcher.sources.stop_all import drain_sources
+from tracelake.dispatcher.tasks.claim import claimer
+from tracelake.dispatcher.tasks.fetch import fetch_task
+from tracelake.dispatcher.tasks.names import fields
+from tracelake.errors import InvalidRequest, NotFound
+from tracelake.runtime.listeners import door_app, json_response, while_wanted
+from tracelake.runtime.logs import is_debugging, speak_also_of, speaking_of
+from tracelake.runtime.metrics import OPENMETRICS_TEXT
+from tracelake.runtime.tracing import is_tracing, note
+from tracelake.store.db import OUTAGES, answers, unavailable
+from tracelake.store.identity import find_user
+from tracelake.store.signing_keys import published
+from tracelake.wire.task_messages import (
+    STOPS_MARK,
+    STOPS_SECONDS,
+    BufferQuestion,
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
+    Claimed,
+    ClaimRequest,
+    DrainAnswer,
+    NotClaimed,
+    SettleRequest,
+)
+
+log = structlog.get_logger()
+
+
+def internal_door(control: Control) -> Starlette:
+    gate, gauges = WorkerGate(control.pool), Gauges(control)
+
+    async def task_fetch(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await fetch_task(control, _uuid(_parameter(request, "task_id"), "task_id")))
+
+    async def user(request: Request) -> Response:
+        await gate.require(request)
+        found = await find_user(control.pool, _parameter(request, "external_id"))
+        if found is None:
+            raise NotFound("no such user", where="query external_id")
+        return json_response(found)
+
+    async def openapi(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(document())
+
+    async def jwks(request: Request) -> Response:
+        del request  # public halves: whoever reaches this door may have them
+        return json_response(await published(control.pool))
+
+    async def sources_drain(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(DrainAnswer(told=await drain_sources(control)))
+
+    async def batches(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await buffer_records(control, await read(request, BufferQuestion)))
+
+    async def settle(request: Request) -> Response:
+        await gate.require(request)
+        return json_response(await settle_buffers(control, await read(request, SettleRequest)))
+
+    async def metrics(request: Request) -> Response:
+        await gate.require_bearer(request)
+        await gauges.refresh()
+        return Response(control.metrics.text(), media_type=OPENMETRICS_TEXT)
+
+    routes = [
+        Route("/internal/sources/drain", sources_drain, methods=["POST"]),
+        Route("/internal/buffer/records", batches, methods=["POST"]),
+        Route("/internal/buffer/settle", settle, methods=["POST"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        *_for_workers(control, gate),
+        Route("/internal/task-fetch", task_fetch, methods=["GET"]),
+        Route("/internal/user", user, methods=["GET"]),
+        Route("/internal/openapi.json", openapi, methods=["GET"]),
+        Route("/internal/jwks/task", jwks, methods=["GET"]),
+        *query_routes(control, gate),
+        *alert_routes(control, gate),
+        *user_routes(control),
+    ]
+    return door_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
+
+
+def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
+    claim = claimer(control)
+
+    async def task_claim(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read(request, ClaimRequest)
+        speak_also_of({"task": asked.task_id})
+        answer = await claim(asked)
+        if isinstance(answer, Claimed) and (job := control.names.of(asked.task_id)) is not None:
+            _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
+        return json_response(answer)
+
+    async def task_claim_batch(request: Request) -> Response:
+        await gate.require(request)
+        asked = await read(request, ClaimBatchRequest)
+        answers = await claim.together(asked.one_by_one())
+        if is_debugging():
+            _say_claimed(control, answers, asked.worker_id)
+        return json_response(ClaimBatchAnswer(answers=answers))
+
+    async def stops(request: Request) -> Response:
+        await gate.require(request)
+        waits = control.stops.after(_mark(request), STOPS_SECONDS)
+        return json_response(await while_wanted(request, waits))
+
+    return [
+        Route("/internal/task-stops", stops, methods=["GET"]),
+        Route("/internal/task-claim", task_claim, methods=["POST"]),
+        Route("/internal/task-claim-batch", task_claim_batch, methods=["POST"]),
+    ]
+
+
+def _mark(request: Request) -> str:
+    """A value that no Dispatcher gave out is refused: to wait for news since then would be to wait for nothing."""
+    mark = request.query_params.get("after", "")
+    if mark and re.fullmatch(STOPS_MARK, mark) is None:
+        hint = "send the `mark` of the last answer, or none"
+        raise InvalidRequest("this is not the mark of an answer", where="query after", hint=hint)
+    return mark
+
+
+def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:
+    """Each with its own subject: a request about many is nobody's."""
+    for one in answers:
+        if isinstance(one, Claimed) and (job := control.names.of(one.task.task_id)) is not None:
+            with speaking_of(**fields(job, one.task.task_id, one.attempt)):
+                log.debug("claimed", worker=worker)
+
+
+def _name(subject: dict[str, Any], worker: str) -> None:
+    speak_also_of(subject)
+    if is_tracing():
+        note(**subject)
+    if is_debugging():
+        log.debug("claimed", worker=worker)
+
+
+def _parameter(request: Request, name: str) -> str:
+    value = request.query_params.get(name)
+    if not value:
+        raise InvalidRequest(f"`{name}` is missing", where=f"query {name}")
+    return value
+
+
+def _uuid(text: str, name: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidRequest(f"{text[:80]!r} is not a uuid", where=f"query {name}") from None

@@ -1,0 +1,180 @@
+"""Both doors of the Dispatcher as OpenAPI, made from the types that they decode by: for clients, and for fuzzing.
+
+Served at the internal door alone: what a task may call, it is told by the contract, not by the door.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from tracelake.wire.alert_messages import FailuresAnswer, FailuresRequest, TargetsAnswer, TargetsRequest
+from tracelake.wire.openapi import answers, as_json, operation, query_parameters, schemas
+from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.task_messages import (
+    STOPS_MARK,
+    BufferAnswer,
+    BufferPublishAnswer,
+    BufferPublishRequest,
+    BufferQuestion,
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
+    Claimed,
+    ClaimRequest,
+    CompleteAnswer,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
+    CompleteRequest,
+    CredentialsAnswer,
+    CredentialsRequest,
+    DrainAnswer,
+    EventsAnswer,
+    EventsRequest,
+    FetchAnswer,
+    FilesAnswer,
+    FilesRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    KeySet,
+    LogsAnswer,
+    LogsRequest,
+    Message,
+    NotClaimed,
+    SettleAnswer,
+    SettleRequest,
+    StopsAnswer,
+    UserAnswer,
+)
+from tracelake.wire.user_calls import CALLS, USER
+
+TEXT = {"type": "string"}
+Identity = Literal["worker", "task"]
+SECURITY = {
+    "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
+    "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
+}
+SAID = {
+    "400": "What was sent cannot be right; `where` says what",
+    "401": "No token, or one that does not hold",
+    "403": "A good token that does not allow this",
+    "404": "No such thing",
+    "409": "The attempt is no longer the current one, or it contradicts what is already so",
+    "503": "The database, or what else is needed, is away; trying again may help",
+}
+
+
+class FetchQuery(Message, frozen=True):
+    task_id: UUID
+
+
+class StopsQuery(Message, frozen=True):
+    after: Annotated[str, msgspec.Meta(pattern=f"^$|{STOPS_MARK}")] = ""
+    """The mark of the last answer."""
+
+
+class BundleQuery(Message, frozen=True):
+    org: UUID
+    expires: int
+    signature: str
+
+
+class UserQuery(Message, frozen=True):
+    external_id: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One route as it is described."""
+
+    method: Literal["get", "post"]
+    path: str
+    summary: str
+    answer: Any
+    identity: Identity | None
+    body: type[Message] | None = None
+    query: type[Message] | None = None
+
+
+ROUTES = (
+    Asked("post", "/v1/task/heartbeat", "Extend the lease", HeartbeatAnswer, "task", HeartbeatRequest),
+    Asked("post", "/v1/task/complete", "End the attempt and commit", CompleteAnswer, "task", CompleteRequest),
+    Asked("post", "/v1/task/complete-batch", "End several attempts", CompleteBatchAnswer, None, CompleteBatchRequest),
+    Asked("post", "/v1/task/events", "Tell on the way", EventsAnswer, "task", EventsRequest),
+    Asked("post", "/v1/task/logs", "Say something to people", LogsAnswer, "task", LogsRequest),
+    Asked("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),
+    Asked("post", "/v1/task/credentials", "Keys for the object store", CredentialsAnswer, "task", CredentialsRequest),
+    Asked("post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest),
+    Asked("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
+    Asked("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),
+    Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
+    Asked("get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "worker", query=StopsQuery),
+    Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
+    Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
+    Asked("post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferQuestion),
+    Asked("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
+    Asked("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "worker", TargetsRequest),
+    Asked(
+        "post",
+        "/internal/alerts/failures",
+        "Alerts about tasks that have failed for good",
+        FailuresAnswer,
+        "worker",
+        FailuresRequest,
+    ),
+    Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
+    Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
+    Asked("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
+    Asked("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
+)
+
+
+def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
+    """One door's, or both doors'."""
+    routes = [one for one in ROUTES if door is None or (door == "task") == one.path.startswith("/v1/")]
+    calls = [call for call in CALLS.values() if call.door == "dispatcher"] if door != "task" else []
+    paths: dict[str, Any] = {}
+    for one in routes:
+        paths.setdefault(one.path, {})[one.method] = _route(one)
+    for call in calls:
+        about = operation(call) | {"summary": call.summary, "security": [{"worker": []}]}
+        about["parameters"] = [*about["parameters"], _user_header()]
+        paths.setdefault(f"/internal/v1{call.path}", {})[call.method.lower()] = about
+    kinds = [kind for one in routes for kind in (one.answer, one.body) if kind is not None]
+    kinds += [kind for call in calls for kind in (call.answer, call.body) if kind is not None]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Trace Dispatcher", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": schemas(kinds), "securitySchemes": SECURITY},
+    }
+
+
+def _route(one: Asked) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "operationId": re.sub(r"/{\w+}$", "", one.path).rpartition("/")[2].replace("-", "_"),
+        "summary": one.summary,
+        "security": [{one.identity: []}] if one.identity else [],
+        "parameters": [
+            *map(_in_path, re.findall(r"{(\w+)}", one.path)),
+            *query_parameters(one.query, one.query.__struct_fields__ if one.query else ()),
+        ],
+        "responses": answers(one.answer, SAID),
+    }
+    if one.answer is bytes:
+        about["responses"]["200"]["content"] = {"application/zip": {"schema": {**TEXT, "format": "binary"}}}
+    if one.body is not None:
+        about["requestBody"] = {"required": True, "content": as_json(one.body)}
+    return about
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": TEXT}
+
+
+def _user_header() -> dict[str, Any]:
+    about = "The subject of the verified user, percent-encoded"
+    return {"name": USER, "in": "header", "required": True, "description": about, "schema": {"type": "string"}}

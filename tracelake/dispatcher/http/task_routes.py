@@ -1,0 +1,122 @@
+"""Step 1 of one event: the task door. `/v1/task/events` arrives; `auth.py` checks the capability.
+
+Next: `events/accept.py`.
+"""
+
+from __future__ import annotations
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.buffers.publish import publish_buffer
+from tracelake.dispatcher.bundles.url import bundle_bytes
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.credentials.mint import mint_credentials
+from tracelake.dispatcher.datasets.list_task_files import list_files
+from tracelake.dispatcher.events.accept import accept_events
+from tracelake.dispatcher.http.auth import CAPABILITY, require_capability
+from tracelake.dispatcher.http.body import read
+from tracelake.dispatcher.http.completions import complete_several
+from tracelake.dispatcher.http.log_context import about
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
+from tracelake.dispatcher.tasks.store_logs import store_logs
+from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.listeners import door_app, json_response
+from tracelake.runtime.logs import is_debugging
+from tracelake.store.db import OUTAGES, answers, unavailable
+from tracelake.wire.task_messages import (
+    MAX_COMPLETION_BYTES,
+    BufferPublishRequest,
+    CompleteBatchAnswer,
+    CompleteBatchRequest,
+    CompleteRequest,
+    CredentialsRequest,
+    EventsRequest,
+    FilesRequest,
+    HeartbeatRequest,
+    LogsRequest,
+)
+
+log = structlog.get_logger()
+
+
+def task_door(control: Control, verifier: Verifier) -> Starlette:
+    renew, complete = renewer(control), Completer(control)
+
+    async def heartbeat(request: Request) -> Response:
+        body = await read(request, HeartbeatRequest)
+        claims = await require_capability(request, verifier, body)
+        async with about(control, claims):
+            return json_response(await renew(Beat(body, claims)))
+
+    async def completion(request: Request) -> Response:
+        await verifier.verify(request.headers.get(CAPABILITY))  # before so much is taken in
+        body = await read(request, CompleteRequest, MAX_COMPLETION_BYTES)
+        claims = await require_capability(request, verifier, body)
+        async with about(control, claims):
+            answer = await complete(body, claims)
+            crash_point("complete_task.after_commit")
+            if is_debugging():
+                log.debug("completed", status=answer.status)
+            return json_response(answer)
+
+    async def completions(request: Request) -> Response:
+        items = (await read(request, CompleteBatchRequest)).items
+        outcomes = await complete_several(control, complete, verifier, items)
+        crash_point("complete_batch.after_commit")
+        return json_response(CompleteBatchAnswer(outcomes=outcomes))
+
+    async def events(request: Request) -> Response:
+        body = await read(request, EventsRequest)
+        claims = await require_capability(request, verifier, body)
+        async with about(control, claims):
+            return json_response(await accept_events(control, body, claims))
+
+    async def buffer(request: Request) -> Response:
+        body = await read(request, BufferPublishRequest)
+        claims = await require_capability(request, verifier, body)
+        async with about(control, claims):
+            return json_response(await publish_buffer(control, body, claims))
+
+    async def logs(request: Request) -> Response:
+        body = await read(request, LogsRequest)
+        await require_capability(request, verifier, body)
+        return json_response(await store_logs(control, body))
+
+    async def files(request: Request) -> Response:
+        body = await read(request, FilesRequest)
+        claims = await require_capability(request, verifier, body)
+        return json_response(await list_files(control, body, claims))
+
+    async def credentials(request: Request) -> Response:
+        body = await read(request, CredentialsRequest)
+        claims = await require_capability(request, verifier, body)
+        async with about(control, claims):
+            return json_response(await mint_credentials(control, body, claims))
+
+    routes = [
+        Route("/v1/task/heartbeat", heartbeat, methods=["POST"]),
+        Route("/v1/task/complete", completion, methods=["POST"]),
+        Route("/v1/task/complete-batch", completions, methods=["POST"]),
+        Route("/v1/task/events", events, methods=["POST"]),
+        Route("/v1/task/buffer-publish", buffer, methods=["POST"]),
+        Route("/v1/task/logs", logs, methods=["POST"]),
+        Route("/v1/task/files", files, methods=["POST"]),
+        Route("/v1/task/credentials", credentials, methods=["POST"]),
+        _bundle(control),
+    ]
+    return door_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
+
+
+def _bundle(control: Control) -> Route:
+    async def bundle(request: Request) -> Response:
+        # No capability: whoever has the URL was given it for this very object.
+        found = await bundle_bytes(control, request.path_params["sha256"], request.query_params)
+        return Response(found, media_type="application/zip", headers={"cache-control": "no-store"})
+
+    return Route("/v1/udf/bundle/{sha256}", bundle, methods=["GET"])

@@ -1,0 +1,231 @@
+"""What people ask, at the internal door: the Gateway verified who asks, the users table says what he may.
+
+A caller here has shown a worker token and names a user in `X-Trace-User`. Organisation and role are read from that
+user's row for each call, so a role taken away is gone at once; nothing in a request can choose either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID, uuid4
+
+import asyncpg
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
+from tracelake.dispatcher.alerts.edit_channels import create_channel, delete_channel, update_channel
+from tracelake.dispatcher.alerts.show import list_alerts, list_channels, show_alert, show_channel
+from tracelake.dispatcher.buffers.list_dead import list_dead_batches
+from tracelake.dispatcher.buffers.replay import replay_batch
+from tracelake.dispatcher.bundles.announce import announce_bundle
+from tracelake.dispatcher.bundles.finalize import finalize_bundle
+from tracelake.dispatcher.bundles.list import list_bundles, show_bundle
+from tracelake.dispatcher.bundles.upload import upload_bundle
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.dags.activate import activate_dag
+from tracelake.dispatcher.dags.deploy_named import deploy_named
+from tracelake.dispatcher.dags.list_versions import list_versions
+from tracelake.dispatcher.dags.responses import dag_for, dags_for
+from tracelake.dispatcher.datasets.list import list_datasets
+from tracelake.dispatcher.datasets.list_current_files import list_dataset_files
+from tracelake.dispatcher.datasets.show import show_dataset
+from tracelake.dispatcher.events.invalidate import invalidate
+from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.http.auth import WorkerGate
+from tracelake.dispatcher.outbox.list import list_outbox
+from tracelake.dispatcher.outbox.retry import retry_outbox
+from tracelake.dispatcher.sources.pause import pause_source, resume_source
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.dispatcher.tasks.list import list_tasks
+from tracelake.dispatcher.tasks.list_failed import failed_tasks
+from tracelake.dispatcher.tasks.read_logs import read_logs
+from tracelake.dispatcher.tasks.retry import retry_task
+from tracelake.dispatcher.tasks.show import show_task
+from tracelake.dispatcher.why.explain import explain
+from tracelake.errors import InvalidRequest, Unauthenticated
+from tracelake.runtime.listeners import json_response
+from tracelake.store.db import OUTAGES, unavailable
+from tracelake.store.identity import User, find_user
+from tracelake.wire.read_call import read_body, read_bytes, read_query, require_role
+from tracelake.wire.task_messages import Message
+from tracelake.wire.user_calls import CALLS, USER, Call, named
+from tracelake.wire.user_messages import (
+    ActivateAnswer,
+    DagWarning,
+    DeployAnswer,
+    InvalidateAnswer,
+    InvalidateRequest,
+    TriggerAnswer,
+    TriggerRequest,
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call that may be made: by whom, about what, with what."""
+
+    control: Control
+    user: User
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+
+    @property
+    def org(self) -> UUID:
+        return self.user.org_id
+
+
+Verb = Callable[[Asked], Awaitable[Any]]
+
+
+def user_routes(control: Control) -> list[Route]:
+    gate = WorkerGate(control.pool)
+    return [
+        Route(f"/internal/v1{call.path}", _endpoint(control, gate, call, VERBS[name]), methods=[call.method])
+        for name, call in CALLS.items()
+        if call.door == "dispatcher"
+    ]
+
+
+def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            await gate.require(request)
+            user = await asking_user(control, request)
+            require_role(user.role, call)
+            path, query = named(request.path_params), read_query(request, call)
+            asked = Asked(control, user, path, query, await _body(control, request, call))
+            return json_response(await _tried_twice(verb, asked))
+        except OUTAGES as away:
+            raise unavailable(away, control.home) from None
+
+    return endpoint
+
+
+async def _tried_twice(verb: Verb, asked: Asked) -> Any:
+    """A transaction that Postgres rolled back for the sake of another stored nothing: most often it works at once."""
+    try:
+        return await verb(asked)
+    except asyncpg.TransactionRollbackError:
+        return await verb(asked)
+
+
+async def asking_user(control: Control, request: Request) -> User:
+    """As the Gateway named him. The header is percent-encoded: a subject may be any text."""
+    subject = unquote(request.headers.get(USER, ""))
+    found = await find_user(control.pool, subject) if subject and "\0" not in subject else None
+    if found is None:
+        raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
+    return found
+
+
+async def _body(control: Control, request: Request, call: Call) -> Message | bytes | None:
+    if call.takes_bytes is not None:
+        return await read_bytes(request, min(call.most_bytes, control.bundles.max_bytes))
+    return await read_body(request, call)
+
+
+async def _deploy(asked: Asked) -> DeployAnswer:
+    done = await deploy_named(asked.control, asked.user, asked.path["dag"], asked.body.yaml)
+    return DeployAnswer(
+        dag_version_id=done.dag_version_id,
+        dag_name=done.dag_name,
+        yaml_hash=done.yaml_hash,
+        created=done.created,
+        jobs=list(done.jobs),
+        datasets=list(done.datasets.values()),
+        warnings=[DagWarning(**asdict(warning)) for warning in done.warnings],
+    )
+
+
+async def _activate(asked: Asked) -> ActivateAnswer:
+    done = await activate_dag(asked.control, asked.org, asked.path["dag"], asked.body.dag_version_id)
+    return ActivateAnswer(
+        dag_name=asked.path["dag"],
+        dag_version_id=done.dag_version_id,
+        former=done.former,
+        changed=done.changed,
+        canceled_tasks=done.canceled_tasks,
+        made_again=done.made_again,
+    )
+
+
+async def _trigger(asked: Asked) -> TriggerAnswer:
+    wish: TriggerRequest = asked.body
+    request_id = wish.request_id or uuid4()
+    dag, job = asked.path["dag"], asked.path["job"]
+    scope = {"cursor": wish.cursor, "partition": wish.partition, "start": wish.start, "end": wish.end}
+    try:
+        done = await trigger(asked.control, asked.org, dag, job, **scope, request_id=request_id)  # type: ignore[arg-type]
+    except InvalidRequest as wrong:
+        # A task's events call it otherwise; here the field is `partition`.
+        where = "/partition" if wrong.where == "/partition_key" else wrong.where
+        raise InvalidRequest(wrong.message, where=where, hint=wrong.hint) from None
+    return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids), created=done.created)
+
+
+async def _invalidate(asked: Asked) -> InvalidateAnswer:
+    wish: InvalidateRequest = asked.body
+    done = await invalidate(
+        asked.control,
+        asked.org,
+        asked.user.id,
+        asked.path["dataset"],
+        start=wish.start,
+        end=wish.end,
+        reason=wish.reason,
+        request_id=wish.request_id or uuid4(),
+    )
+    return InvalidateAnswer(
+        invalidation_id=done.invalidation_id,
+        dataset_uuid=done.dataset_uuid,
+        dataset_version=done.dataset_version,
+        created=done.created,
+    )
+
+
+VERBS: Mapping[str, Verb] = {
+    "list_dags": lambda asked: dags_for(asked.control, asked.user),
+    "show_dag": lambda asked: dag_for(asked.control, asked.user, asked.path["dag"]),
+    "deploy": _deploy,
+    "activate": _activate,
+    "trigger": _trigger,
+    "pause_source": lambda asked: pause_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
+    "resume_source": lambda asked: resume_source(asked.control, asked.user, asked.path["dag"], asked.path["job"]),
+    "invalidate": _invalidate,
+    "list_tasks": lambda asked: list_tasks(asked.control.pool, asked.org, asked.query),
+    "failed_tasks": lambda asked: failed_tasks(asked.control.pool, asked.org),
+    "show_task": lambda asked: show_task(asked.control.pool, asked.org, UUID(asked.path["task"])),
+    "task_logs": lambda asked: read_logs(asked.control.pool, asked.org, UUID(asked.path["task"]), asked.query),
+    "retry_task": lambda asked: retry_task(asked.control, asked.org, UUID(asked.path["task"])),
+    "cancel_task": lambda asked: cancel_task(asked.control, asked.org, UUID(asked.path["task"]), asked.body.reason),
+    "list_datasets": lambda asked: list_datasets(asked.control.pool, asked.user),
+    "list_dataset_files": lambda asked: list_dataset_files(asked.control.pool, asked.user, asked.path["dataset"]),
+    "show_dataset": lambda asked: show_dataset(asked.control.pool, asked.user, asked.path["dataset"]),
+    "list_outbox": lambda asked: list_outbox(asked.control.pool, asked.org, asked.query),
+    "retry_outbox": lambda asked: retry_outbox(asked.control, asked.org, asked.body.ids),
+    "list_dead_batches": lambda asked: list_dead_batches(asked.control.pool, asked.org, asked.query),
+    "replay_batch": lambda asked: replay_batch(asked.control, asked.org, UUID(asked.path["publish"]), asked.body.batch),
+    "announce_bundle": lambda asked: announce_bundle(asked.control, asked.user, asked.body),
+    "upload_bundle": lambda asked: upload_bundle(asked.control, asked.org, UUID(asked.path["bundle"]), asked.body),
+    "finalize_bundle": lambda asked: finalize_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
+    "list_bundles": lambda asked: list_bundles(asked.control.pool, asked.org, asked.query),
+    "show_bundle": lambda asked: show_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
+    "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
+    "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
+    "list_alerts": lambda asked: list_alerts(asked.control.pool, asked.org),
+    "create_alert": lambda asked: create_alert(asked.control, asked.user, asked.body),
+    "show_alert": lambda asked: show_alert(asked.control.pool, asked.org, asked.path["alert"]),
+    "update_alert": lambda asked: update_alert(asked.control, asked.user, asked.path["alert"], asked.body),
+    "delete_alert": lambda asked: delete_alert(asked.control, asked.user, asked.path["alert"]),
+    "list_channels": lambda asked: list_channels(asked.control.pool, asked.org),
+    "create_channel": lambda asked: create_channel(asked.control, asked.user, asked.body),
+    "show_channel": lambda asked: show_channel(asked.control.pool, asked.org, asked.path["channel"]),
+    "update_channel": lambda asked: update_channel(asked.control, asked.user, asked.path["channel"], asked.body),
+    "delete_channel": lambda asked: delete_channel(asked.control, asked.user, asked.path["channel"]),
+}

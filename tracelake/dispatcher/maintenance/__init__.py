@@ -1,0 +1,1 @@
+"""Loops that the Dispatcher runs unasked. Every loop has one skeleton (`loop.py`) and is stepped in tests."""

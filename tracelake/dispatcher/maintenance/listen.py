@@ -1,0 +1,111 @@
+"""Replicas wake each other by LISTEN and NOTIFY: work that one wrote and does not get to is done by another at once.
+
+NOTIFY takes a lock of the whole cluster when it commits, so it has no place in the statements of the hot path, where
+the loops of the writer are signalled within microseconds anyway. It is sent after the commit, only when no loop of this
+process took the signal (`dispatcher/signal.py`), and at most twenty times a second. If it is lost, the next scheduled
+pass of the loops finds the work. Tasks that were ended or held (`tasks/stop_signals.py`) are always announced: their
+workers may wait at any replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import asyncpg
+import structlog
+
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.loop import stopped
+from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.tasks.stop_signals import Stops
+from tracelake.store.db import OUTAGES
+from tracelake.store.queries import queries
+
+log = structlog.get_logger()
+
+CHANNEL = "trace_control"
+"""The payload is `<bell>` or `<bell> <replica>`; a person may send `NOTIFY trace_control, 'owed'`."""
+LOOK_SECONDS = 15.0
+"""How often the connection is asked whether it still lives: a cut cable says nothing by itself."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+
+
+class HearOthers:
+    """One connection of this replica that listens; what it hears rings our bells, what ours do not hear is told."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._bells: dict[str, Bell | Stops] = {
+            "owed": control.owed,
+            "leases": control.leases,
+            "sources": control.sources,
+            "stops": control.stops,
+        }
+        self._sending: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        for name, bell in self._bells.items():
+            bell.tell_others(lambda name=name: self._tell(name))  # type: ignore[misc]
+        self._listening = asyncio.create_task(self._keep_listening())
+
+    async def stop(self) -> None:
+        for bell in self._bells.values():
+            bell.tell_others(None)
+        for task in (*self._sending, self._listening):
+            if task is not None:
+                await stopped(task)
+
+    def _tell(self, bell: str) -> None:
+        task = asyncio.create_task(self._send(bell))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, bell: str) -> None:
+        with suppress(*OUTAGES, asyncpg.PostgresError):  # the beat of the loops finds it
+            await self._control.pool.execute(queries("wake")["tell"], CHANNEL, f"{bell} {self._control.replica}")
+            self._control.metrics.wakes.labels(bell, "told").inc()
+
+    async def _keep_listening(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._listen_until_lost()
+                pause = FIRST_PAUSE_SECONDS
+            except (*OUTAGES, asyncpg.PostgresError) as away:
+                log.warning("other replicas are not heard", because=str(away) or type(away).__name__)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            finally:
+                self._control.metrics.listening.set(0)
+            await asyncio.sleep(pause)
+
+    async def _listen_until_lost(self) -> None:
+        lost = asyncio.Event()
+        connection = await self._control.pool.acquire(timeout=10)
+        try:
+            connection.add_termination_listener(lambda *_: lost.set())
+            await connection.add_listener(CHANNEL, self._on_notification)
+            self._control.metrics.listening.set(1)
+            for bell in self._bells.values():
+                bell.wake()  # nobody heard what came until now
+            while not lost.is_set():
+                await self._still_there(connection, lost)
+        finally:
+            with suppress(asyncpg.InterfaceError):  # it was lost: asyncpg has ended it
+                connection.terminate()  # never back to the others with a listener on it
+            with suppress(*OUTAGES, asyncpg.PostgresError):
+                await self._control.pool.release(connection)
+
+    async def _still_there(self, connection: asyncpg.pool.PoolConnectionProxy, lost: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(lost.wait(), LOOK_SECONDS)
+            return
+        await connection.execute(queries("wake")["still_there"], timeout=LOOK_SECONDS)
+
+    def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        name, _, replica = str(payload).partition(" ")
+        bell = self._bells.get(name)
+        if bell is not None and replica != self._control.replica:
+            bell.wake()
+            self._control.metrics.wakes.labels(name, "heard").inc()

@@ -1,0 +1,1 @@
+"""The outbox: entries are drained, dispatched, listed and retried."""

@@ -1,0 +1,188 @@
+"""`trace dispatcher`: the state database behind two doors, and the loops that act without being asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from tracelake.capability.verifier import Verifier
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.dispatcher.maintenance.cancel_retired import Retire
+from tracelake.dispatcher.maintenance.delete_applied_batches import ClearBatches
+from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
+from tracelake.dispatcher.maintenance.delete_replaced_files import Retain
+from tracelake.dispatcher.maintenance.delete_unused_bundles import ClearBundles
+from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.listen import HearOthers
+from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
+from tracelake.dispatcher.maintenance.prune_audit import PruneAudit
+from tracelake.dispatcher.maintenance.prune_logs import ForgetLogs
+from tracelake.dispatcher.maintenance.prune_outbox import Forget
+from tracelake.dispatcher.maintenance.reconcile import Reconciler
+from tracelake.dispatcher.maintenance.republish_batches import OweBatches
+from tracelake.dispatcher.maintenance.rotate_keys import keep_rotating
+from tracelake.dispatcher.maintenance.watch_pools import watch_pools
+from tracelake.dispatcher.outbox.drain import Drain
+from tracelake.dispatcher.outbox.publish_wake_ups import Wake
+from tracelake.dispatcher.replicas import take_over
+from tracelake.dispatcher.runtimes.call_functions import CallFunctions
+from tracelake.dispatcher.runtimes.known import INVOKERS
+from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.sources.keep_running import KeepSources
+from tracelake.dispatcher.sources.stop_all import release_sources
+from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
+from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.process import Process
+from tracelake.settings import Settings
+from tracelake.store.clock import DatabaseClock
+from tracelake.store.db import open_pool, required
+from tracelake.store.jobs import JobCache
+from tracelake.store.migrate import check
+from tracelake.store.signing_keys import published
+
+
+async def main(
+    process: Process,
+    queue: Queue,
+    signer: Signer,
+    objects: ObjectStore,
+    minter: CredentialMinter | None = None,
+    *,
+    invoker: Invoker | None = None,
+) -> None:
+    settings = process.settings
+    state = settings.state
+    dsn, patience = required(state.dsn, "state.dsn"), state.acquire_seconds
+    await asyncio.to_thread(check, dsn, "state")
+    async with (
+        # One more: the connection that hears the other replicas.
+        open_pool(dsn, name="dispatcher", max_size=state.pool_max + 1, acquire_seconds=patience) as pool,
+        open_pool(
+            dsn, name="dispatcher hot path", max_size=state.pool_max, steady=True, acquire_seconds=patience
+        ) as hot,
+        _beside(watch_pools(process, dsn, (pool, hot), state.stuck_seconds)),
+    ):
+        replica = f"{socket.gethostname()}:{os.getpid()}"
+        clock = DatabaseClock()
+        verifier = Verifier(lambda: published(pool), settings.tokens, clock=clock)
+        control = Control(
+            pool,
+            queue,
+            signer,
+            settings.tokens,
+            JobCache(pool),
+            objects,
+            replica,
+            settings.runtimes,
+            minted=verifier.remember,
+            metrics=process.metrics,
+            clock=clock,
+            steady=hot,
+            places=settings.objects,
+            minter=minter,
+            credentials=settings.credentials,
+            invokers=INVOKERS if invoker else INVOKERS - {"function"},
+            bundles=settings.bundles,
+            failure_alert=settings.dispatcher.failure_alert,
+            max_workers_lost=settings.dispatcher.max_workers_lost,
+            task_url=settings.endpoints.dispatcher_task or "",
+            home=settings.home,
+        )
+        await release_sources(control)
+        await take_over(control)
+        async with dispatching(control, verifier, settings, invoker):
+            process.ready("state schema checked; both doors open")
+            await process.stop.wait()
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """For as long as the block lasts."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await stopped(task)
+
+
+@asynccontextmanager
+async def dispatching(
+    control: Control, verifier: Verifier, settings: Settings, invoker: Invoker | None = None
+) -> AsyncIterator[dict[str, str]]:
+    """Doors and loops, for as long as the block lasts; gives the doors' addresses."""
+    async with AsyncExitStack() as stack:
+        rotation = await keep_rotating(control)
+        stack.push_async_callback(stopped, rotation)
+        functions = CallFunctions(control, invoker, settings.dispatcher.functions) if invoker else None
+        if functions is not None:
+            await functions.put_back_orphans()
+            stack.push_async_callback(functions.stop)
+        for loop in loops(control, settings, functions):
+            stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
+        wake = Wake(control)
+        wake.start()
+        stack.push_async_callback(wake.stop)
+        others = HearOthers(control)
+        await others.start()
+        stack.push_async_callback(others.stop)
+        stack.push_async_callback(verifier.close)
+        doors = [
+            Door(
+                "dispatcher_task", settings.dispatcher.host, settings.dispatcher.task_port, task_door(control, verifier)
+            ),
+            Door(
+                "dispatcher_internal",
+                settings.dispatcher.host,
+                settings.dispatcher.internal_port,
+                internal_door(control),
+            ),
+        ]
+        opened = open_doors(doors, settings.tls, metrics=control.metrics, limits=settings.http)
+        addresses = await stack.enter_async_context(opened)
+        stack.callback(control.stops.close)
+        yield addresses
+
+
+def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
+    beat = settings.dispatcher.beat_seconds
+    calls = functions and Loop("functions", functions.once, functions.next_due, functions.bell, beat, control.metrics)
+    return [
+        *([calls] if calls else []),
+        *(
+            Loop(name, loop.once, loop.next_due, bell, beat, control.metrics)
+            for name, loop, bell in (
+                ("drain", Drain(control, functions), control.owed),
+                ("reap", Reaper(control), control.leases),
+                ("sources", KeepSources(control), control.sources),
+                ("retire", Retire(control), Bell()),
+                ("janitor", Janitor(control), Bell()),
+                ("retain", Retain(control, timedelta(days=settings.dispatcher.replaced_kept_days)), Bell()),
+                (
+                    "batches",
+                    ClearBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
+                    Bell(),
+                ),
+                ("bundles", ClearBundles(control, timedelta(days=settings.bundles.kept_days)), Bell()),
+                (
+                    "owe_batches",
+                    OweBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
+                    Bell(),
+                ),
+                ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
+                ("forget_logs", ForgetLogs(control, timedelta(days=settings.dispatcher.logs_kept_days)), Bell()),
+                (
+                    "prune_audit",
+                    PruneAudit(control, timedelta(days=settings.dispatcher.query_audit_kept_days)),
+                    Bell(),
+                ),
+                ("reconcile", Reconciler(control, settings.loops), Bell()),
+            )
+        ),
+    ]

@@ -1,0 +1,337 @@
+"""Tasks of `runtime: lambda`: claimed here, then handed to a function with all that it needs; no queue in between.
+
+The claim comes first, so what is invoked is leased, and a Dispatcher that dies leaves a lease that runs out. While a
+function runs, its lease is kept from here (it may keep it itself as well), and when the attempt is over for any reason,
+the call is given up, which ends the function where its host can do that. What a function reports itself is what counts;
+one that fails, or returns without a report, has its attempt failed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from tracelake.capability.claims import Claims, decode
+from tracelake.capability.jws import take_apart
+from tracelake.capability.log_context import task_fields
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.replicas import host_of, is_alive
+from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.renew_lease import Beat, renew_leases
+from tracelake.dispatcher.tasks.report_failure import say_failed_for_good
+from tracelake.errors import BadInput, Refused, Unavailable
+from tracelake.ports import Invoked, Invoker, Places
+from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.logs import speaking_of
+from tracelake.runtime.tracing import span
+from tracelake.store.db import OUTAGES
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import (
+    Claimed,
+    ClaimRequest,
+    CompleteRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    Invocation,
+)
+
+log = structlog.get_logger()
+
+RENEW_SECONDS: Final = 5.0
+"""How often the leases of what runs are kept, all in one statement: an attempt that is over is ended within it."""
+AWAY_SECONDS: Final = (0.5, 10.0)
+"""How long to wait after nobody was there to run a function, from the first time to the longest."""
+PROBE_SECONDS: Final = 3.0
+"""Nobody there is said sooner than this: a function that has run for so long has somebody who runs it."""
+PLACES_SECONDS: Final = 5.0
+"""So long it is believed how many places there are."""
+AGAIN_SECONDS: Final = 1.0
+ENDLESS_SECONDS: Final = 24 * 3600.0
+"""For a task without a time limit of its own."""
+ANY_NUMBER: Final = 2**31 - 1
+WORKER: Final = "function of"
+SILENT: Final = "the function returned without completing its task"
+
+
+@dataclass
+class Call:
+    """A function that runs."""
+
+    claimed: Claimed
+    claims: Claims
+    work: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """There was no room for a call: until when the next one waits, and how long that is."""
+
+    until: float
+    seconds: float
+
+
+@dataclass
+class CallFunctions:
+    control: Control
+    invoker: Invoker
+    most: int
+    """Calls of this replica at once, and never more of all replicas than whoever runs them has places. The other tasks
+    wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
+    bell: Bell = field(default_factory=Bell)
+    _places: Places | None = None
+    _places_until: float = 0.0
+    _refused: dict[UUID, Refusal] = field(default_factory=dict)
+    """Organisations for whose call there was no room a moment ago."""
+    _calls: dict[UUID, Call] = field(default_factory=dict)
+    _renewed: float = 0.0
+    _away: float = 0.0
+    _wait: float = AWAY_SECONDS[0]
+    _probing: float | None = None
+    """Since when one runs alone, to see whether somebody is there again."""
+
+    async def put_back_orphans(self) -> int:
+        """At the start: functions that a process of this machine called which is no more. With it went its calls, and
+        with those the functions; nobody need wait for their leases to run out.
+        """
+        host = host_of(self.control.replica)
+        found = await self.control.pool.fetch(queries("functions")["functions_of"], f"{WORKER} {host}:")
+        count = 0
+        for row in found:
+            if not is_alive(row["worker_id"]):
+                fence = row["id"], row["attempt"], row["lease_token"]
+                count += await put_back(self.control, fence, "the Dispatcher that waited for it died")
+        return count
+
+    async def once(self) -> int:
+        await self._renew()
+        if self._probing is not None and time.monotonic() - self._probing >= PROBE_SECONDS:
+            self._somebody_there()
+        return await self._begin()
+
+    async def next_due(self) -> float | None:
+        now = time.monotonic()
+        due = [self._renewed + RENEW_SECONDS] if self._calls else []
+        due += [self._away] if self._away > now else []
+        due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
+        due += [one.until for one in self._refused.values() if one.until > now]
+        return max(0.001, min(due) - now) if due else None
+
+    async def stop(self) -> None:
+        """What runs is ended and put back: another replica goes on at once, instead of when the leases run out."""
+        calls = list(self._calls.values())
+        for call in calls:
+            await _ended(call)
+        for call in calls:
+            await self._put_back(call.claimed, "the Dispatcher that waited for it was stopped")
+
+    async def _begin(self) -> int:
+        """Claims as many as there is room for; after nobody was there, one, to see whether somebody is."""
+        room = self.most - len(self._calls)
+        if self._away:
+            room = min(room, 1 if self._probing is None else 0)
+        if room <= 0 or self._away > time.monotonic() or not await self._learn_places():
+            return 0
+        tasks = await self._next(room)
+        if not tasks:
+            return 0
+        self._probing = time.monotonic() if self._away else None
+        worker = f"{WORKER} {self.control.replica}"
+        answers = await claim_tasks(self.control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+        crash_point("call_functions.claimed")
+        claimed = [answer for answer in answers if isinstance(answer, Claimed)]
+        for answer in claimed:
+            self._call(answer)
+        return len(claimed)
+
+    async def _next(self, room: int) -> list[UUID]:
+        now = time.monotonic()
+        places = self._places or Places(ANY_NUMBER, ANY_NUMBER)
+        waiting = [org for org, refusal in self._refused.items() if refusal.until > now]
+        # A function that has reported its end may hold its place for a moment longer.
+        room = max(0, min(room, places.total - len(self._calls)))
+        sql = queries("functions")["next_functions"]
+        rows = await self.control.hot.fetch(sql, self._runtimes(), places.total, places.per_org, room, waiting)
+        return [row["id"] for row in rows]
+
+    async def _learn_places(self) -> bool:
+        """Whether it is known how many calls there is room for. Nobody is asked while nothing waits."""
+        if self._places_until > time.monotonic():
+            return True
+        if not await self.control.hot.fetchval(queries("functions")["functions_wait"], self._runtimes()):
+            return False
+        try:
+            self._places = await self.invoker.places()
+        except Unavailable as away:
+            self._nobody_there(away.message)
+            return False
+        self._places_until = time.monotonic() + PLACES_SECONDS
+        return True
+
+    def _runtimes(self) -> list[str]:
+        return [name for name, runtime in self.control.runtimes.items() if runtime.invoker == "function"]
+
+    def _call(self, claimed: Claimed) -> None:
+        call = Call(claimed, decode(take_apart(claimed.capability_token).payload))
+        self._calls[claimed.task.task_id] = call
+        call.work = asyncio.create_task(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        claimed, subject = call.claimed, task_fields(call.claimed)
+        try:
+            with speaking_of(**subject), span("invoke", **subject):
+                seconds = claimed.task.timeout_seconds or ENDLESS_SECONDS
+                ended = await self._invoke(invocation(claimed), float(seconds))
+                crash_point("call_functions.returned")
+                await self._settle(call, ended)
+        finally:
+            self._calls.pop(claimed.task.task_id, None)
+            self.bell.ring()
+
+    async def _invoke(self, payload: bytes, seconds: float) -> Invoked:
+        try:
+            return await self.invoker.invoke(payload, timeout_seconds=seconds)
+        except Exception as wrong:
+            log.exception("a function could not be invoked")
+            return Invoked(error=f"{type(wrong).__name__}: {wrong}", lost=True)
+
+    async def _settle(self, call: Call, ended: Invoked) -> None:
+        """Again and again until the database has heard it."""
+        while True:
+            try:
+                await self._settle_once(call, ended)
+            except (*OUTAGES, Unavailable) as away:
+                log.warning("the end of a function is not stored yet", because=str(away) or type(away).__name__)
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
+
+    async def _settle_once(self, call: Call, ended: Invoked) -> None:
+        self._probing = None
+        if not ended.started:
+            await self._release(call, ended)
+            return
+        self._somebody_there()
+        self._refused.pop(call.claims.org_id, None)
+        claimed = call.claimed
+        sql = queries("claim")["status_of_attempt"]
+        args = claimed.task.task_id, claimed.attempt, claimed.lease_token
+        if await self.control.hot.fetchval(sql, *args) != "Running":
+            return
+        if ended.lost:
+            await self._put_back(claimed, ended.error or "what ran it was lost")
+        else:
+            await self._fail(call, ended.error or SILENT)
+
+    async def _release(self, call: Call, ended: Invoked) -> None:
+        """Nothing has run: it was no attempt, and the task waits for its next turn."""
+        why = ended.error or "no reason was given"
+        if ended.busy:
+            self._somebody_there()
+            self._has_no_room(call.claims.org_id)
+        else:
+            self._nobody_there(why)
+        claimed = call.claimed
+        fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
+        if await self.control.hot.fetchval(queries("functions")["release"], *fence):
+            self.control.metrics.moved("Running", "Queued")
+            log.info("a function waits again", because=why)
+
+    def _has_no_room(self, org: UUID) -> None:
+        """Its next call waits, longer each time; those of others do not. How many places there are is asked again."""
+        before = self._refused.get(org)
+        seconds = min(2 * before.seconds, AWAY_SECONDS[1]) if before else AWAY_SECONDS[0]
+        self._refused[org] = Refusal(time.monotonic() + seconds, seconds)
+        self._places_until = 0.0
+
+    async def _fail(self, call: Call, error: str) -> None:
+        claimed = call.claimed
+        request = CompleteRequest(
+            task_id=claimed.task.task_id,
+            attempt=claimed.attempt,
+            lease_token=claimed.lease_token,
+            status="Failed",
+            error_message=error[:20_000],
+        )
+        try:
+            await Completer(self.control)(request, call.claims)
+        except (BadInput, Refused) as over:  # it has reported in this very moment, or lost its lease
+            log.info("its end was told before", because=over.message)
+        else:
+            log.warning("a function failed", because=error[:500])
+
+    async def _put_back(self, claimed: Claimed, error: str) -> None:
+        """What ran it was lost, or we ended it ourselves: the platform's fault."""
+        fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
+        await put_back(self.control, fence, error)
+
+    def _nobody_there(self, error: str) -> None:
+        log.warning("nobody runs functions", because=error, again_in_seconds=self._wait)
+        self._away = time.monotonic() + self._wait
+        self._wait = min(2 * self._wait, AWAY_SECONDS[1])
+
+    def _somebody_there(self) -> None:
+        self._away, self._wait, self._probing = 0.0, AWAY_SECONDS[0], None
+
+    async def _renew(self) -> None:
+        """Keeps the leases of what runs. Whose attempt is over, for whatever reason, is called off."""
+        now = time.monotonic()
+        if not self._calls or now - self._renewed < RENEW_SECONDS:
+            return
+        self._renewed = now
+        calls = list(self._calls.values())
+        for call, answer in zip(calls, await renew_leases(self.control, [_beat(call) for call in calls]), strict=True):
+            if not isinstance(answer, HeartbeatAnswer) or answer.canceled:
+                log.info("a function is called off", **task_fields(call.claimed))
+                if call.work is not None:
+                    call.work.cancel()
+
+
+Fence = tuple[UUID, int, UUID]
+"""Task, attempt, lease token."""
+
+
+async def put_back(control: Control, fence: Fence, error: str) -> bool:
+    """The platform ended the attempt: another follows soon, later each time. False: it was not the current one."""
+    values = *fence, error[:20_000], AWAY_SECONDS[0], control.failure_alert
+    row = await control.hot.fetchrow(queries("lifecycle")["put_back"], *values)
+    if row is not None:
+        control.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the reaper learns from Postgres when it is
+    if row is not None and row["for_good"]:
+        say_failed_for_good(control, dict(row))
+        control.owed.ring()
+    return row is not None
+
+
+def invocation(claimed: Claimed) -> bytes:
+    """What a function is handed: the task as a fetch shows it, and what fences it (S4)."""
+    task = claimed.task
+    fields = {name: getattr(task, name) for name in task.__struct_fields__}
+    return msgspec.json.encode(
+        Invocation(
+            **fields,
+            lease_token=claimed.lease_token,
+            lease_expires_at=claimed.lease_expires_at,
+            capability_token=claimed.capability_token,
+            bundle_url=task.udf.url if task.udf else None,
+        )
+    )
+
+
+def _beat(call: Call) -> Beat:
+    claimed = call.claimed
+    request = HeartbeatRequest(task_id=claimed.task.task_id, attempt=claimed.attempt, lease_token=claimed.lease_token)
+    return Beat(request, call.claims)
+
+
+async def _ended(call: Call) -> None:
+    if call.work is not None:
+        call.work.cancel()
+        await asyncio.wait({call.work})

@@ -1,0 +1,174 @@
+"""Tasks of `runtime: dispatcher`: claimed, run and completed here, by the same verbs as a worker's.
+
+Some tasks of one job are one transaction, from claim to completion, so they happened or they did not: no lease can run
+out in between, and a replica that dies leaves them Queued and their promises owed. The transaction begins with a lock
+on the job: the state that a claim hands out is the state that the completion replaces, whoever else runs its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from tracelake.capability.claims import decode
+from tracelake.capability.jws import take_apart
+from tracelake.capability.log_context import task_fields
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.tasks.claim import claim_tasks
+from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.errors import BadInput, Refused, Unavailable
+from tracelake.operators.registry import IN_PROCESS
+from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.logs import speaking_of
+from tracelake.runtime.tracing import span
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest, TaskPayload
+
+log = structlog.get_logger()
+
+LOCK_SECONDS = 5
+"""How long to wait for another replica to finish a task of the same job."""
+
+
+BATCH = 50
+"""Tasks in one transaction: enough to pay its price once for many, few enough to be done within milliseconds."""
+REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, BadInput, Refused)
+
+
+@dataclass(frozen=True)
+class Ran:
+    completed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    """Not to be claimed any more: done, canceled, in other hands, or of a version that left."""
+
+    def __add__(self, other: Ran) -> Ran:
+        return Ran(self.completed + other.completed, self.failed + other.failed, self.skipped + other.skipped)
+
+
+async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
+    """Raises Unavailable if a job is held elsewhere for long: what has run has run, and the rest is owed."""
+    asked = list(dict.fromkeys(task_ids))
+    jobs: dict[UUID, list[UUID]] = {}
+    for row in await control.hot.fetch(queries("in_process")["jobs_of"], asked):
+        jobs.setdefault(row["job_id"], []).append(row["id"])
+    ran = Ran(skipped=len(asked) - sum(map(len, jobs.values())))
+    try:
+        for tasks in jobs.values():
+            for first in range(0, len(tasks), BATCH):
+                ran += await _run_some(control, tasks[first : first + BATCH])
+    finally:
+        control.owed.ring()  # after the commits: whoever hears it must see what was written
+    return ran
+
+
+async def _run_some(control: Control, tasks: Sequence[UUID]) -> Ran:
+    """Together; if the database refuses what comes of it, one by one, so that only the bad one fails."""
+    try:
+        return await _run_together(control, tasks)
+    except REFUSALS as refusal:
+        if len(tasks) == 1:
+            return await _give_up(control, tasks[0], f"its outcome was refused: {refusal}")
+    ran = Ran()
+    for task in tasks:
+        ran += await _run_some(control, [task])
+    return ran
+
+
+async def _give_up(control: Control, task: UUID, error: str) -> Ran:
+    try:
+        return await _run_together(control, [task], error)
+    except REFUSALS:
+        log.exception("a task can be neither run nor failed", task=str(task), because=error)
+        return Ran(failed=1)
+
+
+async def _run_together(control: Control, tasks: Sequence[UUID], error: str | None = None) -> Ran:
+    """Tasks of one job, in order, each with the state that the one before it left."""
+    done = {"completed": 0, "failed": 0}
+    async with control.hot.acquire() as connection, connection.transaction():
+        await _lock_job(connection, tasks[0])
+        if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
+            return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
+        pool = cast("asyncpg.Pool", _OneConnection(connection))
+        alone = replace(control, pool=pool, jobs=control.jobs.through(connection), steady=None, handed=None)
+        complete, state = Completer(alone), None
+        for claimed in await _claim(alone, tasks):
+            task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)
+            request = _run(claimed, task) if error is None else _failed(claimed, error, retryable=False)
+            answer = await complete(request, decode(take_apart(claimed.capability_token).payload))
+            state = request.state or state
+            done[answer.status.lower()] += 1
+        crash_point("run_in_process.before_commit")
+    crash_point("run_in_process.after_commit")
+    return Ran(**done, skipped=len(tasks) - sum(done.values()))
+
+
+async def _claim(alone: Control, tasks: Sequence[UUID]) -> list[Claimed]:
+    worker = f"dispatcher {alone.replica}"
+    answers = await claim_tasks(alone, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+    return [one for one in answers if isinstance(one, Claimed)]
+
+
+async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID) -> None:
+    try:
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+        await connection.execute(queries("in_process")["lock_job"], task_id)
+    except asyncpg.LockNotAvailableError:
+        raise Unavailable("another replica runs a task of the same job") from None
+
+
+def _run(claimed: Claimed, task: TaskPayload) -> CompleteRequest:
+    operator = IN_PROCESS.get(task.operator)
+    if operator is None:
+        return _failed(claimed, f"operator {task.operator!r} does not run in the Dispatcher", retryable=False)
+    try:
+        with span("run", **task_fields(claimed)), speaking_of(**task_fields(claimed)):
+            outcome = operator.run(task, task.state)
+    except BadInput as wrong:
+        return _failed(claimed, f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message, retryable=False)
+    except Exception as wrong:
+        log.exception("operator failed", operator=task.operator, **task_fields(claimed))
+        return _failed(claimed, f"{type(wrong).__name__}: {wrong}", retryable=True)
+    return CompleteRequest(
+        task_id=task.task_id,
+        attempt=claimed.attempt,
+        lease_token=claimed.lease_token,
+        status="Completed",
+        events=list(outcome.events),
+        invalidations=list(outcome.invalidations),
+        state=outcome.state,
+    )
+
+
+def _failed(claimed: Claimed, error: str, *, retryable: bool) -> CompleteRequest:
+    return CompleteRequest(
+        task_id=claimed.task.task_id,
+        attempt=claimed.attempt,
+        lease_token=claimed.lease_token,
+        status="Failed",
+        error_message=error,
+        retryable=retryable,
+    )
+
+
+class _OneConnection:
+    """As much of a pool as the verbs use, all of it in the transaction of one connection."""
+
+    def __init__(self, connection: asyncpg.pool.PoolConnectionProxy) -> None:
+        self.fetch = connection.fetch
+        self.fetchrow = connection.fetchrow
+        self.fetchval = connection.fetchval
+        self.execute = connection.execute
+        self._connection = connection
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        yield self._connection

@@ -1,0 +1,1 @@
+"""Always-on sources: kept running, paused, stopped."""

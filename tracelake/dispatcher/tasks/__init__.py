@@ -1,0 +1,1 @@
+"""The life of a task: claimed, renewed, completed, failed, canceled, retried."""

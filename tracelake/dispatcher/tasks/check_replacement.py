@@ -1,0 +1,146 @@
+"""Whether what an attempt wrote is still news, and whether it replaces whole partitions and nothing but them.
+
+A claim pins what an attempt reads, so the later claim has the newer rows. An attempt that reads hot rows, which no
+claim pins, says instead which commit it has seen (`over`), and makes it again if another one came between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice, pairwise, takewhile
+
+import asyncpg
+
+from tracelake.domain.event import RangeScope, partition_key, read_scope
+from tracelake.domain.ranges import Range, format_partition_key, merge, subtract
+from tracelake.errors import Conflict, Incompatible, InvalidRequest
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import OutputBody
+
+Connection = asyncpg.pool.PoolConnectionProxy
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition of one dataset: written by this attempt, or in force."""
+
+    key: str | None
+    span: Range | None
+    newer: bool = False
+    commit: int | None = None
+    """Of one in force: since when. Of one written: the last one that its writer had seen, if it says so."""
+
+
+async def still_news(
+    connection: Connection, outputs: Sequence[OutputBody], started_at: datetime
+) -> Sequence[OutputBody]:
+    """Those outputs of one dataset that no attempt claimed after `started_at` has committed already."""
+    written = [part_of(output) for output in outputs]
+    _refuse_twice(written)
+    rows = await connection.fetch(
+        queries("complete")["in_force"], outputs[0].dataset_version, *columns_of(written), started_at
+    )
+    there = [_in_force(row) for row in rows]
+    newer = _Ground([part for part in there if part.newer])
+    news = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
+    _refuse_mixture([part for _, part in news], there)
+    _refuse_gaps(_Ground([part for _, part in news]), there)
+    _refuse_unseen([part for _, part in news], there)
+    return [output for output, _ in news]
+
+
+def _refuse_twice(written: Sequence[Part]) -> None:
+    spans = sorted(part.span for part in written if part.span)
+    labels = Counter(part.key for part in written if part.key is not None and part.span is None)
+    crossed = [format_partition_key(one) for one, other in pairwise(spans) if other.start < one.stop]
+    for named in (*crossed, *(label for label, count in labels.items() if count > 1)):
+        raise InvalidRequest(
+            f"rows of {named} are in two partitions of one completion", where="/outputs", hint="say each row once"
+        )
+
+
+def part_of(output: OutputBody) -> Part:
+    scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
+    span = scope.span if isinstance(scope, RangeScope) else None
+    return Part(partition_key(scope), span, commit=output.over)
+
+
+def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None], list[int | None]]:
+    """Keys, starts and stops, for `unnest`."""
+    spans = [part.span for part in parts]
+    starts, stops = [span.start if span else None for span in spans], [span.stop if span else None for span in spans]
+    return [part.key for part in parts], starts, stops
+
+
+class _Ground:
+    """What some partitions cover together. Asked for each of thousands, so it is put in order once."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        parts = list(parts)
+        self._keys = {part.key for part in parts if part.key is not None}
+        self._spans = merge(part.span for part in parts if part.span)
+        self._stops = [span.stop for span in self._spans]
+
+    def holds(self, part: Part) -> bool:
+        return part.key in self._keys if part.span is None else not subtract([part.span], self.near(part.span))
+
+    def near(self, span: Range) -> Sequence[Range]:
+        """Those that overlap it, of as few as there can be."""
+        first = bisect_right(self._stops, span.start)
+        return list(takewhile(lambda one: one.start < span.stop, islice(self._spans, first, None)))
+
+
+def _refuse_mixture(news: Sequence[Part], there: Sequence[Part]) -> None:
+    """Ranges and labels beside one another would hold the same rows twice, and nobody could tell which."""
+    ranges = [part.key for part in (*there, *news) if part.span]
+    labels = [part.key for part in (*there, *news) if part.key is not None and part.span is None]
+    if news and ranges and labels:
+        raise Incompatible(
+            f"a dataset is partitioned by ranges ({ranges[0]}) or by labels ({labels[0]}), never by both",
+            where="/outputs",
+            hint="read the input that has the other kind of partitions with `trigger: false`, or use `mode: full`",
+        )
+
+
+def _refuse_gaps(news: _Ground, there: Sequence[Part]) -> None:
+    """A partition is replaced whole, or its remaining rows would be lost; and never by older ones in part."""
+    for part in there:
+        if part.span is None or not (near := news.near(part.span)):
+            continue
+        rest = subtract([part.span], near)
+        if rest or part.newer:
+            raise Conflict(
+                f"partition {part.key} would be replaced in part only: {_say(rest) or 'a later attempt wrote it'}",
+                where="/outputs",
+                hint="write whole partitions, or all those that the new range touches",
+            )
+
+
+def _refuse_unseen(news: Sequence[Part], there: Sequence[Part]) -> None:
+    """What was made of rows that no claim pins may be older than what came since, whoever was claimed first."""
+    for part in news:
+        for other in there:
+            unseen = part.commit is not None and other.commit is not None and other.commit > part.commit
+            if unseen and _meet(part, other):
+                raise Conflict(
+                    f"partition {other.key} was committed while this was made",
+                    where="/outputs",
+                    hint="make it again, of what is there now",
+                )
+
+
+def _meet(one: Part, other: Part) -> bool:
+    return one.key == other.key or bool(one.span and other.span and one.span.overlaps(other.span))
+
+
+def _say(rest: Sequence[Range]) -> str:
+    return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
+
+
+def _in_force(row: asyncpg.Record) -> Part:
+    span = Range(row["start"], row["stop"]) if row["start"] is not None else None
+    return Part(row["partition_key"], span, row["newer"], row["commit"])

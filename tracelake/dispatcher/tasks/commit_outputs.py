@@ -1,0 +1,199 @@
+"""The commits of one completion: for each dataset it wrote a number, its partitions in force, the former ones ended.
+
+Runs inside the completion's transaction. A lock puts the commits of a dataset in order.
+
+What an attempt wrote can be old news: another, claimed later and so from newer inputs, has committed the same
+partition meanwhile. Then there is nothing to commit, and the work is done all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID, uuid5
+
+import asyncpg
+import msgspec
+
+from tracelake.capability.claims import Claims
+from tracelake.dispatcher.events.new_events import require_writable
+from tracelake.dispatcher.tasks.check_replacement import columns_of, part_of, still_news
+from tracelake.dispatcher.tasks.verify_outputs import Schema
+from tracelake.domain.grants import GrantedDataset
+from tracelake.domain.object_names import SCHEME, Folder
+from tracelake.domain.ranges import inclusive
+from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest
+from tracelake.store.jobs import Job
+from tracelake.store.queries import queries
+from tracelake.wire.markers import ColumnEntry, in_words
+from tracelake.wire.task_messages import CompleteRequest, OutputBody, PublishedBody, StorageRef
+
+Connection = asyncpg.pool.PoolConnectionProxy
+GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
+"""As the schema has it."""
+
+
+async def commit_outputs(
+    connection: Connection,
+    job: Job,
+    request: CompleteRequest,
+    claims: Claims,
+    *,
+    schemas: Mapping[UUID, Schema],
+    started_at: datetime,
+) -> dict[UUID, int]:
+    """The commit number of each dataset that the completion touched. Datasets in a fixed order: no deadlocks."""
+    for index, output in enumerate(request.outputs):
+        require_writable(output.dataset_uuid, output.dataset_version, f"/outputs/{index}", claims)
+        _refuse_other_index(output, f"/outputs/{index}", job)
+    for index, published in enumerate(request.datasets_published):
+        require_writable(published.dataset_uuid, published.dataset_version, f"/datasets_published/{index}", claims)
+    commits = {}
+    for dataset in sorted({output.dataset_uuid for output in request.outputs}):
+        outputs = [output for output in request.outputs if output.dataset_uuid == dataset]
+        await connection.execute(queries("complete")["lock_commits"], str(dataset))
+        news = await still_news(connection, outputs, started_at)
+        if news:
+            commits[dataset] = await _commit_dataset(connection, news, claims, schemas.get(dataset))
+    for index, published in enumerate(request.datasets_published):
+        await _publish(connection, published, f"/datasets_published/{index}", claims)
+    return commits
+
+
+async def _commit_dataset(
+    connection: Connection, outputs: Sequence[OutputBody], claims: Claims, schema: Schema | None
+) -> int:
+    sql = queries("complete")
+    first = outputs[0]
+    number: int = await connection.fetchval(sql["next_commit"], first.dataset_uuid, claims.org_id)
+    schema_hash = await _agreed_schema(connection, outputs, claims, schema)
+    await connection.execute(
+        sql["insert_commit"],
+        first.dataset_uuid,
+        number,
+        claims.org_id,
+        first.dataset_version,
+        claims.task_id,
+        claims.attempt,
+        _total(one.row_count for one in outputs),
+        _total(one.bytes for one in outputs),
+        schema_hash,
+    )
+    await _set_partitions(connection, outputs, number, claims)
+    return number
+
+
+async def _set_partitions(connection: Connection, outputs: Sequence[OutputBody], number: int, claims: Claims) -> None:
+    """All in one statement each: an invalidation may make thousands of partitions again."""
+    # Rows of a table up to a cursor are no partition: there is nothing to point at.
+    parts = [(part, output) for output in outputs if (part := part_of(output)).key is not None]
+    version, sql, named = outputs[0].dataset_version, queries("complete"), columns_of([part for part, _ in parts])
+    await connection.execute(sql["end_partitions"], version, *named, number)
+    await connection.execute(
+        sql["insert_partitions"],
+        version,
+        *named,
+        number,
+        claims.org_id,
+        outputs[0].dataset_uuid,
+        [output.location or "" for _, output in parts],
+        [msgspec.json.encode(output.files).decode() for _, output in parts],
+        [output.row_count for _, output in parts],
+        [output.bytes for _, output in parts],
+    )
+
+
+async def _agreed_schema(
+    connection: Connection, outputs: Sequence[OutputBody], claims: Claims, schema: Schema | None
+) -> str | None:
+    """The first commit of a generation sets its schema; another schema later is refused with both."""
+    given = {one.schema_hash for one in outputs if one.schema_hash} | ({schema.hash} if schema else set())
+    if not given:
+        return None
+    sql, first = queries("complete"), outputs[0]
+    columns = msgspec.to_builtins(schema.columns) if schema else None
+    await connection.execute(sql["set_schema"], first.dataset_version, min(given), columns)
+    row = await connection.fetchrow(sql["generation_of"], claims.org_id, first.dataset_uuid, first.dataset_version)
+    if row is None or given != {row["schema_hash"]}:
+        raise Incompatible(
+            f"the schema changed within a generation: it has ({_said(row)}), this output has"
+            f" ({in_words(schema.columns) if schema else ', '.join(sorted(given))})",
+            where="/outputs",
+            hint="a changed schema is a changed job: deploy it, and a new generation is built",
+        )
+    return min(given)
+
+
+def _said(row: asyncpg.Record | None) -> str:
+    """The generation's schema, in words where it is known so well."""
+    if row is None or row["columns"] is None:
+        return str(row and row["schema_hash"])
+    return in_words(msgspec.json.decode(row["columns"], type=list[ColumnEntry]))
+
+
+async def _publish(connection: Connection, published: PublishedBody, where: str, claims: Claims) -> None:
+    """Same key and contents again is nothing; same key and other contents is a conflict."""
+    if (published.range_start is None) != (published.range_end is None):
+        raise InvalidRequest("a range needs both its start and its end", where=f"{where}/range_start")
+    if published.range_start is None or published.range_end is None:
+        return  # the generation itself: it was registered when the DAG was deployed
+    span = inclusive(published.range_start, published.range_end)
+    ref = published.storage_ref
+    location = str(_published_folder(ref, claims.grants.written[published.dataset_uuid], where))
+    sql = queries("complete")
+    new = await connection.fetchval(
+        sql["publish_range"],
+        _range_version(published),
+        claims.org_id,
+        published.dataset_uuid,
+        published.dataset_version,
+        location,
+        ref.glob,
+        published.config_hash,
+        span.start,
+        span.stop,
+    )
+    if new is None:
+        key = (published.config_hash, published.range_start, published.range_end)
+        row = await connection.fetchrow(sql["published_range"], published.dataset_uuid, published.dataset_version, *key)
+        if row is None or (row["storage_location"], row["storage_glob"]) != (location, ref.glob):
+            raise Conflict("this range has been published with other contents", where=f"{where}/storage_ref")
+
+
+def _published_folder(ref: StorageRef, granted: GrantedDataset, where: str) -> Folder:
+    """A range is published where its generation lies, and names its files without leading anywhere else."""
+    folder = Folder.parse(f"s3://{ref.bucket}/{ref.prefix.removesuffix('/')}/")
+    home = Folder.parse(granted.storage_ref) if granted.storage_ref.startswith(SCHEME) else None
+    if home is None or not (folder == home or home.holds(folder)):
+        raise Forbidden(
+            "the token does not let this task publish files that lie there",
+            where=f"{where}/storage_ref/prefix",
+            hint=f"publish what lies below {granted.storage_ref}",
+        )
+    if not GLOB.fullmatch(ref.glob):
+        raise InvalidRequest(
+            "a glob is one file name of letters, digits and _.-, in which * stands for anything",
+            where=f"{where}/storage_ref/glob",
+        )
+    return folder
+
+
+def _range_version(published: PublishedBody) -> UUID:
+    return uuid5(
+        published.dataset_version, f"{published.config_hash or ''}:{published.range_start}-{published.range_end}"
+    )
+
+
+def _refuse_other_index(output: OutputBody, where: str, job: Job) -> None:
+    indexes = {one.dataset_uuid: one.output_index for one in job.outputs}
+    if output.output_index is not None and indexes.get(output.dataset_uuid) != output.output_index:
+        raise InvalidRequest(
+            f"output {output.output_index} of this job is another dataset", where=f"{where}/output_index"
+        )
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

@@ -1,0 +1,110 @@
+"""From a claimed task to its capability token: what it reads as of a commit, what it writes, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Final
+from uuid import UUID
+
+from tracelake.capability.claims import mint, new_claims
+from tracelake.dispatcher.control import Control
+from tracelake.domain.dag.model import Storage
+from tracelake.domain.grants import GrantedDataset, S3Prefixes
+from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
+from tracelake.domain.object_names import SCHEME, Folder
+from tracelake.domain.storage_locations import buffer_folder, scratch_folder, shared_buffer_folder
+from tracelake.store.jobs import Job
+from tracelake.wire.markers import attempt_folder
+from tracelake.wire.task_messages import InputRef
+
+NAME_ROOM: Final = 120
+"""Of a name's 128 characters, so that a number fits behind."""
+
+
+async def token_for(
+    control: Control,
+    job: Job,
+    task_id: UUID,
+    attempt: int,
+    inputs: Sequence[InputRef],
+    *,
+    names: Mapping[UUID, str | None],
+) -> str:
+    """`names`: under which people know what it writes, now."""
+    claims = new_claims(
+        issuer=control.tokens.issuer,
+        org_id=OrgId(job.org_id),
+        task_id=TaskId(task_id),
+        attempt=Attempt(attempt),
+        datasets=(*_read(inputs), *_written(job, names)),
+        s3=S3Prefixes(read=_prefixes(inputs), write=tuple(map(str, _folders(control, job, task_id, attempt)))),
+        timeout_seconds=job.timeout_seconds,
+        now=control.clock(),
+        max_life_seconds=control.tokens.max_life_seconds,
+    )
+    token = await mint(control.signer, claims)
+    control.minted(token, claims)
+    return token
+
+
+def _folders(control: Control, job: Job, task_id: UUID, attempt: int) -> Iterator[Folder]:
+    """Where it may write: its files, its batches for the sink, and what it needs for itself."""
+    scratch = control.places.scratch_bucket
+    for output in job.outputs:
+        if output.storage_location.startswith(SCHEME):
+            yield attempt_folder(output.storage_location, task_id, attempt)
+        elif output.kind == Storage.BUFFERED:
+            yield buffer_folder(scratch, output.dataset_uuid, task_id, attempt)
+    if any(output.kind == Storage.BUFFERED for output in job.outputs):
+        yield shared_buffer_folder(scratch, task_id, attempt)
+    yield scratch_folder(scratch, job.org_id, task_id, attempt)
+
+
+def _read(inputs: Sequence[InputRef]) -> list[GrantedDataset]:
+    """Each input once, under a name of its own."""
+    found = [
+        GrantedDataset(
+            DatasetId(one.dataset_uuid),
+            DatasetVersion(one.dataset_version),
+            CommitNumber(one.commit or 0),
+            DatasetName(name),
+            one.storage_location or "",
+            "read",
+        )
+        for one, name in zip(inputs, _names(inputs), strict=True)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _names(inputs: Sequence[InputRef]) -> list[str]:
+    """The published name; else the DAG's own, with a number behind it where a published one is the same."""
+    published = {one.name for one in inputs if one.name}
+    names = list[str]()
+    for one in inputs:
+        taken = published | set(names)
+        names.append(one.name or next(name for name in _tries(one.alias or "input") if name not in taken))
+    return names
+
+
+def _tries(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name[:NAME_ROOM]}_{n}" for n in count(2))
+
+
+def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]:
+    return [
+        GrantedDataset(
+            DatasetId(one.dataset_uuid),
+            DatasetVersion(one.dataset_version),
+            None,
+            DatasetName(name) if (name := names.get(one.dataset_uuid)) else None,
+            one.storage_location,
+            "write",
+        )
+        for one in job.outputs
+    ]
+
+
+def _prefixes(inputs: Sequence[InputRef]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(place for one in inputs if (place := one.storage_location or "").startswith(SCHEME)))

@@ -1,0 +1,33 @@
+"""Whose a task is, by name: so that what is said and counted about it carries organisation, DAG and job."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from tracelake.store.jobs import Job
+
+KEPT = 50_000
+
+
+class TaskNames:
+    """Jobs of the tasks that were claimed at this replica, the oldest forgotten first."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[UUID, Job] = {}
+
+    def remember(self, task_id: UUID, job: Job) -> None:
+        if len(self._jobs) >= KEPT:
+            self._jobs.pop(next(iter(self._jobs)))
+        self._jobs[task_id] = job
+
+    def forget(self, task_id: UUID) -> None:
+        self._jobs.pop(task_id, None)
+
+    def of(self, task_id: UUID) -> Job | None:
+        return self._jobs.get(task_id)
+
+
+def fields(job: Job, task_id: UUID, attempt: int) -> dict[str, Any]:
+    """What a line about a task carries."""
+    return {"org": job.org_id, "dag": job.dag_name, "job": job.name, "task": task_id, "attempt": attempt}

@@ -1,0 +1,34 @@
+"""A person asks for one more attempt of a task that failed, even one that has failed for good."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.tasks.show import no_such_task
+from tracelake.errors import Conflict
+from tracelake.runtime.crash_points import crash_point
+from tracelake.store.queries import queries
+from tracelake.wire.user_messages import RetryAnswer
+
+
+async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnswer:
+    crash_point("retry_task.before_commit")
+    attempt = await control.pool.fetchval(queries("lifecycle")["revive_task"], task_id, org_id)
+    crash_point("retry_task.after_commit")
+    if attempt is None:
+        raise await _refusal(control, org_id, task_id)
+    control.metrics.moved("Failed", "Queued")
+    control.owed.ring()
+    return RetryAnswer(task_id=task_id, attempt=attempt)
+
+
+async def _refusal(control: Control, org_id: UUID, task_id: UUID) -> Exception:
+    status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
+    if status is None:
+        return no_such_task(task_id)
+    return Conflict(
+        f"only a failed task can be retried; this one is {status}",
+        where=str(task_id),
+        hint=f"`trace why {task_id}` says how it stands",
+    )

@@ -1,0 +1,38 @@
+"""What a task says while it runs is kept for people: each line once, and no more than an attempt has room for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelake.dispatcher.control import Control
+from tracelake.errors import LeaseLost
+from tracelake.store.queries import queries
+from tracelake.wire.task_messages import LogsAnswer, LogsRequest
+
+ROOM: Final = 1_000
+"""Lines of one attempt. Who says more is not read to the end by anybody."""
+LINE: Final = 2_000
+"""Characters of one line."""
+
+
+async def store_logs(control: Control, request: LogsRequest) -> LogsAnswer:
+    lines = request.lines[: max(0, ROOM - request.first)]
+    kept = await control.hot.fetchval(
+        queries("task_logs")["store_lines"],
+        request.task_id,
+        request.attempt,
+        request.lease_token,
+        [request.first + n for n in range(len(lines))],
+        [line.at for line in lines],
+        [line.level for line in lines],
+        [cut(line.text) for line in lines],
+    )
+    if kept is None:
+        raise LeaseLost("another attempt is the current one", where="/attempt", hint="stop, report nothing")
+    return LogsAnswer(kept=kept, full=request.first + len(request.lines) >= ROOM)
+
+
+def cut(text: str) -> str:
+    """A line that Postgres can hold and a person can read."""
+    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    return text if len(text) <= LINE else f"{text[: LINE - 1]}…"

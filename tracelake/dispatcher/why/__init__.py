@@ -1,0 +1,1 @@
+"""`trace why`: explains a task, a dataset, a partition or an event."""

@@ -1,0 +1,1 @@
+"""What a bundle of user code may be."""

@@ -1,0 +1,1 @@
+"""The DAG language: YAML to a checked DAG."""

@@ -1,0 +1,175 @@
+"""What a DAG may name: operators, runtimes, and the datasets that other DAGs publish. Handed in, never looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from tracelake.domain.buffered import Declaration
+from tracelake.domain.dag.model import RunDefaults, SourceKind, Storage
+from tracelake.domain.validation_messages import refusals
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigProblem:
+    """`path` leads into the config: keys and list indexes, empty for the config as a whole."""
+
+    path: tuple[str | int, ...]
+    reason: str
+    suggestion: str | None = None
+    code: str = "bad_config"
+    within: str = "config"
+    """The field of the job that it leads into, if it is another."""
+
+
+ConfigCheck = Callable[[Mapping[str, Any]], Sequence[ConfigProblem]]
+
+
+Columns = tuple[str, ...]
+"""Names, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What a job reads and writes, by the names that its DAG gives them."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    read: tuple[Declaration | None, ...] = ()
+    """By input: what the dataset is declared to be, if this DAG declares it."""
+    written: tuple[Declaration | None, ...] = ()
+    """By output: the same; None is a dataset of the output's own."""
+    alerts: frozenset[str] = frozenset()
+    """The alerts that are defined in the organisation."""
+    columns: tuple[Columns | None, ...] = ()
+    """By input: the columns that it has; None, or left out: not known."""
+
+
+WiringCheck = Callable[[Mapping[str, Any], Wired], Sequence[ConfigProblem]]
+"""Called only with a config that passed its own check."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ColumnSource:
+    """An output column is made from this column of this input; `*` where that cannot be said more closely."""
+
+    output: str
+    input: str
+    input_column: str
+
+
+ColumnLineage = Callable[[Mapping[str, Any], Wired], Sequence[ColumnSource]]
+
+OutputColumns = Callable[[Mapping[str, Any], Wired], Sequence[Columns | None]]
+"""By output; called only with a config that passed its own check. None: not known."""
+
+InputsRead = Callable[[Mapping[str, Any], Sequence[str]], Collection[str]]
+"""From the config and the names of all inputs; called only with what passed the other checks."""
+
+
+def every_input(_config: Mapping[str, Any], inputs: Sequence[str]) -> Collection[str]:
+    return inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """From `least` to `most`; no upper end if None."""
+
+    least: int
+    most: int | None
+
+    def allows(self, number: int) -> bool:
+        return self.least <= number and (self.most is None or number <= self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"{self.least} or more"
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSpec:
+    check_config: ConfigCheck
+    runtimes: frozenset[str]
+    source_kinds: frozenset[SourceKind] = frozenset()
+    """The kinds of source it can be; empty if it only reacts."""
+    reactive: bool = True
+    """Whether it can run on events of its inputs."""
+    inputs: Count = Count(1, None)
+    """When reactive; a source has none."""
+    outputs: Count = Count(1, 1)
+    storages: tuple[Storage, ...] = (Storage.PARQUET, Storage.BUFFERED)
+    """What it can write to. The first that fits the update strategy is the default."""
+    tuning: tuple[str, ...] = ()
+    """Settings that say only how it works: with another value it makes the same rows, and no new generation."""
+    runs_bundle: bool = False
+    """Whether it runs a UDF bundle: then `udf` is required, else refused."""
+    takes_secrets: bool = False
+    """Whether it hands a job's `secrets` to anybody: else they are refused."""
+    check_wiring: WiringCheck | None = None
+    """Whether its config fits the names of its inputs and outputs."""
+    reads: InputsRead | None = None
+    """Of which inputs it reads the rows, from files or through the sink's tables: none of these may be a hot table."""
+    narrows: InputsRead | None = None
+    """Of which inputs it reads only the rows that their `where` keeps: on any other a `where` is refused."""
+    output_columns: OutputColumns | None = None
+    """Which columns its outputs have, where its config says that: queries downstream are checked against them."""
+    makes_whole: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether, with this config, each task makes all of the output anew: of several in a queue the newest is enough."""
+    column_lineage: ColumnLineage | None = None
+    """Which input columns the columns of its first output are made from, where its config says that."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSpec:
+    untrusted: bool = False
+    """Runs code that is not ours: no secrets, no direct writes to Postgres."""
+    missing: str | None = None
+    """Why nothing can run there on this system; None: it can."""
+    defaults: RunDefaults = field(default_factory=RunDefaults)
+    in_process: bool = False
+    """A task is one transaction of the Dispatcher: it has no lease and no heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDataset:
+    dag: str
+    upstream: frozenset[str] = frozenset()
+    """Published names it is made from, at any distance: by these a ring through several DAGs is seen."""
+    storage: Storage | None = None
+    """None: not known."""
+    columns: Columns | None = field(default=None, compare=False)
+    """Those of the generation that is served; None: it has none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    operators: Mapping[str, OperatorSpec]
+    runtimes: Mapping[str, RuntimeSpec]
+    published: Mapping[str, PublishedDataset] = field(default_factory=dict)
+    """Names published in the org now, the DAG's own earlier version included."""
+    declared: Mapping[tuple[str, str], Declaration] = field(default_factory=dict)
+    """By DAG and name: the declarations of buffered datasets in force, which a new one must follow."""
+    alerts: frozenset[str] = frozenset()
+    """The alerts that are defined in the organisation."""
+    roles: frozenset[str] | None = None
+    """The roles of the organisation, by which datasets are shared; None: not known."""
+    deployed: bool = False
+    """Whether the file was accepted before: what is refused only since then, and did no harm, is let through."""
+
+
+def checked_by(model: type[BaseModel]) -> ConfigCheck:
+    """A check that an operator's pydantic Config makes of itself."""
+
+    def check(config: Mapping[str, Any]) -> Sequence[ConfigProblem]:
+        try:
+            model.model_validate(dict(config))
+        except ValidationError as refusal:
+            found = refusals(refusal, model, config)
+            return [ConfigProblem(one.path, one.reason, one.suggestion, one.code) for one in found]
+        return []
+
+    return check

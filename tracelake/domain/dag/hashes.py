@@ -1,0 +1,114 @@
+"""Hashes that tell whether anything changed, and the ids that follow from them.
+
+- `yaml_hash`: the document as written, without its formatting. Same hash, same version: a second deploy does nothing.
+  Defaults are not filled in first, or a new release with another default would make new versions of unchanged files.
+- `config_hash`: what decides the bytes a job produces, and nothing of how it is run.
+- lineage: a job's config hash with those of everything upstream. It names the generation of the job's datasets, so a
+  change gives new generations to that job and everything downstream, and to nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from typing import Any, Final, assert_never
+
+from tracelake.domain.dag.graph import job_order
+from tracelake.domain.dag.model import Dag, DeclaredDataset, ForeignDataset, Input, Job, JobOutput
+from tracelake.domain.filter.parse import as_json
+from tracelake.domain.ids import (
+    ConfigHash,
+    DatasetId,
+    DatasetName,
+    DatasetVersion,
+    JobName,
+    LineageHash,
+    OrgId,
+    YamlHash,
+    dataset_id,
+    declared_dataset_id,
+    generation_id,
+)
+
+BUFFERED: Final = LineageHash("buffered")
+"""Of every declared dataset: it has one generation for good, which no change of its writers empties."""
+
+
+def canonical_json(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def hash_yaml(canonical: str) -> YamlHash:
+    return YamlHash(_sha256(canonical))
+
+
+def config_hash(job: Job, tuning: Collection[str] = ()) -> ConfigHash:
+    """Covers operator, runtime, config without tuning, bundle, wiring with filters, and the form of the outputs."""
+    deciding = {
+        "operator": job.operator,
+        "runtime": job.runtime,
+        "config": {name: value for name, value in job.config.items() if name not in tuning},
+        "bundle": None if job.udf is None else [job.udf.sha256, job.udf.handler],
+        "inputs": [_wire(each) for each in job.inputs],
+        "outputs": [output.dataset or output.storage for output in job.outputs],
+        "update_strategy": job.update_strategy,
+        "unique_key": job.unique_key,
+        "execution_strategy": job.execution_strategy,
+    }
+    return ConfigHash(_sha256(canonical_json(deciding)))
+
+
+def dataset_ids(dag: Dag, org: OrgId) -> dict[JobOutput, DatasetId]:
+    """Every output of every job is a dataset of its own, or a declared one that others may write too."""
+    declared = declared_ids(dag, org)
+    return {
+        JobOutput(job.name, output.index): (
+            dataset_id(org, dag.name, job.name, output.index) if output.dataset is None else declared[output.dataset]
+        )
+        for job in dag.jobs
+        for output in job.outputs
+    }
+
+
+def declared_ids(dag: Dag, org: OrgId) -> dict[DatasetName, DatasetId]:
+    return {one.name: declared_dataset_id(org, dag.name, one.name) for one in dag.buffered}
+
+
+def generation_ids(dag: Dag, org: OrgId) -> dict[DatasetId, DatasetVersion]:
+    """The generation of each dataset that this version of the DAG serves."""
+    lineages, declared = lineage_hashes(dag), set(declared_ids(dag, org).values())
+    return {
+        dataset: generation_id(dataset, BUFFERED if dataset in declared else lineages[output.job])
+        for output, dataset in dataset_ids(dag, org).items()
+    } | {dataset: generation_id(dataset, BUFFERED) for dataset in declared}
+
+
+def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
+    jobs = {job.name: job for job in dag.jobs}
+    lineages: dict[JobName, LineageHash] = {}
+    for name in job_order(dag):
+        job = jobs[name]
+        # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation. And a
+        # declared dataset stays what it is, whoever writes it.
+        above = [lineages[each.upstream.job] for each in job.inputs if isinstance(each.upstream, JobOutput)]
+        own = config_hash(job, dag.tuning.get(job.operator, ()))
+        lineages[name] = LineageHash(_sha256(canonical_json([own, above])))
+    return lineages
+
+
+def _wire(each: Input) -> dict[str, Any]:
+    match each.upstream:
+        case JobOutput(job, output):
+            upstream: list[Any] = ["job", job, output]
+        case DeclaredDataset(name) | ForeignDataset(name):
+            upstream = ["dataset", name]
+        case _:
+            assert_never(each.upstream)
+    where = None if each.where is None else as_json(each.where)
+    # Said only where it is not the default, so that hashes of before stay what they were.
+    return {"name": each.name, "from": upstream, "where": where} | ({} if each.trigger else {"trigger": False})
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

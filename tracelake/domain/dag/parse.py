@@ -1,0 +1,94 @@
+"""A DAG's YAML, read and checked: the one door to the DAG language.
+
+In order: `dag_yaml` (text to nodes that know their place), `dag_read` (nodes to a draft, each field by its type),
+`dag_check` (each job by itself, against the catalog), `dag_wiring` (jobs together). Each goes on after a fault, so that
+one reading finds them all. `docs/reference/dag_yaml.md` explains the language.
+"""
+
+from __future__ import annotations
+
+from tracelake.domain.dag.catalog import Catalog
+from tracelake.domain.dag.check_wiring import check_dag
+from tracelake.domain.dag.effects import warn_of_no_effect
+from tracelake.domain.dag.graph import downstream_of, job_order, upstream_of
+from tracelake.domain.dag.hashes import (
+    canonical_json,
+    config_hash,
+    dataset_ids,
+    declared_ids,
+    generation_ids,
+    hash_yaml,
+)
+from tracelake.domain.dag.model import (
+    Activation,
+    Bootstrap,
+    BufferedDataset,
+    Dag,
+    DeclaredDataset,
+    ExecutionStrategy,
+    ForeignDataset,
+    Input,
+    Job,
+    JobOutput,
+    Output,
+    Publication,
+    Retry,
+    Scaling,
+    Source,
+    SourceKind,
+    Storage,
+    Udf,
+    UpdateStrategy,
+)
+from tracelake.domain.dag.problems import Problems
+from tracelake.domain.dag.read import read_dag
+from tracelake.domain.dag.yaml_nodes import plain, read_yaml
+from tracelake.errors import InvalidDag, Problem
+
+__all__ = [
+    "Activation",
+    "Bootstrap",
+    "BufferedDataset",
+    "Dag",
+    "DeclaredDataset",
+    "ExecutionStrategy",
+    "ForeignDataset",
+    "Input",
+    "InvalidDag",
+    "Job",
+    "JobOutput",
+    "Output",
+    "Problem",
+    "Publication",
+    "Retry",
+    "Scaling",
+    "Source",
+    "SourceKind",
+    "Storage",
+    "Udf",
+    "UpdateStrategy",
+    "config_hash",
+    "dataset_ids",
+    "declared_ids",
+    "downstream_of",
+    "generation_ids",
+    "job_order",
+    "parse_dag",
+    "upstream_of",
+]
+
+
+def parse_dag(text: str | bytes, catalog: Catalog) -> Dag:
+    """The DAG with every default filled in, or InvalidDag with everything that is wrong with it.
+
+    Takes up to a few seconds for the largest file allowed: a server calls it in a thread.
+    """
+    root, found = read_yaml(text)
+    problems = Problems(root, found)
+    draft = read_dag(root, problems, catalog.runtimes)
+    jobs, publish, buffered = check_dag(draft, catalog, problems)
+    warn_of_no_effect(draft, catalog, problems)
+    problems.raise_if_any()
+    canonical = canonical_json(plain(root))
+    tuning = {job.operator: catalog.operators[job.operator].tuning for job in jobs}
+    return Dag(draft.name, jobs, publish, canonical, hash_yaml(canonical), buffered, tuning, problems.warnings)

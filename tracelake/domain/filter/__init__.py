@@ -1,0 +1,1 @@
+"""Filters on inputs (`where`)."""

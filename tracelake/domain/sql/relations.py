@@ -1,0 +1,153 @@
+"""What the parts of a query bring with them: columns of which size, rows made of one, parts of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqlglot import exp
+
+from tracelake.domain.sql.functions import AGGREGATES
+from tracelake.domain.sql.sizes import COLUMN, LISTED, SCALAR, Size
+
+ANY: Final = " any"
+STAR: Final = "*"
+"""Columns of a table, which are not known by name."""
+
+
+@dataclass
+class Relation:
+    """What a query, WITH or table may hold."""
+
+    columns: dict[str, Size] | None = None
+    """None: those of a granted table, of which nothing is known."""
+    rows: float = 1.0
+    """For one row of the tables that it reads."""
+    tables: bool = True
+    arms: float = 0.0
+    joins: float = 0.0
+    parts: float = 1.0
+    inner: int = 0
+    """How deep queries stand inside of expressions."""
+    work: float = 0.0
+    """Steps to make its rows of one."""
+    held: float = 0.0
+    """Bytes of the large values of a row, and of the rows that it is made of."""
+
+    def column(self, name: str) -> Size | None:
+        return COLUMN if self.columns is None else self.columns.get(name.casefold())
+
+    @property
+    def listed(self) -> float:
+        return self.rows * (LISTED if self.tables else 1.0)
+
+
+Scope = Mapping[str, Relation]
+
+
+class AnyColumns(dict[str, Size]):
+    """Columns of any name, all as large as one."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__({ANY: size})
+
+    def get(self, key: str, default: object = None) -> Size:  # noqa: ARG002 - every name has it
+        return self[ANY]
+
+
+def column_size(node: exp.Column, scopes: list[Scope]) -> Size:
+    """The largest of what the name may mean: of this query, or of one around it."""
+    first, *rest = [part.name.casefold() for part in node.parts]
+    named = [scope[first].column(rest[0]) for scope in scopes if rest and first in scope]
+    plain = [one.column(first) for scope in scopes for one in scope.values()]
+    known = [size for size in (*named, *plain) if size is not None]
+    return widest(known) if known else COLUMN
+
+
+def all_columns(sources: Scope) -> Size:
+    """struct(*): every column that is known, and as many of a table as it may have."""
+    sizes = [
+        size
+        for one in sources.values()
+        for size in (one.columns or dict.fromkeys(map(str, range(30)), COLUMN)).values()
+    ]
+    return Size(sum(size.bytes for size in sizes) + SCALAR, float(len(sizes)), widest(sizes))
+
+
+def widest(sizes: list[Size]) -> Size:
+    found = sizes[0] if sizes else Size(SCALAR)
+    for other in sizes[1:]:
+        found = replace(found.at_least(other), weight=max(found.weight, other.weight))
+    return found
+
+
+def joined(arms: list[Relation]) -> Relation:
+    return Relation(
+        None,
+        sum(one.rows for one in arms),
+        any(one.tables for one in arms),
+        sum(max(1.0, one.arms) for one in arms),
+        sum(one.joins for one in arms),
+        sum(one.parts for one in arms),
+        held=sum(one.held for one in arms),
+        inner=max(one.inner for one in arms),
+    )
+
+
+def multiplied(sources: Iterable[Relation], joins: float = 0.0) -> Relation:
+    found = Relation(rows=1.0, tables=False, joins=joins)
+    for one in sources:
+        found.rows *= one.rows
+        found.tables |= one.tables
+        found.arms += one.arms
+        found.joins += one.joins
+        found.parts += one.parts
+        found.held += one.held
+        found.inner = max(found.inner, one.inner)
+    return found
+
+
+def starred(star: exp.Expr, sources: Scope) -> dict[str, Size]:
+    asked = star.table.casefold() if isinstance(star, exp.Column) else ""
+    found: dict[str, Size] = {}
+    for name, one in sources.items():
+        if not asked or name == asked:
+            found.update(one.columns if one.columns is not None else {STAR: COLUMN})
+    return found
+
+
+def side_by_side(arms: list[dict[str, Size]]) -> dict[str, Size]:
+    """By their places, if these are known."""
+    first = arms[0]
+    if any(len(one) != len(first) or STAR in one or ANY in one for one in arms):
+        return AnyColumns(widest([size for one in arms for size in one.values()]))
+    columns = zip(*(one.values() for one in arms), strict=True)
+    return {name: widest(list(sizes)) for name, sizes in zip(first, columns, strict=True)}
+
+
+def aggregates(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).casefold() in AGGREGATES
+
+
+def groupings(group: exp.Expr) -> float:
+    ways = 1.0
+    elements = list(group.expressions)
+    for kind in ("cube", "rollup", "grouping_sets"):
+        given = group.args.get(kind)
+        elements += given if isinstance(given, list) else []
+    plain = [one for one in elements if not isinstance(one, exp.Cube | exp.Rollup | exp.GroupingSets)]
+    for one in elements:
+        inside = one.expressions or (plain if isinstance(one, exp.Cube | exp.Rollup) else [])
+        ways *= _ways(one, len(inside))
+    return ways
+
+
+def _ways(element: exp.Expr, columns: int) -> float:
+    if isinstance(element, exp.Cube):
+        return 2.0 ** min(columns, 1_000)
+    if isinstance(element, exp.Rollup):
+        return columns + 1.0
+    if isinstance(element, exp.GroupingSets):
+        return sum(_ways(one, len(one.expressions)) for one in element.expressions)
+    return 1.0

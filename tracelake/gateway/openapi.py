@@ -1,0 +1,44 @@
+"""The user API as OpenAPI, made from the same table and types that the Dispatcher decodes by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from tracelake.wire.openapi import REFUSALS, answers, as_json, schemas
+from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest
+from tracelake.wire.task_messages import UserAnswer
+from tracelake.wire.user_calls import CALLS
+
+
+class DescribedDoor(FastAPI):
+    """A FastAPI application whose bodies and answers are msgspec types."""
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            kinds = [kind for call in CALLS.values() for kind in (call.answer, call.body) if kind is not None]
+            components = document.setdefault("components", {})
+            components.setdefault("schemas", {}).update(schemas([*kinds, UserAnswer, QueryRequest, QueryAnswer]))
+            components["securitySchemes"] = {"user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
+            document["security"] = [{"user": []}]
+        return self.openapi_schema or {}
+
+
+LIMITS = {
+    "422": "It asked for more than it may have, or its rows could not be made",
+    "429": "As many questions run and wait as can be served; trying again helps",
+}
+
+
+def query_operation() -> dict[str, Any]:
+    responses = answers(QueryAnswer, REFUSALS | LIMITS)
+    responses["200"]["content"] |= {ARROW: {"schema": {"type": "string", "format": "binary"}}}
+    return {
+        "operationId": "query",
+        "tags": ["query"],
+        "description": "For a reader or higher.",
+        "requestBody": {"required": True, "content": as_json(QueryRequest)},
+        "responses": responses,
+    }

@@ -1,0 +1,229 @@
+"""The home folder: where everything of one Lite system lies, and who holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tracelake.errors import HomeInUse, SetupError
+from tracelake.runtime.disk import NO_SPACE
+
+STATUS_BYTES: Final = 16 * 1024
+"""What the status of all processes needs at most, on most systems: a file of it is a multiple of this."""
+
+
+@dataclass(frozen=True)
+class Home:
+    root: Path
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+    @property
+    def seaweedfs(self) -> Path:
+        """What the S3 server keeps, where there is one; it makes the folder itself."""
+        return self.root / "seaweedfs"
+
+    @property
+    def objects(self) -> Path:
+        """The disk store, unless a setting names another folder."""
+        return self.root / "objects"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def tls(self) -> Path:
+        return self.root / "tls"
+
+    @property
+    def keys(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def work(self) -> Path:
+        """Scratch of running processes: nothing in it survives a start."""
+        return self.root / "work"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run" / "lock"
+
+    @property
+    def status(self) -> Path:
+        return self.root / "run" / "status.json"
+
+    @property
+    def ready(self) -> Path:
+        """Doors and tokens of the running system, for verbs that talk to it; there while its doors are open."""
+        return self.root / "run" / "ready.json"
+
+    @property
+    def all_ready(self) -> Path:
+        """The same; there while all of it is ready, Spark too."""
+        return self.root / "run" / "all_ready.json"
+
+    @property
+    def worker_token(self) -> Path:
+        return self.keys / "worker.token"
+
+    def make(self) -> None:
+        try:
+            for folder in (
+                self.root,
+                self.postgres,
+                self.logs,
+                self.tls,
+                self.keys,
+                self.work,
+                self.cache,
+                self.lock.parent,
+            ):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self.root, self.objects, self.logs, self.keys):  # of a home from before, or made by hand
+                if folder.exists():
+                    folder.chmod(0o700)
+        except OSError as wrong:
+            raise SetupError(
+                f"the home folder cannot be made: {wrong.strerror}",
+                where=str(self.root),
+                hint="choose another: --home DIR",
+            ) from None
+
+
+@contextmanager
+def held(home: Home) -> Iterator[None]:
+    """Only one `trace up` may hold a home; the kernel lets go when it ends, however it ends."""
+    handle = os.open(home.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise in_use(home) from None
+        os.truncate(handle, 0)
+        os.write(handle, json.dumps({"pid": os.getpid(), "since": time.time()}).encode())
+        yield
+        os.truncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def holder(home: Home) -> int | None:
+    """The process that holds the home, if one does."""
+    try:
+        handle = os.open(home.lock, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(_noted(home).get("pid", 0)) or None
+    else:
+        return None
+    finally:
+        os.close(handle)
+
+
+def in_use(home: Home) -> HomeInUse:
+    """Says who holds it."""
+    noted = _noted(home)
+    pid = noted.get("pid", "unknown")
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(noted.get("since", 0))))
+    return HomeInUse(
+        f"Trace is up already: {home.root} is in use by `trace up`, process {pid}, since {since}",
+        where=str(home.root),
+        hint=f"`trace down --home '{home.root}'` stops it; or choose another --home",
+    )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and for this user's eyes only."""
+    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(fresh).replace(path)
+    except BaseException:
+        Path(fresh).unlink(missing_ok=True)
+        raise
+
+
+def write_status(path: Path, text: str) -> None:
+    """As `write_private`; on a full disk into the room that the file has already, which is kept free for that."""
+    padded = text.ljust(-(-len(text.encode()) // STATUS_BYTES) * STATUS_BYTES)
+    try:
+        write_private(path, padded)
+    except OSError as wrong:
+        if wrong.errno not in NO_SPACE or len(padded.encode()) > path.stat().st_size:
+            raise
+        with path.open("r+b", buffering=0) as file:
+            file.write(padded.encode())
+
+
+def ensure_worker_token(home: Home) -> str:
+    """What this machine's trusted processes show at the internal doors; made once."""
+    try:
+        token = home.worker_token.read_text().strip()
+    except FileNotFoundError:
+        token = ""
+    if not token:
+        token = secrets.token_urlsafe(32)
+        write_private(home.worker_token, token + "\n")
+    return token
+
+
+def ensure_issuer_key(home: Home) -> ec.EllipticCurvePrivateKey:
+    """The key with which Lite signs its users' tokens; made once."""
+    path = home.keys / "issuer.pem"
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        key = ec.generate_private_key(ec.SECP256R1())
+        write_private(path, _pem(key))
+    except ValueError as wrong:
+        raise SetupError(
+            f"the local issuer's key cannot be read: {wrong}",
+            where=str(path),
+            hint="remove the file: a new key is made, and tokens signed by the old one no longer hold",
+        ) from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - we wrote it
+    return key
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(serialization.Encoding.PEM, spki).decode()
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def _noted(home: Home) -> dict[str, Any]:
+    try:
+        noted = json.loads(home.lock.read_text())
+    except (OSError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) else {}

@@ -1,0 +1,114 @@
+"""The rows that a rehearsed function asks for: files as tables, and the platform's own SQL over them, on Spark.
+
+Spark takes some seconds to start: it does so before the function, and not at all for one that is given no rows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tracelake.domain.hadoop_path import hadoop_path
+from tracelake.errors import BadInput
+from tracelake.wire.query_messages import QueryAnswer, ReadDataset, ResultColumn, TaskQueryRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READERS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+MOST_ROWS = 100_000
+"""As the Query service has it."""
+
+
+class Snapshot:
+    """Datasets by name, each a file."""
+
+    def __init__(self, files: Mapping[str, Path], folder: Path, spark: SparkSession | None = None) -> None:
+        """`spark`: one that runs already, and is left running."""
+        self._files = {name: _readable(name, file) for name, file in files.items()}
+        self._folder = folder
+        self._turn = threading.Lock()
+        self._spark = spark
+        self._given = spark is not None
+        self._frames = dict[str, Any]()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._files)
+
+    def ask(self, asked: TaskQueryRequest) -> QueryAnswer:
+        """The same gate, the same second look at the plan, and the same form of values as the Query service's."""
+        from tracelake.domain.sql.gate import check_sql
+        from tracelake.query.encode import rows_of
+        from tracelake.spark.failures import spark_failures
+        from tracelake.spark.plan_check import select
+
+        with self._turn, spark_failures("/sql"):
+            checked = check_sql(asked.sql, self.names)
+            frames = {name: self._frame(name) for name in checked.tables}
+            made = select(self._session(), checked, frames)
+            most = min(asked.limit or MOST_ROWS, MOST_ROWS)
+            table = made.limit(most + 1).toArrow()
+            columns = [ResultColumn(name=one.name, type=one.dataType.simpleString()) for one in made.schema.fields]
+        kept = table.slice(0, most)
+        return QueryAnswer(
+            query_id=uuid4(),
+            columns=columns,
+            rows=rows_of(kept),
+            row_count=kept.num_rows,
+            truncated=table.num_rows > most,
+            bytes=kept.nbytes,
+            milliseconds=0,
+            datasets=[
+                ReadDataset(name=name, dataset_uuid=uuid4(), dataset_version=uuid4(), commit=0)
+                for name in checked.tables
+            ],
+        )
+
+    def warm(self) -> None:
+        """Have Spark running before the function's time begins to count."""
+        if self._files:
+            self._session()
+
+    def close(self) -> None:
+        from tracelake.spark.session import stop_session
+
+        if self._spark is not None and not self._given:
+            stop_session(self._spark)
+            self._spark = None
+
+    def _session(self) -> SparkSession:
+        from tracelake.spark.configuration import SparkOptions
+        from tracelake.spark.java import find_java
+        from tracelake.spark.session import start_session
+
+        if self._spark is None:
+            options = SparkOptions(local_dir=self._folder / "spark", driver_memory="512m", app_name="trace udf test")
+            self._spark = start_session(options, find_java(os.environ, self._folder / "java"), os.environ)
+        return self._spark
+
+    def _frame(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            file = self._files[name]
+            reader = self._session().read.format(READERS[file.suffix.lower()])
+            if file.suffix.lower() == ".csv":
+                reader = reader.option("header", "true").option("inferSchema", "true")
+            self._frames[name] = reader.load(hadoop_path(file))
+        found: DataFrame = self._frames[name]
+        return found
+
+
+def _readable(name: str, file: Path) -> Path:
+    if file.suffix.lower() not in READERS:
+        hint = f"one of: {', '.join(sorted(READERS))}"
+        raise BadInput(f"what is in {file} is not known by its ending", where=f"--dataset {name}", hint=hint)
+    if not file.exists():
+        raise BadInput("there is no such file", where=str(file))
+    if hadoop_path(file) is None:
+        hint = "move or rename it: none of []{}*?\\ may be in its path"
+        raise BadInput("Spark would take this path for a pattern", where=str(file), hint=hint)
+    return file

@@ -1,0 +1,165 @@
+"""What `trace up` starts: each process with exactly what it may know, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+from tracelake.lite.launch import Launch
+from tracelake.lite.ports import Ports
+from tracelake.lite.provision import Dsns
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.lite.supervisor import Child
+from tracelake.runtime.process import PROCESSES
+from tracelake.runtime.tls import TlsFiles
+from tracelake.settings import (
+    ClientSettings,
+    CredentialSettings,
+    DataSettings,
+    EndpointSettings,
+    MetricsSettings,
+    QueueSettings,
+    Settings,
+    TlsSettings,
+    to_document,
+)
+from tracelake.spark.configuration import INHERITED_FOR_CLUSTERS
+
+WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
+
+DOORS_OF: Final[Mapping[str, Sequence[str]]] = {
+    "dispatcher": ("dispatcher_task", "dispatcher_internal"),
+    "query": ("query_task", "query_internal"),
+    "gateway": ("gateway",),
+    "delivery": ("delivery_internal",),
+    "runner": ("runner",),
+}
+
+PASSED_ON: Final = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "JAVA_HOME"}
+    | {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
+    | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+    | set(INHERITED_FOR_CLUSTERS)
+)
+"""The environment of a child is this much of ours. What is not named here (a PGPASSWORD, a DSN) does not reach it."""
+
+
+def children(
+    names: Sequence[str],
+    settings: Settings,
+    *,
+    ports: Ports,
+    tls: TlsFiles,
+    dsns: Dsns,
+    worker_token: str,
+    issuer: str,
+    store: SeaweedFS | None = None,
+) -> list[Child]:
+    base = _common(settings, ports, tls, worker_token)
+    known = {name: _with_store(name, _for(name, base, dsns, issuer), settings, store) for name in names}
+    if "runner" in known:
+        _introduce(known, settings, ports)
+    if "worker" in known:
+        known["worker"] = known["worker"].model_copy(
+            update={"rpc_pools": settings.rpc_pools, "secrets": settings.secrets}
+        )
+    return [_child(name, told, ports) for name, told in known.items()]
+
+
+def _introduce(known: dict[str, Settings], settings: Settings, ports: Ports) -> None:
+    """The Dispatcher and the runner share a secret that nobody else has, made at each start unless it was set."""
+    token = settings.udf.invoke_token or SecretStr(secrets.token_urlsafe(32))
+    for name in known.keys() & {"dispatcher", "runner"}:
+        udf = known[name].udf.model_copy(update={"invoke_url": ports.url("runner"), "invoke_token": token})
+        known[name] = known[name].model_copy(update={"udf": udf})
+
+
+def child_environment(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name in PASSED_ON or name.startswith("LC_")}
+
+
+def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
+    return settings.model_copy(
+        update={
+            "state": settings.state.model_copy(update={"dsn": None}),
+            "data": DataSettings(),
+            "client": ClientSettings(),
+            "queue": QueueSettings(),
+            "rpc_pools": {},
+            "secrets": {},
+            "tls": TlsSettings(ca=tls.ca, cert=tls.cert, key=tls.key),
+            "dispatcher": settings.dispatcher.model_copy(
+                update={"task_port": ports.dispatcher_task, "internal_port": ports.dispatcher_internal}
+            ),
+            "query": settings.query.model_copy(
+                update={"task_port": ports.query_task, "internal_port": ports.query_internal}
+            ),
+            "gateway": settings.gateway.model_copy(update={"port": ports.gateway}),
+            "delivery": settings.delivery.model_copy(update={"internal_port": ports.delivery_internal}),
+            "endpoints": EndpointSettings(
+                dispatcher_task=ports.url("dispatcher_task"),
+                dispatcher_internal=ports.url("dispatcher_internal"),
+                query_task=ports.url("query_task"),
+                query_internal=ports.url("query_internal"),
+                delivery_internal=ports.url("delivery_internal"),
+            ),
+            "udf": settings.udf.model_copy(update={"port": ports.runner, "invoke_url": None, "invoke_token": None}),
+            "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
+        }
+    )
+
+
+def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
+    """The table of who may reach what (docs/concepts/security.md) as code."""
+    state = base.state.model_copy(update={"dsn": SecretStr(dsns.state)})
+    queue = QueueSettings(dsn=SecretStr(dsns.queue))
+    data = DataSettings(dsn=SecretStr(dsns.data))
+    query = DataSettings(query_dsn=SecretStr(dsns.query))
+    tokenless = base.identity.model_copy(update={"worker_token": None})
+    public_key = base.identity.model_copy(update={"user_public_key": issuer})
+    known: Mapping[str, Mapping[str, object]] = {
+        "dispatcher": {"state": state, "queue": queue, "identity": tokenless},
+        "query": {"data": query},
+        "worker": {"data": data, "queue": queue},
+        "sink": {"data": data, "queue": queue},
+        "gateway": {"identity": public_key},
+        "scheduler": {},
+        "delivery": {"data": DataSettings(delivery_dsn=SecretStr(dsns.delivery))},
+        "runner": {"queue": queue},
+    }
+    return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
+
+
+def _with_store(name: str, told: Settings, settings: Settings, store: SeaweedFS | None) -> Settings:
+    """Keys of the object store reach those that read and write there; those of STS the Dispatcher alone."""
+    objects = store.objects_for(name) if store else settings.objects
+    if name not in WITH_OBJECTS:
+        objects = objects.model_copy(update={"access_key_id": None, "secret_access_key": None})
+    credentials = CredentialSettings()
+    if name == "dispatcher":
+        credentials = store.credentials(settings.credentials) if store else settings.credentials
+    return told.model_copy(update={"objects": objects, "credentials": credentials})
+
+
+def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:
+    """One listener a process: the ports count on from the one that was set, in the order of the processes."""
+    return MetricsSettings(port=base.port + PROCESSES.index(name)) if base.port else base
+
+
+def _child(name: str, settings: Settings, ports: Ports) -> Child:
+    launch = Launch(
+        argv=[sys.executable, "-m", "tracelake", name, "--settings", "-"],
+        env=child_environment(os.environ),
+        cwd=Path("/"),
+        stdin=to_document(settings).encode(),
+    )
+    return Child(
+        name, lambda: launch, doors=[ports.url(door) for door in DOORS_OF.get(name, ())], essential=name == "dispatcher"
+    )

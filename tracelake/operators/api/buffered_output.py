@@ -1,0 +1,69 @@
+"""An output into a buffered dataset: rows are laid down as batches and published; the sink puts them into the table.
+
+Nothing of it is part of the completion: each batch counts once it is published, whatever becomes of the attempt, and a
+row that a retry sends again is the same row, by its key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range
+from tracelake.errors import InvalidRequest
+from tracelake.operators.api.outputs import Output
+from tracelake.wire.task_messages import EventBody, OutputBody
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from tracelake.data.buffered.write_batches import WrittenBatch
+
+
+class Publishing(Protocol):
+    def buffer_folder(self, dataset: UUID) -> Folder: ...
+
+    def publish(self, dataset: UUID, batch_uri: str, content_type: str, rows: int, size: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Buffer(Output):
+    door: Publishing | None = None
+
+    @property
+    def folder(self) -> Folder:
+        if self.door is None:
+            raise InvalidRequest("this task cannot publish batches", where="/outputs")
+        return self.door.buffer_folder(self.ref.dataset_uuid)
+
+    def write(self, frame: DataFrame, partition: Range | str, *, files: int = 1) -> int:
+        """Publish the rows of a DataFrame; how many. In how many batches is decided by their size."""
+        from tracelake.data.buffered.write_batches import write_batches
+
+        del files
+        written = write_batches(frame, self.objects, self.folder, self.file_stem(partition))
+        return sum(self._publish(one) for one in written)
+
+    def write_table(self, table: pa.Table, partition: Range | str) -> int:
+        from tracelake.data.buffered.write_batches import write_batch
+
+        return self._publish(
+            write_batch(table, self.objects, self.folder.object(f"{self.file_stem(partition)}.parquet"))
+        )
+
+    def finish(self) -> list[OutputBody]:
+        return []
+
+    def events(self) -> list[EventBody]:
+        """The sink tells of the rows, once they are there."""
+        return []
+
+    def _publish(self, one: WrittenBatch) -> int:
+        from tracelake.data.buffered.write_batches import CONTENT_TYPE
+
+        assert self.door is not None  # noqa: S101 - the folder was asked of it
+        self.door.publish(self.ref.dataset_uuid, str(one.name), CONTENT_TYPE, one.rows, one.bytes)
+        return one.rows

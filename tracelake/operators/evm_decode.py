@@ -1,0 +1,173 @@
+"""`evm_decode`: logs become rows of the events that an ABI declares, one output for each event.
+
+A log that is not what its event says (anybody may write a contract that emits nonsense) has no row, and is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from tracelake.domain.dag.catalog import Columns, ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
+from tracelake.domain.dag.model import Storage
+from tracelake.domain.ranges import Range
+from tracelake.domain.suggest import nearest
+from tracelake.errors import InvalidAbi, InvalidRequest
+from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.outcome import Outcome, Settings
+from tracelake.operators.api.outputs import Output
+from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.helpers.read_logs import read_logs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from tracelake.chain.abi import Event
+
+BUILT_IN = ("erc20", "erc721")
+UNDECODED = "undecoded"
+"""Logs of an event whose data is not what the event says."""
+OF_NO_EVENT = "of no event"
+"""Logs of events that were not asked for."""
+
+
+class Config(Settings):
+    abi: str
+    """`erc20`, `erc721`, or the ABI itself as JSON text."""
+    events: tuple[str, ...] = Field(min_length=1)
+    """Which of its events, in snake case, in the order of the outputs."""
+    files: int = Field(1, ge=1, le=1000)
+    """Of each output. One is made in one Spark task, in memory; several in as many as there are cores."""
+
+    @field_validator("events", mode="before")
+    @classmethod
+    def _from_list(cls, given: Any) -> Any:
+        return tuple(given) if isinstance(given, list) else given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_file(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and "abi_file" in given:
+            raise ValueError(
+                "abi_file is read where the DAG is deployed from: `trace dag deploy` puts the events of that file"
+                " here as `abi`, and this DAG came without them"
+            )
+        return given
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    """At deploy: the ABI can be read and has the events, and each of them has an output."""
+    read = Config.model_validate(dict(config))
+    try:
+        events_of(read)
+    except InvalidRequest as refusal:
+        return [ConfigProblem(("events",), refusal.message, refusal.hint, "unknown_event")]
+    except InvalidAbi as refusal:
+        if re.fullmatch(r"\w{0,40}", read.abi):
+            hint = nearest(read.abi, BUILT_IN) or f"{', '.join(BUILT_IN)}, or the contract's ABI as JSON"
+            return [ConfigProblem(("abi",), f"there is no ABI called {read.abi!r}", hint, refusal.code)]
+        hint = refusal.hint or f"abi is one of {', '.join(BUILT_IN)}, or the contract's ABI as JSON"
+        return [ConfigProblem(("abi",), f"{refusal.where}: {refusal.message}", hint, refusal.code)]
+    if len(read.events) != len(wired.outputs):
+        reason = f"{len(read.events)} events cannot become {len(wired.outputs)} outputs"
+        return [ConfigProblem(("events",), reason, f"outputs: [{', '.join(read.events)}]", "bad_count")]
+    return []
+
+
+def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
+    """Not known of an ABI that its own check refuses."""
+    try:
+        return [event.columns for event in events_of(Config.model_validate(dict(config)))]
+    except (InvalidAbi, InvalidRequest):
+        return []
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    inputs=Count(1, None),
+    outputs=Count(1, None),
+    storages=(Storage.PARQUET,),
+    tuning=("files",),
+    check_wiring=check_wiring,
+    reads=every_input,
+    narrows=every_input,
+    output_columns=output_columns,
+)
+
+
+def run(ctx: TaskContext[Config]) -> Outcome:
+    from tracelake.spark.failures import spark_failures
+
+    events = events_of(ctx.config)
+    left_out: Counter[str] = Counter()
+    for span in ctx.ranges(ctx.outputs[0]):
+        with spark_failures("/inputs"):
+            logs, outputs = read_logs(ctx, span), list(zip(events, ctx.outputs, strict=True))
+            left_out += _decode(logs, outputs, span, ctx.config.files)
+        ctx.progress(len(span), len(span), "blocks")
+    return Outcome(left_out=left_out)
+
+
+def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range, files: int) -> Counter[str]:
+    """How many logs have no row, and why."""
+    from pyspark.sql import Observation, functions
+
+    seen = Observation()
+    counts = [functions.count_if(_is_of(logs, event)).alias(str(place)) for place, (event, _) in enumerate(events)]
+    # Counted on the way, while the first event's are read.
+    watched = logs.observe(seen, functions.count(functions.lit(1)).alias("all"), *counts)
+    written = [
+        output.write(decoded(watched if place == 0 else logs, event), span, files=files)
+        for place, (event, output) in enumerate(events)
+    ]
+    found = seen.get
+    matching = sum(found[str(place)] for place in range(len(events)))
+    return Counter({UNDECODED: matching - sum(written), OF_NO_EVENT: found["all"] - matching})
+
+
+def _is_of(logs: DataFrame, event: Event) -> Column:
+    """By its first topic and the number of its topics, as `decode_logs` has it."""
+    from pyspark.sql import functions
+
+    same = logs["topic0"] == functions.lit(event.topic0)
+    for place in range(1, 4):
+        topic = logs[f"topic{place}"]
+        same = same & (topic.isNotNull() if place < event.topics else topic.isNull())
+    return same
+
+
+def events_of(config: Config) -> list[Event]:
+    from tracelake.chain import abi
+
+    found = abi.BUILT_IN.get(config.abi)
+    named = abi.table_names(found or abi.read_abi(abi.document_of(config.abi)))
+    unknown = [name for name in config.events if name not in named]
+    if unknown:
+        raise InvalidRequest(
+            f"the ABI has no event {unknown[0]!r}", where="/config/events", hint=f"it has {', '.join(named)}"
+        )
+    return [named[name] for name in config.events]
+
+
+def decoded(logs: DataFrame, event: Event) -> DataFrame:
+    """Inside Spark's Python workers, a batch at a time."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from tracelake.chain.decode_logs import READ, decode_logs, schema_of
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            table = pa.Table.from_batches([batch]).select(READ.names).cast(READ)
+            yield from decode_logs(table, event).table.to_batches()
+
+    schema = from_arrow_schema(schema_of(event))
+    # Only this event's logs leave the JVM.
+    return logs.where(_is_of(logs, event)).mapInArrow(decode, schema)

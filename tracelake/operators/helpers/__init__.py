@@ -1,0 +1,1 @@
+"""What several operators share, or what would make one of them too long to read."""

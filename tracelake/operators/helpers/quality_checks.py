@@ -1,0 +1,113 @@
+"""The checks of `quality` as a DAG writes them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from tracelake.domain.filter.parse import MAX_DIGITS
+from tracelake.operators.api.outcome import Settings
+
+MOST_ROWS: Final = 2**63 - 1
+"""In the report they are numbers of 64 bits."""
+
+
+def _usable(number: float) -> float:
+    if isinstance(number, int) and abs(number) >= 10**MAX_DIGITS:
+        raise ValueError(f"a number has at most {MAX_DIGITS} digits, and this has {len(str(abs(number)))}")
+    if not math.isfinite(number):
+        raise ValueError("nothing can be compared with a number that is not finite: leave this end out")
+    return number
+
+
+Names = Annotated[list[str], Field(min_length=1)]
+Number = Annotated[int | float, AfterValidator(_usable)]
+
+
+class Check(Settings):
+    kind: str
+    input: str | None = None
+    level: Literal["fail", "warn"] = "fail"
+    name: str | None = None
+
+
+class NotNull(Check):
+    kind: Literal["not_null"]
+    columns: Names
+
+
+class Unique(Check):
+    kind: Literal["unique"]
+    columns: Names
+
+
+class InRange(Check):
+    kind: Literal["range"]
+    column: str
+    min: Number | None = None
+    max: Number | None = None
+
+    @model_validator(mode="after")
+    def _has_ends(self) -> InRange:
+        _refuse_odd_ends("a range", self.min, self.max)
+        return self
+
+
+class Continuous(Check):
+    kind: Literal["continuous"]
+    column: str = "block_number"
+
+
+class RowCount(Check):
+    kind: Literal["row_count"]
+    min: int | None = Field(default=None, ge=0, le=MOST_ROWS)
+    max: int | None = Field(default=None, ge=0, le=MOST_ROWS)
+
+    @model_validator(mode="after")
+    def _has_ends(self) -> RowCount:
+        _refuse_odd_ends("row_count", self.min, self.max)
+        return self
+
+
+class CompareRows(Check):
+    kind: Literal["compare_rows"]
+    other: str
+    tolerance: int = Field(default=0, ge=0, le=MOST_ROWS)
+
+
+class Sql(Check):
+    kind: Literal["sql"]
+    query: str = Field(min_length=1)
+
+
+AnyCheck = Annotated[
+    NotNull | Unique | InRange | Continuous | RowCount | CompareRows | Sql, Field(discriminator="kind")
+]
+
+
+def about(check: Check) -> str:
+    """What it looks at, in its name."""
+    match check:
+        case NotNull(columns=columns) | Unique(columns=columns):
+            return ", ".join(columns)
+        case InRange(column=column) | Continuous(column=column):
+            return column
+        case CompareRows(other=other):
+            return other
+        case _:
+            return ""
+
+
+def ends(check: Any) -> str:
+    if check.min is not None and check.max is not None:
+        return f"{check.min} to {check.max}"
+    return f"{check.min} or more" if check.min is not None else f"at most {check.max}"
+
+
+def _refuse_odd_ends(what: str, least: Number | None, most: Number | None) -> None:
+    if least is None and most is None:
+        raise ValueError(f"{what} needs `min`, `max` or both")
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"nothing is {least} or more and {most} or less: `min` is greater than `max`")

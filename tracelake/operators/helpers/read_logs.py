@@ -1,0 +1,149 @@
+"""The logs of a range, of every input that has some of it: a backfill and a compaction may share it. Each log once.
+
+A partition is replaced whole, so it is made from all inputs, whichever of them made the task. The later an input stands
+in the DAG, the more it counts: a backfill is read once, a tip is corrected after reorgs.
+
+A partition of files holds every log of its blocks, so a later input that has the block is right about it, also where it
+has no log: a reorg may have left the block empty. A table has no partitions, and a selection (`where`) that others do
+not make has no word on what it leaves out: there only the logs that both have can tell which block is the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracelake.domain.ranges import Range, inclusive, intersect
+from tracelake.domain.storage_locations import is_buffered
+from tracelake.errors import InvalidRequest
+from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.inputs import Input, read_listed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CHAIN, NUMBER = "chain_id", "block_number"
+BLOCK: Final = (CHAIN, NUMBER)
+LOG: Final = (*BLOCK, "log_index")
+"""What a log is known by."""
+_PLACE, _HASH, _RANK = "_place", "_hash", "_rank"
+
+
+@dataclass(frozen=True)
+class Held:
+    """An input, and which blocks of the range it may have logs of: as its partitions say; a table, of any."""
+
+    input: Input
+    span: Range
+    blocks: tuple[Range, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has every log of these blocks."""
+        return not is_buffered(self.input.ref.storage_location)
+
+    def shares(self, other: Held) -> tuple[Range, ...]:
+        return intersect(self.blocks, other.blocks)
+
+    def replaces(self, earlier: Held) -> bool:
+        """Whether what it has of a block is all that `earlier` should have of it."""
+        return self.is_whole and self.input.ref.where in (None, earlier.input.ref.where)
+
+    @cached_property
+    def chains(self) -> Sequence[int | None]:
+        """Whose blocks these are, as its logs say: of the range, else of the last partition that has any.
+
+        None at all: nobody can know, and it is taken for the chain that the others are of.
+        """
+        for part in (self.span, None):
+            found = self.input.files(part)
+            filled = [one for one in found.partitions if one.row_count != 0]
+            if filled:
+                asked = msgspec.structs.replace(found, partitions=filled if part else filled[-1:])
+                rows = read_listed(self.input.spark, self.input.objects, asked).select(CHAIN).distinct().collect()
+                return [row[CHAIN] for row in rows]
+        return []
+
+
+def read_logs(ctx: TaskContext[Any], span: Range) -> DataFrame:
+    there = [one for one in (_held(ctx, one, span) for one in ctx.inputs) if one.blocks]
+    if not there:  # the input whose news it is says so, with no rows
+        return _logs(ctx.trigger or ctx.inputs[0], span)
+    frames = [_logs(one.input, span) for one in there]
+    pairs = [(place, later) for place, later in combinations(range(len(there)), 2) if there[place].shares(there[later])]
+    for place, later in pairs:
+        if there[later].replaces(there[place]):
+            frames[place] = frames[place].where(~_is_of(frames[place], there[later], there[place]))
+    if all(there[later].replaces(there[place]) for place, later in pairs):
+        return reduce(lambda whole, other: whole.unionByName(other), frames)
+    return _once_each(frames)
+
+
+def _held(ctx: TaskContext[Any], one: Input, span: Range) -> Held:
+    if is_buffered(one.ref.storage_location):
+        return Held(one, span, (span,))
+    there = ctx.door.files(one.ref.dataset_uuid, span).partitions
+    spans = [inclusive(each.start, each.end) for each in there if each.start is not None and each.end is not None]
+    return Held(one, span, intersect([span], spans))
+
+
+def _is_of(frame: DataFrame, later: Held, earlier: Held) -> Column:
+    """Whether a log is of a block that `later` has: chains have blocks of the same numbers, and do not share them."""
+    from pyspark.sql import functions
+
+    number, chain = frame[NUMBER], frame[CHAIN]
+    in_blocks = reduce(lambda some, other: some | other, [number.between(*one.edges) for one in later.shares(earlier)])
+    if not later.chains:
+        return in_blocks
+    same = [chain.eqNullSafe(functions.lit(one)) for one in later.chains]
+    return in_blocks & reduce(lambda some, other: some | other, same)
+
+
+def _logs(one: Input, span: Range) -> DataFrame:
+    from tracelake.chain.decode_logs import READ
+
+    frame = one.dataframe(span)
+    _require_logs(one, frame)
+    return frame.select(*READ.names)
+
+
+def _require_logs(one: Input, frame: DataFrame) -> None:
+    missing = ", ".join(_not_as_in_logs(frame))
+    if missing:
+        raise InvalidRequest(
+            f"{one.name} is no dataset of logs: it lacks {missing}",
+            where="/inputs",
+            hint="read one that has the columns of logs, such as the output `logs` of cryo_ingest",
+        )
+
+
+def _not_as_in_logs(frame: DataFrame) -> Iterator[str]:
+    """What is missing, by name and kind: a text that shows bytes is no bytes, and would match nothing."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import BinaryType, NumericType
+
+    from tracelake.chain.decode_logs import READ
+
+    for wanted in from_arrow_schema(READ):
+        kind = BinaryType if isinstance(wanted.dataType, BinaryType) else NumericType
+        if not any(has.name == wanted.name and isinstance(has.dataType, kind) for has in frame.schema):
+            yield f"{wanted.name} ({wanted.dataType.simpleString()})"
+
+
+def _once_each(frames: Sequence[DataFrame]) -> DataFrame:
+    """Where inputs disagree about a block, which its hash shows, the last that has logs of it counts."""
+    from pyspark.sql import Window, functions
+
+    placed = [frame.withColumn(_PLACE, functions.lit(place)) for place, frame in enumerate(frames)]
+    whole = reduce(lambda some, other: some.unionByName(other), placed)
+    last = functions.max_by("block_hash", _PLACE).over(Window.partitionBy(*BLOCK))
+    whole = whole.withColumn(_HASH, last)
+    whole = whole.where(whole["block_hash"].eqNullSafe(whole[_HASH]))
+    same = Window.partitionBy(*LOG).orderBy(functions.desc(_PLACE))
+    whole = whole.withColumn(_RANK, functions.row_number().over(same))
+    return whole.where(whole[_RANK] == 1).drop(_PLACE, _HASH, _RANK)

@@ -1,0 +1,394 @@
+"""`quality`: checks of inputs, row by row and as a whole. What must hold fails the task, what should hold is reported.
+
+All checks of one input that look at rows are one aggregation. SQL needs a pass of its own; so does uniqueness, unless
+the aggregation counts the different values of that column anyway and finds as many as rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
+from tracelake.domain.dag.model import Storage
+from tracelake.domain.filter.parse import Op
+from tracelake.domain.ranges import Range, format_partition_key, intersect, subtract
+from tracelake.domain.suggest import closest
+from tracelake.errors import InvalidSql, WorkFailed
+from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.inputs import WHOLE, Part
+from tracelake.operators.api.outcome import Outcome, Settings, in_full
+from tracelake.operators.api.runtimes import ON_WORKERS
+from tracelake.operators.helpers.quality_checks import (
+    MOST_ROWS,
+    AnyCheck,
+    Check,
+    CompareRows,
+    Continuous,
+    InRange,
+    NotNull,
+    RowCount,
+    Sql,
+    Unique,
+    about,
+    ends,
+)
+from tracelake.operators.helpers.quality_report import Verdict, report
+from tracelake.wire.markers import NUMBER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SAMPLES: Final = 5
+
+
+class Config(Settings):
+    checks: Annotated[list[AnyCheck], Field(min_length=1, max_length=200)]
+    mode: Literal["partition", "full"] = "partition"
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    return list(_wiring_problems(Config.model_validate(dict(config)), wired))
+
+
+def _wiring_problems(config: Config, wired: Wired) -> Iterator[ConfigProblem]:
+    for index, check in enumerate(config.checks):
+        path = ("checks", index)
+        for field, name in (("input", check.input), ("other", getattr(check, "other", None))):
+            if name is not None and name not in wired.inputs:
+                yield ConfigProblem((*path, field), f"there is no input {name!r}", closest(name, wired.inputs))
+        if isinstance(check, Sql):
+            try:
+                _checked(check.query, wired.inputs)
+            except InvalidSql as refusal:
+                place = f"{refusal.where} of the query: " if refusal.where else ""
+                yield ConfigProblem((*path, "query"), f"{place}{refusal.message}", refusal.hint, refusal.reason)
+        elif check.input is None and len(wired.inputs) > 1:
+            yield ConfigProblem(path, "which input is checked?", f"input: one of {', '.join(wired.inputs)}")
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    storages=(Storage.PARQUET,),
+    check_wiring=check_wiring,
+    reads=every_input,
+    narrows=every_input,
+    makes_whole=in_full,
+)
+
+
+def run(ctx: TaskContext[Config]) -> Outcome | None:
+    """The report is committed if nothing of level `fail` failed; else it is the task's error."""
+    (output,) = ctx.outputs
+    failed: list[str] = []
+    left: list[str] = []
+    for asked in (WHOLE,) if ctx.config.mode == "full" else ctx.parts(output):
+        ready = _ready(ctx, asked, left)
+        for part in ready:
+            verdicts = _Part(ctx, part).verdicts()
+            failed += [f"{one.check}: {one.explanation}" for one in verdicts if not one.passed and one.level == "fail"]
+            output.write_table(report(verdicts, part), part)
+    if failed:
+        count = f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed"
+        raise WorkFailed(f"{count}: {'; '.join(failed)}", where="/config/checks", hint="nothing was committed")
+    return Outcome(said="; ".join(left))
+
+
+def _ready(ctx: TaskContext[Config], part: Part, left: list[str]) -> Sequence[Part]:
+    """What of the part both sides of every comparison have.
+
+    The rest has no report yet: the input that lacks it will tell of it, and the task made then finds both.
+    """
+    ready: tuple[Part, ...] = (part,)
+    lacking: list[str] = []
+    for name in _compared(ctx):
+        there = ctx.input(name).committed(part)
+        if there != (part,):
+            lacking.append(name)
+            ready = intersect(_ranges(ready), _ranges(there))
+    if lacking:
+        rest = subtract([part], _ranges(ready)) if isinstance(part, Range) else ()
+        parts = ", ".join(map(format_partition_key, rest)) if rest else str(part)
+        left.append(f"{parts} is left to a later task: {', '.join(lacking)} is not there yet")
+    return ready
+
+
+def _compared(ctx: TaskContext[Config]) -> Sequence[str]:
+    """Inputs of comparisons that both tell of their updates; what is only read is compared as it is."""
+    if ctx.config.mode == "full":
+        return ()
+    pairs = [
+        (check.input or ctx.inputs[0].name, check.other)
+        for check in ctx.config.checks
+        if isinstance(check, CompareRows)
+    ]
+    return list(
+        dict.fromkeys(name for pair in pairs if all(ctx.input(one).ref.follows for one in pair) for name in pair)
+    )
+
+
+def _ranges(parts: Sequence[Part]) -> list[Range]:
+    return [one for one in parts if isinstance(one, Range)]
+
+
+class _Part:
+    """All checks for one partition."""
+
+    def __init__(self, ctx: TaskContext[Config], part: Range | str) -> None:
+        self._ctx = ctx
+        self._part = part
+        self._frames: dict[str, DataFrame] = {}
+
+    def verdicts(self) -> list[Verdict]:
+        """All together. If one of them cannot be made at all, each by itself: what only warns stops nothing."""
+        checks = dict(enumerate(self._ctx.config.checks))
+        try:
+            return self._together(checks)
+        except (WorkFailed, InvalidSql) as wrong:
+            if wrong.retryable or all(check.level == "fail" for check in checks.values()):
+                raise
+        return [self._alone(index, check) for index, check in checks.items()]
+
+    def _together(self, checks: Mapping[int, AnyCheck]) -> list[Verdict]:
+        from tracelake.spark.failures import spark_failures
+
+        with spark_failures("/config/checks"):
+            totals = {name: self._totals(name, checks) for name in self._counted(checks)}
+            return [self._verdict(index, check, totals) for index, check in checks.items()]
+
+    def _alone(self, index: int, check: AnyCheck) -> Verdict:
+        try:
+            (verdict,) = self._together({index: check})
+        except (WorkFailed, InvalidSql) as wrong:
+            if wrong.retryable or check.level == "fail":
+                raise
+            return Verdict(
+                _called(check),
+                check.level,
+                passed=False,
+                failing_rows=0,
+                explanation=f"it could not be checked: {wrong.message}",
+            )
+        return verdict
+
+    def _frame(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            full = self._ctx.config.mode == "full"
+            self._frames[name] = self._ctx.input(name).rows_for(self._part, full=full)
+        return self._frames[name]
+
+    def _counted(self, checks: Mapping[int, AnyCheck]) -> list[str]:
+        """Inputs of which something is counted, each once."""
+        names: dict[str, None] = {}
+        for check in checks.values():
+            if not isinstance(check, Sql | Unique):
+                names[self._input(check)] = None  # a column that is unique is counted only along with others
+            if isinstance(check, CompareRows):
+                names[check.other] = None
+        return list(names)
+
+    def _totals(self, name: str, checks: Mapping[int, AnyCheck]) -> Mapping[str, Any]:
+        """One aggregation for everything that is counted over the rows of an input."""
+        from pyspark.sql import functions as f
+
+        frame = self._frame(name)
+        counts = [f.count(f.lit(1)).alias("rows")]
+        for index, check in checks.items():
+            if not isinstance(check, Sql) and self._input(check) == name:
+                counted = _counts(frame, check, self._numbered(name, checks))
+                counts += [column.alias(f"{key}_{index}") for key, column in counted.items()]
+        row = frame.agg(*counts).first()
+        return row.asDict() if row is not None else {}
+
+    def _numbered(self, name: str, among: Mapping[int, AnyCheck]) -> set[str]:
+        """Columns of an input whose different values are counted for another check.
+
+        One such column costs no more than grouping by it. With a second, every row would be looked at twice.
+        """
+        checks = [one for one in among.values() if isinstance(one, Continuous) and self._input(one) == name]
+        columns = {one.column for one in checks}
+        return columns if len(columns) == 1 else set()
+
+    def _input(self, check: Check) -> str:
+        return check.input or self._ctx.inputs[0].name
+
+    def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> Verdict:
+        if isinstance(check, Sql):
+            failing, said = self._sql(check)
+        else:
+            row = totals.get(self._input(check), {})
+            mine = {key.removesuffix(f"_{index}"): value for key, value in row.items() if key.endswith(f"_{index}")}
+            if not isinstance(check, Unique):
+                failing, said = self._judged(check, int(row["rows"]), mine, totals)
+            elif mine and int(row["rows"]) == int(mine["different"]) + min(int(mine["nulls"]), 1):
+                failing, said = 0, ""  # NULL is one key, as in every grouping
+            else:
+                failing, said = self._unique(check)
+        return Verdict(_called(check), check.level, failing == 0, min(failing, MOST_ROWS), said if failing else "")
+
+    def _judged(
+        self, check: Any, rows: int, mine: Mapping[str, Any], totals: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[int, str]:
+        if isinstance(check, NotNull):
+            failing = int(mine["bad"] or 0)
+            return failing, (failing and self._told(check, failing, "with NULL")) or ""
+        if isinstance(check, InRange):
+            failing = int(mine["bad"] or 0)
+            return failing, (failing and self._told(check, failing, f"outside {ends(check)}")) or ""
+        if isinstance(check, Continuous):
+            return self._gaps(check, rows, mine)
+        if isinstance(check, RowCount):
+            short = max((check.min or 0) - rows, 0)
+            extra = max(rows - check.max, 0) if check.max is not None else 0
+            return short or extra, f"{rows} rows, not {ends(check)}"
+        other = int(totals[check.other]["rows"])
+        apart = abs(rows - other)
+        return (apart if apart > check.tolerance else 0), (
+            f"{rows} rows, and {check.other} has {other}"
+            + (f" (at most {check.tolerance} apart)" if check.tolerance else "")
+        )
+
+    def _told(self, check: Any, failing: int, what: str) -> str:
+        """With a few of the rows; read only when there are such rows."""
+        frame = self._frame(self._input(check))
+        bad = frame.where(_bad(frame, check))
+        return f"{failing} rows {what}, such as {_samples(bad)}"
+
+    def _unique(self, check: Unique) -> tuple[int, str]:
+        from pyspark.sql import functions as f
+
+        frame = self._frame(self._input(check))
+        groups = frame.groupBy(*check.columns).agg(f.count(f.lit(1)).alias("_times")).where(f.col("_times") > 1)
+        total = f.sum(f.col("_times") - 1).over(_everything())
+        rows = groups.withColumn("_all", total).orderBy(*check.columns).limit(SAMPLES).collect()
+        if not rows:
+            return 0, ""
+        keys = ", ".join(_say({name: row[name] for name in check.columns}) for row in rows)
+        return int(rows[0]["_all"]), f"{rows[0]['_all']} rows more than keys, such as {keys}"
+
+    def _gaps(self, check: Continuous, rows: int, mine: Mapping[str, Any]) -> tuple[int, str]:
+        """Each number once from the first to the last: of the partition, if its rows are numbered by this column."""
+        if isinstance(self._part, Range) and check.column == NUMBER and self._ctx.input(self._input(check)).ref.follows:
+            first, last = self._part.edges
+        elif rows == 0:
+            return 0, ""
+        elif mine["least"] is None:
+            return rows, f"{rows} rows, and all of them with NULL"
+        else:
+            first, last = int(mine["least"]), int(mine["most"])
+        wanted, there = last - first + 1, int(mine["different"] or 0)
+        missing = wanted - there
+        if missing <= 0:
+            return 0, ""
+        return missing, f"{missing} of {wanted} numbers are missing, such as {self._missing(check, first, last)}"
+
+    def _missing(self, check: Continuous, first: int, last: int) -> str:
+        """Where gaps begin: a number without a predecessor tells of one that ends before it."""
+        from pyspark.sql import functions as f
+
+        frame = self._frame(self._input(check))
+        kind = "long" if first > -(2**63) and last < 2**63 - 1 else "decimal(38,0)"
+        number = f.col(check.column).cast(kind)
+        wanted = f.col("n").between(f.lit(str(first)).cast(kind), f.lit(str(last)).cast(kind))
+        there = frame.select(number.alias("n")).where(wanted).distinct()
+        outer = self._ctx.spark.createDataFrame([(str(first - 1),), (str(last + 1),)], "n string")
+        edges = there.unionAll(outer.select(f.col("n").cast(kind)))
+        after = edges.withColumn("next", f.lead("n").over(_in_order("n")))
+        found = after.where(f.col("next") > f.col("n") + 1).orderBy("n").limit(SAMPLES).collect()
+        spans = [(int(row["n"]) + 1, int(row["next"]) - 1) for row in found]
+        return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in spans)
+
+    def _sql(self, check: Sql) -> tuple[int, str]:
+        """Rows that the query gives are the rows that fail."""
+        from pyspark.sql import functions as f
+
+        from tracelake.spark.plan_check import select
+
+        query = _checked(check.query, [one.name for one in self._ctx.inputs])
+        frame = select(self._ctx.spark, query, {name: self._frame(name) for name in query.tables}, without_plans=True)
+        total = f.count(f.lit(1)).over(_everything())
+        rows = frame.withColumn("_all", total).limit(SAMPLES).collect()
+        if not rows:
+            return 0, ""
+        samples = ", ".join(_say({key: value for key, value in row.asDict().items() if key != "_all"}) for row in rows)
+        return int(rows[0]["_all"]), f"{rows[0]['_all']} rows, such as {samples}"
+
+
+def _counts(frame: DataFrame, check: Any, numbered: set[str]) -> dict[str, Column]:
+    from pyspark.sql import functions as f
+
+    if isinstance(check, NotNull | InRange):
+        return {"bad": f.count_if(_bad(frame, check))}
+    if isinstance(check, Continuous):
+        column = _whole_numbers(frame, check)
+        return {"least": f.min(column), "most": f.max(column), "different": f.count_distinct(column)}
+    if isinstance(check, Unique) and len(check.columns) == 1 and check.columns[0] in numbered:
+        column = frame[check.columns[0]]
+        return {"different": f.count_distinct(column), "nulls": f.count_if(column.isNull())}
+    return {}
+
+
+def _whole_numbers(frame: DataFrame, check: Continuous) -> Column:
+    from pyspark.sql.types import DecimalType, IntegralType, NullType
+
+    column, kind = frame[check.column], frame.select(check.column).schema[0].dataType
+    if isinstance(kind, IntegralType | NullType) or (isinstance(kind, DecimalType) and kind.scale == 0):
+        return column
+    raise WorkFailed(
+        f"{_called(check)}: the column is {kind.simpleString()}, and only whole numbers can be continuous",
+        where="/config/checks",
+    )
+
+
+def _bad(frame: DataFrame, check: Any) -> Column:
+    """Rows that break a check; NULL is no number out of range: `not_null` says whether it may be there."""
+    from pyspark.sql import functions as f
+
+    from tracelake.data.compare_number import compared_with
+
+    if isinstance(check, NotNull):
+        found = [frame[name].isNull() for name in check.columns]
+    else:
+        limits = [(Op.LT, check.min), (Op.GT, check.max)]
+        found = [compared_with(frame, check.column, op, limit) for op, limit in limits if limit is not None]
+    bad = found[0]
+    for one in found[1:]:
+        bad = bad | one
+    return f.coalesce(bad, f.lit(False))  # noqa: FBT003 - a literal
+
+
+def _everything() -> Any:
+    from pyspark.sql import Window
+
+    return Window.partitionBy()
+
+
+def _in_order(column: str) -> Any:
+    from pyspark.sql import Window
+
+    return Window.orderBy(column)
+
+
+def _samples(frame: DataFrame) -> str:
+    return ", ".join(_say(row.asDict()) for row in frame.limit(SAMPLES).collect())
+
+
+def _say(row: Mapping[str, Any]) -> str:
+    def value(one: Any) -> str:
+        return f"0x{one.hex()}" if isinstance(one, bytes | bytearray) else str(one)
+
+    return "(" + ", ".join(f"{name}={value(one)[:80]}" for name, one in list(row.items())[:8]) + ")"
+
+
+def _called(check: Check) -> str:
+    """In the report."""
+    return check.name or f"{check.kind} {about(check)}".strip()
+
+
+def _checked(query: str, inputs: Sequence[str]) -> Any:
+    from tracelake.domain.sql.gate import check_sql
+
+    return check_sql(query, inputs, bounded=False)

@@ -1,0 +1,62 @@
+"""Every operator, found by its file: a module here that has a `SPEC` and a `run` is the operator of its name.
+
+Two kinds. One that runs in the Dispatcher is a pure function of the task and its state; workers can run it too if its
+SPEC says so. One for workers alone gets a `TaskContext`. The Dispatcher loads all of them to check their configuration
+at deploy, so a module imports Spark, Arrow and the like inside its functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+import tracelake.operators as package
+from tracelake.domain.dag.catalog import OperatorSpec
+from tracelake.operators.api.outcome import Outcome, State
+from tracelake.operators.api.runtimes import IN_DISPATCHER
+from tracelake.wire.task_messages import TaskPayload
+
+
+@dataclass(frozen=True)
+class InProcess:
+    spec: OperatorSpec
+    run: Callable[[TaskPayload, State | None], Outcome]
+    """Pure: the same payload and state give the same outcome."""
+
+
+@dataclass(frozen=True)
+class OnWorkers:
+    spec: OperatorSpec
+    config: type[Any]
+    run: Callable[[Any], Outcome | None]
+    """Called with a `TaskContext`."""
+
+
+def _modules() -> Iterator[tuple[str, ModuleType]]:
+    for found in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{found.name}")
+        if hasattr(module, "SPEC"):
+            yield found.name, module
+
+
+def _is_pure(module: ModuleType) -> bool:
+    return IN_DISPATCHER in module.SPEC.runtimes
+
+
+_FOUND = dict(_modules())
+
+IN_PROCESS: Mapping[str, InProcess] = {
+    name: InProcess(module.SPEC, module.run) for name, module in _FOUND.items() if _is_pure(module)
+}
+ON_WORKERS: Mapping[str, OnWorkers] = {
+    name: OnWorkers(module.SPEC, module.Config, module.run) for name, module in _FOUND.items() if not _is_pure(module)
+}
+
+
+def specs() -> Mapping[str, OperatorSpec]:
+    pure = {name: one.spec for name, one in IN_PROCESS.items()}
+    return pure | {name: one.spec for name, one in ON_WORKERS.items()}

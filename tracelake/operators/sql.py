@@ -1,0 +1,140 @@
+"""`sql`: one SELECT over the inputs, named as in the DAG, makes a dataset: per partition, per update, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field
+
+from tracelake.domain.dag.catalog import Columns, ColumnSource, ConfigProblem, OperatorSpec, Wired, checked_by
+from tracelake.domain.dag.model import Storage
+from tracelake.domain.event import LabelScope, RangeScope
+from tracelake.domain.ranges import Range
+from tracelake.domain.storage_locations import is_buffered
+from tracelake.errors import InvalidRequest, InvalidSql
+from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.inputs import WHOLE, needed_frames
+from tracelake.operators.api.outcome import Outcome, Settings, in_full, say
+from tracelake.operators.api.outputs import Output
+from tracelake.operators.api.runtimes import ON_WORKERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tracelake.domain.sql.gate import CheckedSql
+
+
+MADE_FROM: Final = "made_from"
+
+
+class Config(Settings):
+    query: str = Field(min_length=1)
+    mode: Literal["partition", "update", "full"] = "partition"
+    files: int = Field(default=1, ge=1, le=1000)
+
+
+def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
+    """At deploy: a query that would be refused, or that reads a table or column that is not there, gets no further."""
+    from tracelake.domain.sql.columns import check_columns
+
+    try:
+        check_columns(checked(config["query"], wired.inputs), dict(zip(wired.inputs, wired.columns, strict=False)))
+    except InvalidSql as refusal:
+        place = f"{refusal.where} of the query: " if refusal.where else ""
+        return [ConfigProblem(("query",), f"{place}{refusal.message}", refusal.hint, refusal.reason)]
+    return []
+
+
+def output_columns(config: Mapping[str, Any], wired: Wired) -> Sequence[Columns | None]:
+    """None for a query that its own check refuses."""
+    from tracelake.domain.sql.columns import result_columns
+
+    try:
+        query = checked(config["query"], wired.inputs)
+        return [result_columns(query, dict(zip(wired.inputs, wired.columns, strict=False)))]
+    except InvalidSql:
+        return [None]
+
+
+def column_lineage(config: Mapping[str, Any], wired: Wired) -> Sequence[ColumnSource]:
+    from tracelake.domain.sql import lineage
+
+    return lineage.column_lineage(checked(config["query"], wired.inputs))
+
+
+def tables_read(config: Mapping[str, Any], inputs: Sequence[str]) -> Collection[str]:
+    return checked(config["query"], inputs).tables
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    frozenset({ON_WORKERS}),
+    storages=(Storage.PARQUET, Storage.BUFFERED),
+    check_wiring=check_wiring,
+    reads=tables_read,
+    narrows=tables_read,
+    output_columns=output_columns,
+    column_lineage=column_lineage,
+    makes_whole=in_full,
+)
+
+
+def run(ctx: TaskContext[Config]) -> Outcome | None:
+    from tracelake.spark.failures import spark_failures
+
+    pins = _pins(ctx)
+    if pins and ctx.state.get(MADE_FROM) == pins and ctx.task.invalidation_id is None:
+        return Outcome(said="nothing to do: it was made from these commits of its inputs already")
+    query = checked(ctx.config.query, [one.name for one in ctx.inputs])
+    (output,) = ctx.outputs
+    with spark_failures("/config/query"):
+        for part in _parts(ctx, output):
+            output.write(_result(ctx, query, part), part, files=ctx.config.files)
+    return Outcome(state={MADE_FROM: pins}) if pins else None
+
+
+def _pins(ctx: TaskContext[Config]) -> dict[str, Any] | None:
+    """What a whole result is made from, if that says all about it: the same SELECT of the same commits gives the same.
+
+    Updates come faster than a large whole is made. The first task after them reads all that is there, and those that
+    waited behind it find nothing new. What is remembered is stored with the output's commit, so it is always of that.
+    """
+    if ctx.config.mode != "full" or any(is_buffered(one.storage_location) for one in ctx.task.outputs):
+        return None
+    if any(one.commit is None for one in ctx.task.inputs):
+        return None
+    (output,) = ctx.task.outputs
+    inputs = [[str(one.dataset_uuid), str(one.dataset_version), one.commit] for one in ctx.task.inputs]
+    return {"inputs": inputs, "output": str(output.dataset_version)}
+
+
+def checked(query: str, inputs: Sequence[str]) -> CheckedSql:
+    from tracelake.domain.sql.gate import check_sql
+    from tracelake.domain.sql.lineage import refuse_repeated_columns, unnamed_columns
+
+    found = check_sql(query, inputs, bounded=False)
+    for number in unnamed_columns(found):
+        raise InvalidSql(f"column {number} of the result has no name", hint="name it: expression AS name")
+    refuse_repeated_columns(found)
+    return found
+
+
+def _parts(ctx: TaskContext[Config], output: Output) -> Sequence[Range | str]:
+    """Which partitions are made by this task."""
+    if ctx.config.mode == "full":
+        return (WHOLE,)
+    if ctx.config.mode == "partition" and not isinstance(ctx.scope, RangeScope | LabelScope):
+        raise InvalidRequest(
+            f"a partition is needed, and this is {say(ctx.scope)}", where="/scope", hint="use mode: update or full"
+        )
+    return ctx.parts(output)
+
+
+def _result(ctx: TaskContext[Config], query: CheckedSql, part: Range | str) -> DataFrame:
+    from tracelake.spark.plan_check import select
+
+    full = ctx.config.mode == "full"
+    inputs = [given for given in ctx.inputs if given.name in query.tables]
+    read = {given.name: given.selected_for(part, full=full) for given in inputs}
+    return select(ctx.spark, query, needed_frames(query, read), without_plans=True)

@@ -1,0 +1,38 @@
+"""`udf`: runs a bundle of user code, in a sandbox that reaches the task doors and nothing else.
+
+The code reads by SQL, publishes rows to buffered datasets, and emits events (`docs/how-to/write_a_function.md`). Its
+configuration is any object of JSON.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from pydantic import BaseModel, ConfigDict
+
+from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_input
+from tracelake.domain.dag.model import Storage
+from tracelake.errors import WorkFailed
+from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.runtimes import IN_SANDBOXES
+
+
+class Config(BaseModel):
+    """Handed to the function as it is."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+SPEC = OperatorSpec(
+    checked_by(Config),
+    IN_SANDBOXES,
+    outputs=Count(0, None),
+    storages=(Storage.PARQUET, Storage.BUFFERED),
+    runs_bundle=True,
+    narrows=every_input,
+)
+
+
+def run(ctx: TaskContext[Config]) -> NoReturn:
+    """Never among our own code: a runner takes such tasks (`trace runner`)."""
+    raise WorkFailed(f"task {ctx.task.task_id} runs user code, which a worker never does", hint="start `trace runner`")

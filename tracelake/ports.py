@@ -1,0 +1,346 @@
+"""What Trace asks of the world outside, as promises: each port is a Protocol, and its docstring is the contract.
+
+`tests/contracts` holds one suite per port and runs it on every adapter. Only `wiring` knows which adapter stands
+behind a port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, NewType, Protocol
+
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import InvalidRequest
+
+MessageId = NewType("MessageId", str)
+Receipt = NewType("Receipt", str)
+
+BODY_LIMIT_BYTES: Final = 256 * 1024
+"""A body is smaller than this. What is larger belongs in the object store, and a pointer to it in the message."""
+
+DELAY_LIMIT: Final = timedelta(minutes=15)
+"""The longest delay that SQS takes. What waits longer belongs in the state database."""
+
+VISIBILITY_LIMIT: Final = timedelta(hours=12)
+"""The longest time that SQS hides a message."""
+
+QUEUE_NAME: Final = r"[A-Za-z0-9_-]{1,64}"
+"""What SQS allows, short enough to leave room for a prefix of the deployment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to publish. It cannot be made larger or later than every adapter can carry."""
+
+    body: bytes
+    delay: timedelta = timedelta()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.body) < BODY_LIMIT_BYTES:
+            raise InvalidRequest(
+                f"a queue message has {len(self.body)} bytes; it needs one, and fewer than {BODY_LIMIT_BYTES}",
+                where="/body",
+                hint="put the content into the object store and send a pointer to it",
+            )
+        if not timedelta() <= self.delay <= DELAY_LIMIT:
+            raise InvalidRequest(f"a queue message cannot be delayed by {self.delay}", where="/delay")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One receipt of a message: the same message may come again, under another receipt."""
+
+    id: MessageId
+    receipt: Receipt
+    body: bytes
+    receives: int
+    """How often the message was delivered, this time included."""
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up."""
+
+    id: MessageId
+    body: bytes
+    receives: int
+    sent_at: datetime
+    died_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How full a queue is. Approximate while it moves."""
+
+    ready: int
+    in_flight: int
+    """Received, not acknowledged, and hidden from others."""
+    delayed: int
+    dead: int
+    oldest_age_seconds: float
+    """How long the longest waiting message has been ready; 0 when none is."""
+
+
+class Queue(Protocol):
+    """Wake-ups and pointers, passed from one process to another.
+
+    The promise:
+
+    - At least once. A published message is delivered until it is acknowledged, whoever dies, the server included. It
+      can come twice: after its visibility ended, after a `publish` that was tried again, or when the server crashed
+      just after an acknowledgement. Receivers must not mind.
+    - No order, and no deduplication.
+    - A delivered message is hidden from other receivers until its visibility ends; then it is ready again.
+    - Every delivery has a new receipt, and only the newest one counts. A verb that takes receipts returns those that
+      counted; for the others it does nothing. A receipt holds its message until the visibility ends. After that,
+      `extend` and `release` no longer count, and an `ack` may count as long as nobody has received it again.
+    - A message that was delivered as often as the adapter allows, each time without an `ack`, becomes a dead letter
+      instead of being delivered again, with the reason. Giving it back counts as a delivery.
+    - Queues need not be made: an unknown name is an empty queue.
+    - Durations may be rounded up to whole seconds.
+
+    How SQS (standard queues) keeps it: `publish` is SendMessageBatch in chunks of 10 and at most one request's bytes,
+    with bodies that are not plain text in base64; `receive` is ReceiveMessage with WaitTimeSeconds, asked again when
+    more than 10 messages or 20 seconds are wanted; `extend` and `release` are ChangeMessageVisibilityBatch;
+    `ack` is DeleteMessageBatch. SQS says yes to a late DeleteMessage, so the adapter remembers until when it holds
+    each receipt and answers from that. Dead letters are the queue's RedrivePolicy: maxReceiveCount gives the reason,
+    `dead_letters` receives from the dead-letter queue without deleting, `redrive` sends again and then deletes (the
+    message gets a new id). `depth` is GetQueueAttributes of both queues and the metric
+    ApproximateAgeOfOldestMessage; a message released with a delay counts as in flight there. SQS forgets a message
+    after 14 days.
+    """
+
+    async def publish(self, queue: str, messages: Sequence[Outgoing]) -> None:
+        """Add messages, in one round trip. When it returns, they are durable; when it raises, each may be or not."""
+        ...
+
+    async def receive(
+        self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
+    ) -> list[Delivery]:
+        """Take what is ready, at most `max_messages`; if nothing is, wait for something, at most `wait`.
+
+        It returns as soon as there is anything, and need not fill the batch. Canceling it loses nothing: what it was
+        about to return is delivered again, at the latest when its visibility ends.
+        """
+        ...
+
+    async def extend(self, queue: str, receipts: Sequence[Receipt], visibility: timedelta) -> set[Receipt]:
+        """Hide messages for `visibility` from now on, and return the receipts that are still held."""
+        ...
+
+    async def ack(self, queue: str, receipts: Sequence[Receipt]) -> set[Receipt]:
+        """End messages for good, and return the receipts that did; the others' messages may be delivered again."""
+        ...
+
+    async def release(self, queue: str, receipts: Sequence[Receipt], delay: timedelta = timedelta()) -> set[Receipt]:
+        """Give messages back, ready again after `delay`, and return the receipts that were held until now."""
+        ...
+
+    async def depth(self, queue: str) -> QueueDepth:
+        """Count the queue."""
+        ...
+
+    async def dead_letters(self, queue: str, limit: int) -> list[DeadLetter]:
+        """Look at dead letters, the oldest first, without changing them."""
+        ...
+
+    async def redrive(self, queue: str, ids: Sequence[MessageId] | None = None) -> int:
+        """Put dead letters back, as if they had never been delivered, and return how many. None: all of them."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and tasks. What was received and not acknowledged comes again, elsewhere."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """The public half of a key that a signer holds."""
+
+    kid: str
+    """Its RFC 7638 thumbprint: it follows from the key, so no two keys share one."""
+    jwk: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """What becomes of a signer's keys, as the state database has decided for all replicas."""
+
+    signing: str | None
+    """The only key that signs; None before the first one."""
+    retired: tuple[str, ...]
+    """Keys whose last token has expired, or that were revoked: the private halves can be destroyed."""
+    rotation_due: bool
+    """No key that this signer holds is signing and young, or about to sign."""
+
+
+class Signer(Protocol):
+    """Signs capability tokens, and holds the private keys that do.
+
+    The promise:
+
+    - A token is a compact JWS by ES256 whose header holds `alg`, `kid` and `typ` and nothing else.
+    - A signer does not decide when a key signs. It says which keys it holds; the state database publishes them, lets
+      each wait for the overlap, and makes one at a time the signing key. The signer follows. So every key is known to
+      verifiers before its first token is, and replicas agree.
+    - A key appears whole or not at all, whoever is killed, and keys that came in any other way (put in place by a
+      person) are found by the next `keys`.
+    - A private half never leaves the signer.
+
+    How KMS keeps it: `keys` are the enabled ECC_NIST_P256 keys with our tag, GetPublicKey remembered; `sign` is one
+    Sign call, its DER signature turned into r and s; `rotate` is CreateKey, and two replicas at once may make two keys,
+    which sign one after the other; `follow` schedules the deletion of retired keys.
+    """
+
+    async def keys(self) -> Sequence[PublicKey]:
+        """Look for the keys that there are now."""
+        ...
+
+    async def follow(self, plan: KeyPlan) -> None:
+        """Sign with the plan's key from now on, and destroy those that it retired."""
+        ...
+
+    async def rotate(self, *, known: Collection[str] | None = None) -> PublicKey:
+        """Make a key, durably, and return it. It does not sign before a plan says so.
+
+        With `known`, if there is a key besides these, return that one instead: replicas that all found a rotation due
+        then make one key together.
+        """
+        ...
+
+    async def sign(self, payload: bytes) -> str:
+        """The token of this payload. Unavailable while there is no plan, or it names a key that is not held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing shows it."""
+
+    name: ObjectName
+    size: int
+    modified_at: datetime
+
+
+class ObjectStore(Protocol):
+    """Files under `s3://bucket/key` names, wherever they lie.
+
+    The promise:
+
+    - A `put` that returned is durable, and whole: nobody ever sees a part of an object. One that raised may have
+      happened or not.
+    - With `replace=False` it never touches an object that is there; it raises ObjectExists. Of two at once, one wins.
+    - What was put is read back by the next `get`, `head` and `objects`, from any process.
+    - Calls block: they are made from the threads of tasks and inside Spark's Python workers. A store can be pickled.
+    - An object that is not there is NotFound; a store that is away is ObjectsUnavailable, and worth a retry.
+
+    How S3 keeps it: `put` is PutObject (or a multipart upload), `replace=False` its If-None-Match; S3 is strongly
+    consistent. How a disk keeps it: a temporary file, fsync, rename (or link), fsync of the folder.
+    """
+
+    def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
+        """Write an object."""
+        ...
+
+    def get(self, name: ObjectName) -> bytes:
+        """Read all of an object."""
+        ...
+
+    def head(self, name: ObjectName) -> StoredObject | None:
+        """Look at one without reading it; None if it is not there."""
+        ...
+
+    def objects(self, folder: Folder) -> Iterator[StoredObject]:
+        """All objects below a folder, at any depth, in no order."""
+        ...
+
+    def delete(self, names: Sequence[ObjectName]) -> None:
+        """Remove objects; those that are not there are removed already."""
+        ...
+
+    def signed_url(self, name: ObjectName, seconds: int) -> str | None:
+        """A URL by which anybody may GET this one object for so long; None where the store knows no such thing."""
+        ...
+
+    def for_spark(self, name: ObjectName) -> str | None:
+        """How Spark itself can open it (`file:///...`, `s3a://...`); None where only `get` can."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKeys:
+    """Keys of a session that an object store opened for somebody else."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    expires_at: datetime
+
+
+class CredentialMinter(Protocol):
+    """Opens sessions at the object store that may do what a policy says, and nothing that it does not.
+
+    The promise:
+
+    - What a session may do is the policy's part of the role's rights; an empty policy is refused, since a store would
+      take it for all of them.
+    - A session ends by itself after `seconds` at the latest.
+    - The store's audit shows each session under the name that it was given.
+    - A store that is away, or refuses us, is CredentialsUnavailable; a policy that it finds too long is Forbidden.
+    - None: the store has no keys to hand out. Whoever is to be kept within the policy is kept by what is mounted.
+
+    How STS keeps it: AssumeRole with `Policy`, `RoleSessionName` and `DurationSeconds`, which is 900 at least. How the
+    disk store keeps it: it answers None.
+    """
+
+    async def mint(self, policy: str, *, session: str, seconds: int) -> SessionKeys | None:
+        """Open a session."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Invoked:
+    """How an invocation ended: the function's own report at the task door is what counts, not this."""
+
+    error: str | None = None
+    """Why the function, or what runs it, gave up; None: it returned."""
+    started: bool = True
+    """False: nothing has run (no room, nobody there): it was no attempt."""
+    busy: bool = False
+    """Of what has not started: somebody is there, and has no room."""
+    lost: bool = False
+    """Of what may have run: what runs functions was lost or failed itself, which is not the function's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many functions can run at once: in all, and of one organisation."""
+
+    total: int
+    per_org: int
+
+
+class Invoker(Protocol):
+    """Runs a function once, with one payload, and says when it is over.
+
+    The promise:
+
+    - At most once for a call: no retries of its own. Whether it ran is only known from what it reported to the doors.
+    - It returns when the function has returned, failed, was ended at its time limit, or never began.
+    - Canceling the call ends the function where the host can do that; where it cannot, fences make what it does void.
+
+    How Lambda keeps it: Invoke with InvocationType RequestResponse, MaximumRetryAttempts 0, and `X-Amz-Function-Error`;
+    throttled or not reached is not started. How the host of Lite keeps it: the same call over HTTP.
+    """
+
+    async def invoke(self, payload: bytes, *, timeout_seconds: float) -> Invoked:
+        """Run it."""
+        ...
+
+    async def places(self) -> Places | None:
+        """How many it can run at once now; None: it does not say. Unavailable: nobody is there."""
+        ...

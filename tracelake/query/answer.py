@@ -1,0 +1,265 @@
+"""A question from its text to its answer: names looked up, gate, engine, audit. The same for users and tasks.
+
+What the asker may not read does not exist for him: it is looked up in his name, and a query that speaks of anything
+else is refused in the same words, whether there is such a thing or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import UUID, uuid4
+
+from tracelake.capability.claims import Claims
+from tracelake.domain.grants import View
+from tracelake.domain.object_names import Folder
+from tracelake.domain.sql.gate import CheckedSql, check_sql, table_names
+from tracelake.domain.storage_locations import SCRATCH
+from tracelake.errors import (
+    BadInput,
+    Forbidden,
+    InvalidRequest,
+    InvalidSql,
+    Refused,
+    SnapshotMoved,
+    SnapshotTooOld,
+    TraceError,
+)
+from tracelake.query.audit import Audit
+from tracelake.query.checked_query import Asker, Question, Relation
+from tracelake.query.engine import Engine, Found
+from tracelake.query.prune_files import narrowed
+from tracelake.query.resolve import Resolver
+from tracelake.runtime.metrics import Metrics
+from tracelake.settings import QuerySettings
+from tracelake.wire.query_messages import (
+    MAX_TABLES,
+    AuditRow,
+    QueryAnswer,
+    QueryRequest,
+    ReadDataset,
+    TaskQueryRequest,
+    Verdict,
+    Wish,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
+TRIES: Final = 3
+"""A hot table may be swept between the look-up and the moment of the read: then both are done again."""
+LONG: Final = 4_000
+"""Texts above it are checked beside the event loop."""
+
+Request = QueryRequest | TaskQueryRequest
+T = TypeVar("T")
+
+
+@dataclass
+class _Case:
+    """One question as it goes through; what the audit is told in the end."""
+
+    request: Request
+    id: UUID = field(default_factory=uuid4)
+    asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    began: float = field(default_factory=time.perf_counter)
+    asker: Asker | None = None
+    relations: Mapping[str, Relation] = field(default_factory=dict)
+    readable: Sequence[str] = ()
+    found: Found | None = None
+
+    @property
+    def milliseconds(self) -> int:
+        return round((time.perf_counter() - self.began) * 1000)
+
+
+@dataclass(frozen=True)
+class Desk:
+    resolver: Resolver
+    engine: Engine
+    audit: Audit
+    settings: QuerySettings
+    metrics: Metrics = field(default_factory=Metrics)
+
+    async def for_user(self, subject: str, request: QueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
+        async def look_up(case: _Case) -> CheckedSql:
+            try:
+                names = [name for name in sorted(await _off_loop(request.sql, table_names)) if NAME.fullmatch(name)]
+            except InvalidSql:
+                await self._relations(case, [], user=subject)  # who asked is audited also when the text is hopeless
+                raise
+            if len(names) > MAX_TABLES:
+                raise InvalidSql(f"the query reads more than {MAX_TABLES} tables")
+            await self._relations(
+                case, [Wish(name=name, as_of=request.as_of.get(name)) for name in names], user=subject
+            )
+            return await _off_loop(request.sql, lambda text: self._gate(text, case.relations, case.readable))
+
+        return await self._case(_Case(request), look_up)
+
+    async def for_task(self, claims: Claims, request: TaskQueryRequest) -> tuple[QueryAnswer, pa.Table | None]:
+        views: Mapping[str, View] = claims.grants.views
+        fence = {"task_id": request.task_id, "attempt": request.attempt, "lease_token": request.lease_token}
+
+        async def look_up(case: _Case) -> CheckedSql:
+            case.asker = _attempt(claims)
+            checked = await _off_loop(request.sql, lambda text: self._gate(text, views))
+            wishes = [
+                Wish(
+                    name=name,
+                    as_of=request.as_of.get(name),
+                    dataset_version=views[name].dataset_version,
+                    commit=views[name].commit,
+                )
+                for name in sorted(checked.tables)
+            ]
+            await self._relations(case, wishes, **fence)
+            return checked
+
+        return await self._case(_Case(request), look_up, claims)
+
+    async def _relations(self, case: _Case, wishes: Sequence[Wish], **whose: object) -> None:
+        told, case.relations = await self.resolver.relations(wishes, **whose)  # type: ignore[arg-type]
+        case.readable = told.readable
+        if told.user_id is not None:
+            case.asker = Asker(told.org_id, ("user", told.user_id), user_id=told.user_id)
+
+    async def _case(
+        self, case: _Case, look_up: Callable[[_Case], Awaitable[CheckedSql]], claims: Claims | None = None
+    ) -> tuple[QueryAnswer, pa.Table | None]:
+        verdict: Verdict = "canceled"
+        code: str | None = None
+        try:
+            case.found = await self._found(case, look_up, claims)
+            verdict = "answered"
+        except TraceError as refusal:
+            verdict, code = "refused" if isinstance(refusal, BadInput | Refused) else "failed", refusal.code
+            raise
+        except Exception:
+            verdict = "failed"
+            raise
+        finally:
+            self._count(case, verdict)
+            self._tell(case, verdict, code)
+        return _answer(case), case.found.table
+
+    async def _found(
+        self, case: _Case, look_up: Callable[[_Case], Awaitable[CheckedSql]], claims: Claims | None
+    ) -> Found:
+        for left in reversed(range(TRIES)):
+            try:
+                checked = await look_up(case)
+                return await self.engine.ask(self._question(case, checked, claims))
+            except (SnapshotMoved, SnapshotTooOld):
+                if not left or not any(one.hot for one in case.relations.values()):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _question(self, case: _Case, checked: CheckedSql, claims: Claims | None) -> Question:
+        request, limits = case.request, self.settings
+        for name in request.as_of:
+            if name not in checked.tables:
+                raise InvalidRequest("the query reads no table of this name", where=f"/as_of/{name[:128]}")
+        longest = limits.export_timeout_seconds if request.export else limits.timeout_seconds
+        assert case.asker is not None  # noqa: S101 - looked up before
+        return Question(
+            id=case.id,
+            asker=case.asker,
+            checked=checked,
+            relations=narrowed(checked, {name: case.relations[name] for name in checked.tables}),
+            max_rows=min(request.limit or limits.max_rows, limits.max_rows),
+            seconds=min(request.timeout_seconds or longest, longest),
+            answer_within=request.timeout_seconds,
+            export=None if request.export is None else self._folder(case, claims),
+            files=1 if request.export is None else request.export.files,
+        )
+
+    def _folder(self, case: _Case, claims: Claims | None) -> Folder:
+        """A folder of this question's own: below the organisation's for a user, below the token's for a task."""
+        asked = case.request.export.to if case.request.export else None
+        assert case.asker is not None  # noqa: S101
+        if claims is None:
+            if asked is not None:
+                raise InvalidRequest("users' exports go where the service puts them", where="/export/to")
+            return Folder.parse(self.settings.export_prefix).folder(str(case.asker.org_id), str(case.id))
+        granted = sorted(claims.grants.storage.write, key=lambda folder: (folder.segments[0] != SCRATCH, folder))
+        if asked is None and granted:
+            return granted[0].folder("queries", str(case.id))
+        if asked is not None:
+            wanted = Folder.parse(asked)
+            if any(folder == wanted or folder.holds(wanted) for folder in granted):
+                return wanted
+        raise Forbidden("the token lets it write nowhere there", where="/export/to")
+
+    def _gate(self, text: str, names: Mapping[str, object], near: Sequence[str] = ()) -> CheckedSql:
+        longest = self.settings.max_value_bytes
+        return check_sql(text, names, deterministic=False, max_value_bytes=longest, near=near)
+
+    def _count(self, case: _Case, verdict: Verdict) -> None:
+        asker = "task" if isinstance(case.request, TaskQueryRequest) else "user"
+        self.metrics.queries.labels(asker, verdict).inc()
+        self.metrics.query_seconds.labels(asker).observe(time.perf_counter() - case.began)
+        if case.found:
+            self.metrics.query_rows.inc(case.found.rows)
+            self.metrics.query_bytes.inc(case.found.bytes)
+
+    def _tell(self, case: _Case, verdict: Verdict, code: str | None) -> None:
+        if case.asker is None:
+            return  # nobody that we know
+        self.audit.note(
+            AuditRow(
+                id=case.id,
+                org_id=case.asker.org_id,
+                user_id=case.asker.user_id,
+                task_id=case.asker.task_id,
+                attempt=case.asker.attempt,
+                asked_at=case.asked_at,
+                sql_sha256=hashlib.sha256(case.request.sql.encode("utf-8", "surrogatepass")).hexdigest(),
+                datasets=[one.dataset_uuid for one in case.relations.values()],
+                verdict=verdict,
+                code=code,
+                rows=case.found.rows if case.found else 0,
+                bytes=case.found.bytes if case.found else 0,
+                milliseconds=case.milliseconds,
+            )
+        )
+
+
+def _attempt(claims: Claims) -> Asker:
+    grant = ("task", claims.task_id, claims.attempt)
+    return Asker(claims.org_id, grant, task_id=claims.task_id, attempt=claims.attempt)
+
+
+async def _off_loop(text: str, check: Callable[[str], T]) -> T:
+    return check(text) if len(text) <= LONG else await asyncio.to_thread(check, text)
+
+
+def _answer(case: _Case) -> QueryAnswer:
+    assert case.found is not None  # noqa: S101 - answered
+    return QueryAnswer(
+        query_id=case.id,
+        columns=case.found.columns,
+        rows=[],
+        row_count=case.found.rows,
+        truncated=case.found.truncated,
+        bytes=case.found.bytes,
+        milliseconds=case.milliseconds,
+        datasets=[
+            ReadDataset(
+                name=one.name,
+                dataset_uuid=one.dataset_uuid,
+                dataset_version=one.dataset_version,
+                commit=one.commit,
+                hot=one.hot,
+            )
+            for one in case.relations.values()
+        ],
+        exported=case.found.exported,
+    )

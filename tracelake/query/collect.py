@@ -1,0 +1,138 @@
+"""A question's rows: into this process as an Arrow table, never more than it may have; or as files of the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracelake.domain.object_names import Folder
+from tracelake.errors import ResultTooLarge
+from tracelake.ports import ObjectStore
+from tracelake.wire.markers import marker_in
+from tracelake.wire.query_messages import Exported, ResultColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+STEM: Final = "rows"
+MOST_COLUMNS: Final = 2_000
+UNGUARDED: Final = 2_000
+FEWEST: Final = 20
+FIXED: Final = {
+    **dict.fromkeys(("boolean", "byte", "void"), 1),
+    **dict.fromkeys(("short", "integer", "float", "date", "interval year to month"), 4),
+    **dict.fromkeys(("long", "double", "timestamp", "timestamp_ntz"), 8),
+    "decimal": 16,
+}
+"""Bytes of a value of each type that has a size."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A question as Spark will run it, as often as it is asked."""
+
+    frame: DataFrame
+    bounded: DataFrame
+    """The same, with no more rows than may come unguarded, and one."""
+    few: int
+    """So many."""
+    columns: list[ResultColumn]
+
+
+@dataclass(frozen=True)
+class Rows:
+    table: pa.Table
+    columns: list[ResultColumn]
+    truncated: bool
+
+
+def bounded(frame: DataFrame, max_rows: int, max_bytes: int, row_bytes: int = 0) -> Plan:
+    """`row_bytes`: what a row may hold, where that is known beforehand."""
+    columns = columns_of(frame)
+    few = min(_few(frame, max_rows, max_bytes), max(1, max_bytes // max(1, row_bytes)))
+    return Plan(frame, _bounded(frame, few), few, columns)
+
+
+def collect(plan: Plan, max_rows: int, max_bytes: int) -> Rows:
+    """At most `max_rows`; refused if they are more than `max_bytes`, before they fill any memory.
+
+    Rows of texts, bytes and lists can be of any size. Few of them are asked for first, which is nearly always enough;
+    if there are more, they come through a guard that counts bytes.
+    """
+    table = plan.bounded.toArrow()
+    if table.num_rows > plan.few and plan.few < max_rows:
+        table = _guarded(plan.frame.limit(max_rows + 1), max_bytes).toArrow()
+    truncated = table.num_rows > max_rows
+    if truncated:
+        table = table.slice(0, max_rows)
+    if table.nbytes > max_bytes:
+        raise too_large(max_bytes)
+    return Rows(table, plan.columns, truncated)
+
+
+def _few(frame: DataFrame, max_rows: int, max_bytes: int) -> int:
+    """How many rows may come unguarded."""
+    sizes = [FIXED.get(field.dataType.typeName().partition("(")[0]) for field in frame.schema.fields]
+    of_any_size = sizes.count(None)
+    if of_any_size:
+        return min(max_rows, max(FEWEST, UNGUARDED // of_any_size))
+    return min(max_rows, max_bytes // max(1, sum(size or 0 for size in sizes)))
+
+
+def _bounded(frame: DataFrame, rows: int) -> DataFrame:
+    return frame if _fits(frame, rows) else frame.limit(rows + 1)
+
+
+def _guarded(frame: DataFrame, max_bytes: int) -> DataFrame:
+    refusal = too_large(max_bytes).message
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        left = max_bytes
+        for batch in batches:
+            left -= batch.nbytes
+            if left < 0:
+                raise ResultTooLarge(refusal)
+            yield batch
+
+    return frame.mapInArrow(count, frame.schema)
+
+
+def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -> tuple[Exported, list[ResultColumn]]:
+    """The rows as Parquet files. They count once `_SUCCESS` is there: it lists them, and is written last."""
+    from tracelake.data.files.parquet_writer import Place, write_frame
+
+    columns = columns_of(frame)
+    written = write_frame(frame, Place(objects, folder), STEM, files=files)
+    entries = [one.file for one in written]
+    told = {"files": entries, "columns": columns}
+    objects.put(marker_in(folder), msgspec.json.encode(told))
+    done = Exported(
+        location=str(folder),
+        files=[entry.name for entry in entries],
+        rows=sum(entry.rows for entry in entries),
+        bytes=sum(entry.bytes for entry in entries),
+    )
+    return done, columns
+
+
+def columns_of(frame: DataFrame) -> list[ResultColumn]:
+    fields = frame.schema.fields
+    if len(fields) > MOST_COLUMNS:
+        raise ResultTooLarge(f"the result has {len(fields)} columns; {MOST_COLUMNS} are given", hint="name fewer")
+    return [ResultColumn(name=field.name, type=field.dataType.simpleString()) for field in fields]
+
+
+def too_large(max_bytes: int) -> ResultTooLarge:
+    return ResultTooLarge(
+        f"the rows are more than {max_bytes} bytes", hint="ask for fewer, aggregate them, or have them exported"
+    )
+
+
+def _fits(frame: Any, max_rows: int) -> bool:
+    """Whether Spark knows that there are not more, by an aggregate or a LIMIT: a limit of ours would cost a stage."""
+    known = frame._jdf.queryExecution().analyzed().maxRows().toString()  # noqa: SLF001 - there is no other way
+    return known != "None" and int(known.removeprefix("Some(").removesuffix(")")) <= max_rows

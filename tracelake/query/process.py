@@ -1,0 +1,103 @@
+"""`trace query`: SQL over granted datasets, on a Spark of its own, behind two doors.
+
+The doors open at once. Spark starts a while later or with the first question, which then waits for it: a system that
+starts has better things to do with its cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.capability.verifier import Verifier
+from tracelake.ports import ObjectStore
+from tracelake.query.answer import Desk
+from tracelake.query.audit import Audit
+from tracelake.query.engine import Engine
+from tracelake.query.resolve import Resolver
+from tracelake.query.routes import openapi_route, task_route, user_route
+from tracelake.query.spark import OwnSpark, Warm, starter
+from tracelake.runtime.listeners import Door, bearer, door_app, open_doors, require_our_token
+from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
+from tracelake.runtime.process import Process, until_answers
+from tracelake.settings import IdentitySettings, Settings
+from tracelake.store.db import answers, open_pool, required
+from tracelake.wire.client import DispatcherClient, dispatcher_client
+
+
+async def main(process: Process, objects: ObjectStore) -> None:
+    settings = process.settings
+    spark = OwnSpark(starter(settings), settings.query.sessions)
+    dsn = required(settings.data.query_dsn, "data.query_dsn")
+    async with (
+        open_pool(dsn, name="query", max_size=4) as pool,
+        dispatcher_client(settings) as dispatcher,
+        serving(settings, pool, dispatcher, spark, objects, metrics=process.metrics),
+    ):
+        await until_answers(process, "data Postgres", lambda: answers(pool))
+        process.ready("data Postgres answers (read only); both doors open; Spark starts when it is needed")
+        later = asyncio.create_task(spark.warm_later(settings.query.warm_after_seconds))
+        try:
+            await process.stop.wait()
+        finally:
+            later.cancel()
+            await spark.close()
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings,
+    pool: asyncpg.Pool,
+    dispatcher: DispatcherClient,
+    spark: Warm,
+    objects: ObjectStore,
+    *,
+    metrics: Metrics,
+) -> AsyncIterator[dict[str, str]]:
+    """Both doors, open; gives the address of each."""
+    dsn = required(settings.data.query_dsn, "data.query_dsn")
+    engine = Engine(spark, objects, dsn, settings.query, metrics)
+    audit = Audit(settings.home / "work" / "query-audit", dispatcher)
+    desk = Desk(Resolver(dispatcher), engine, audit, settings.query, metrics)
+    verifier = Verifier(dispatcher.jwks, settings.tokens)
+    inside = (
+        user_route(desk, settings.identity),
+        openapi_route(settings.identity),
+        metrics_route(metrics, settings.identity),
+    )
+    doors = [
+        Door("query_task", settings.query.host, settings.query.task_port, query_door(pool, task_route(desk, verifier))),
+        Door("query_internal", settings.query.host, settings.query.internal_port, query_door(pool, *inside)),
+    ]
+    telling = asyncio.create_task(audit.run())
+    try:
+        async with open_doors(doors, settings.tls, metrics=metrics, limits=settings.http) as addresses:
+            yield addresses
+    finally:
+        telling.cancel()
+        with suppress(Exception):  # what is not heard now is told by the next process
+            await audit.tell()
+        engine.close()
+        await verifier.close()
+
+
+def query_door(pool: asyncpg.Pool, *more: Route) -> Starlette:
+    async def ready() -> None:
+        await answers(pool)
+
+    return door_app(more, ready)
+
+
+def metrics_route(metrics: Metrics, identity: IdentitySettings) -> Route:
+    async def told(request: Request) -> Response:
+        require_our_token(bearer(request), identity, "header authorization")
+        return Response(metrics.text(), media_type=OPENMETRICS_TEXT)
+
+    return Route("/metrics", told, methods=["GET"])

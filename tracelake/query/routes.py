@@ -1,0 +1,83 @@
+"""The two doors of the Query service: tasks with their capability, users by way of the Gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.capability.refusal import CAPABILITY_HEADER
+from tracelake.capability.verifier import Verifier
+from tracelake.domain.grants import QUERY
+from tracelake.errors import Forbidden, InvalidRequest, Unauthenticated
+from tracelake.query.answer import Desk
+from tracelake.query.encode import as_arrow, as_json
+from tracelake.query.openapi import document
+from tracelake.runtime.listeners import json_response, require_our_token, while_wanted
+from tracelake.settings import IdentitySettings
+from tracelake.wire.client import WORKER_TOKEN
+from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
+from tracelake.wire.task_messages import MAX_BODY_BYTES, decode
+from tracelake.wire.user_calls import USER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def task_route(desk: Desk, verifier: Verifier) -> Route:
+    async def query(request: Request) -> Response:
+        body = decode(await _body(request), TaskQueryRequest)
+        claims = await verifier.verify(request.headers.get(CAPABILITY_HEADER))
+        if claims.task_id != body.task_id:
+            raise Forbidden("the token is another task's", where="/task_id")
+        if claims.attempt != body.attempt:
+            raise Forbidden("the token is another attempt's", where="/attempt")
+        if QUERY not in claims.grants.endpoints:
+            raise Forbidden("the token grants nothing that this door gives", where="/v1/task/query")
+        return await _answered(request, desk.for_task(claims, body))
+
+    return Route("/v1/task/query", query, methods=["POST"])
+
+
+def user_route(desk: Desk, identity: IdentitySettings) -> Route:
+    async def query(request: Request) -> Response:
+        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
+        subject = unquote(request.headers.get(USER, ""))
+        if not subject or "\0" in subject:
+            raise Unauthenticated("no user is named", where=f"header {USER}")
+        return await _answered(request, desk.for_user(subject, decode(await _body(request), QueryRequest)))
+
+    return Route("/v1/query", query, methods=["POST"])
+
+
+def openapi_route(identity: IdentitySettings) -> Route:
+    async def openapi(request: Request) -> Response:
+        require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
+        return json_response(document())
+
+    return Route("/internal/openapi.json", openapi, methods=["GET"])
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
+    except ClientDisconnect:
+        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
+    return bytes(body)
+
+
+async def _answered(request: Request, work: Coroutine[Any, Any, tuple[QueryAnswer, pa.Table | None]]) -> Response:
+    """As the caller wants it."""
+    answer, table = await while_wanted(request, work)
+    if table is not None and ARROW in request.headers.get("accept", ""):
+        return Response(await asyncio.to_thread(as_arrow, answer, table), media_type=ARROW)
+    return Response(await asyncio.to_thread(as_json, answer, table), media_type="application/json")

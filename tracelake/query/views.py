@@ -1,0 +1,153 @@
+"""Tables of a question as temporary views of its session: files by their list, hot tables through the reading role.
+
+A view of files is made once for a pin, or for those of its files that a query can need, and kept: what a commit holds
+never changes. One with hot rows is made for the query, in a snapshot that is held while it runs, and dropped after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from tracelake.data.files.parquet_reader import read_files
+from tracelake.domain.filter.parse import AnyOf, Filter
+from tracelake.errors import Unavailable
+from tracelake.ports import ObjectStore
+from tracelake.query.checked_query import ColdFiles, Relation
+from tracelake.query.sessions import Prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tracelake.data.hot.view import HeldSnapshot
+
+END: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where rows lie: files, and the data database through the role that only reads."""
+
+    objects: ObjectStore
+    dsn: str = field(repr=False)
+
+
+@contextmanager
+def views_of(
+    prepared: Prepared,
+    relations: Mapping[str, Relation],
+    store: Store,
+    org: UUID,
+    read_once: Collection[str] = (),
+) -> Iterator[dict[str, str]]:
+    """Names of views, by the names of the tables. Rows must be read inside the block.
+
+    What the question reads in one place alone (`read_once`) Postgres may filter.
+    """
+    from tracelake.data.hot.view import held
+
+    with ExitStack() as stack:
+        kept = {name: _cold(prepared, one, store) for name, one in relations.items() if not one.hot}
+        frames = {name: frame for name, (_, frame) in kept.items() if relations[name].filters}
+        hot = {name: one for name, one in relations.items() if one.hot}
+        if hot:
+            moment = stack.enter_context(held(store.dsn))  # for all of them, until the rows are read
+            for name, one in hot.items():
+                frames[name] = _HotTable(prepared, one, store, org, moment, name in read_once).frame()
+        made = {name: f"v_{uuid4().hex}" for name in frames}
+        for name, frame in frames.items():
+            _filtered(frame, relations[name].filters).createTempView(made[name])
+            stack.callback(prepared.spark.catalog.dropTempView, made[name])
+        yield {name: view for name, (view, _) in kept.items()} | made
+
+
+def _filtered(frame: DataFrame, filters: Sequence[Filter]) -> DataFrame:
+    from tracelake.data.filter_column import as_column
+
+    return frame.where(as_column(AnyOf(tuple(filters)), frame)) if filters else frame
+
+
+def _cold(prepared: Prepared, relation: Relation, store: Store) -> tuple[str, DataFrame]:
+    files = relation.cold
+    if files is None or files.columns is None:
+        raise _nothing_yet(relation)
+    return _kept(prepared, files, store)
+
+
+def _kept(prepared: Prepared, files: ColdFiles, store: Store, number: str = "") -> tuple[str, DataFrame]:
+    found = prepared.views.get(files.key)
+    if found is None:
+        frame = _read(prepared, files, store, number)
+        name = f"v_{uuid4().hex}"
+        frame.createTempView(name)
+        prepared.keep(files.key, name, frame)
+        return name, frame
+    prepared.views.move_to_end(files.key)
+    return found
+
+
+def _read(prepared: Prepared, files: ColdFiles, store: Store, number: str) -> DataFrame:
+    """As one partition where that is quicker: Spark then knows that nothing need be exchanged, and plans one stage."""
+    frame = read_files(prepared.spark, store.objects, files.files, files.columns or ())
+    for spans, names in files.cut.items():
+        rows = read_files(prepared.spark, store.objects, names, files.columns or ())
+        counts = [rows[number].between(*span.edges) for span in spans]
+        frame = frame.unionByName(rows.where(reduce(or_, counts)))
+    return frame.coalesce(1) if files.in_one_go else frame
+
+
+@dataclass(frozen=True)
+class _HotTable:
+    prepared: Prepared
+    relation: Relation
+    store: Store
+    org: UUID
+    moment: HeldSnapshot
+    one_scan: bool
+    """The question reads it in one place, so Postgres may be told what is asked for there."""
+
+    def frame(self) -> DataFrame:
+        from tracelake.data.hot.reader import read_hot, read_seam, spark_schema
+        from tracelake.data.hot.registered_tables import registered
+        from tracelake.data.hot.view import view_of
+        from tracelake.data.postgres.source import read_postgres
+
+        spark, dsn, once = self.prepared.spark, self.store.dsn, self.one_scan
+        table = registered(self.moment.connection, self.org, self.relation.dataset_version)
+        if table is None:
+            return self._buffered()
+        if table.number_column is None:
+            schema, name = spark_schema(table.schema), f"hot.{table.name}"
+            return read_postgres(spark, dsn, name, schema, snapshot=self.moment.name, one_scan=once)
+        cold = self.relation.cold
+        view = view_of(self.moment, table, start=0, stop=END, commit=cold.pin[1] if cold else 0)
+        if cold is None or not (cold.files or cold.cut):
+            return read_hot(spark, dsn, view, one_scan=once)
+        _, files = _kept(self.prepared, cold, self.store, table.number_column)
+        return read_seam(spark, dsn, view, files, one_scan=once)
+
+    def _buffered(self) -> DataFrame:
+        from tracelake.data.buffered.reader import declared_columns, read_buffered
+
+        generation, moment = self.relation.dataset_version, self.moment
+        columns = declared_columns(moment.connection, self.org, generation)
+        if columns is None:
+            raise _nothing_yet(self.relation)
+        return read_buffered(
+            self.prepared.spark,
+            self.store.dsn,
+            generation,
+            columns,
+            org_id=self.org,
+            snapshot=moment.name,
+            one_scan=self.one_scan,
+        )
+
+
+def _nothing_yet(relation: Relation) -> Unavailable:
+    return Unavailable(f"nothing has been written to {relation.name} yet", where=relation.name, hint="ask again later")

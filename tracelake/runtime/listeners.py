@@ -1,0 +1,380 @@
+"""Doors: TLS listeners of a process, all in one event loop, and the one table from errors to HTTP answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from socket import AF_INET, IPPROTO_TCP, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tracelake.errors import (
+    BadInput,
+    Busy,
+    Conflict,
+    DatabaseUnavailable,
+    Forbidden,
+    HungUp,
+    LeaseLost,
+    LimitReached,
+    NotFound,
+    QueryFailed,
+    QueryTimeout,
+    SettingsError,
+    SetupError,
+    SnapshotTooOld,
+    TraceError,
+    Unauthenticated,
+    Unavailable,
+)
+from tracelake.runtime.http_limits import Admission, LimitedProtocol
+from tracelake.runtime.metrics import Metrics
+from tracelake.runtime.request_context import Doorway
+from tracelake.runtime.tls import TlsFiles, reload_if_changed, server_context
+from tracelake.settings import HttpSettings, IdentitySettings, TlsSettings
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
+    (BadInput, 400),
+    (Unauthenticated, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (Conflict, 409),
+    (LeaseLost, 409),
+    (SnapshotTooOld, 409),
+    (LimitReached, 422),
+    (QueryFailed, 422),
+    (Busy, 429),
+    (QueryTimeout, 504),
+    (Unavailable, 503),
+)
+
+RENEWAL_LOOK_SECONDS = 60.0
+TLS_GOODBYE_SECONDS = 5.0
+"""How long a caller may take to say goodbye before its connection is cut."""
+HANG_UP_SECONDS = 0.1
+"""How long a door that closes waits for those who only keep a connection."""
+HTTP_FAULT = 500
+
+
+@dataclass(frozen=True)
+class Door:
+    name: str
+    host: str
+    port: int
+    app: ASGIApp
+
+
+@asynccontextmanager
+async def open_doors(
+    doors: Sequence[Door],
+    tls: TlsSettings,
+    look_every: float = RENEWAL_LOOK_SECONDS,
+    *,
+    metrics: Metrics | None = None,
+    limits: HttpSettings = HttpSettings(),  # noqa: B008 - frozen
+) -> AsyncIterator[dict[str, str]]:
+    """Listen on every door until the block ends; gives the address of each. All are bound before any is served."""
+    metrics = metrics or Metrics()
+    files = _files(tls)
+    context = _context(files)
+    sockets = _bind_all(doors)
+    servers = [_server(Doorway(Admission(door.app, limits), door.name, metrics), context, limits) for door in doors]
+    serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
+    renewal = asyncio.create_task(_follow_renewals(context, files, look_every))
+    try:
+        await _started(servers, serving)
+        yield {door.name: _address(sock) for door, sock in zip(doors, sockets, strict=True)}
+    finally:
+        renewal.cancel()
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+def refusal_response(refusal: TraceError) -> Response:
+    status = next((status for kind, status in STATUS_OF if isinstance(refusal, kind)), 500)
+    answer = json_response({"error": refusal.as_dict()}, status)
+    if isinstance(refusal, Unavailable):
+        answer.headers["retry-after"] = str(refusal.retry_after)
+    return answer
+
+
+def door_app(
+    routes: Sequence[Route],
+    ready: Callable[[], Awaitable[None]],
+    outages: Sequence[type[Exception]] = (),
+    named: Callable[[Exception], TraceError] = lambda away: DatabaseUnavailable(type(away).__name__),
+) -> Starlette:
+    """A door with its health and its way of refusing.
+
+    `outages`: what is raised when something behind it is away; `named` makes the error that callers are told.
+    """
+
+    async def on_outage(request: Request, away: Exception) -> Response:
+        return await on_refusal(request, named(away))
+
+    handlers = HANDLERS | dict.fromkeys(outages, on_outage)
+    return DoorApp(routes=[*health_routes(ready), *routes], exception_handlers=handlers)
+
+
+class DoorApp(Starlette):
+    """A door whose plain paths are looked up in one step: routing and wrapping cost as much as the answer itself.
+
+    Everything else, a wrong method included, goes the usual way. So does all of it once there is a middleware.
+    """
+
+    def __init__(self, *, routes: Sequence[Route], exception_handlers: dict[Any, Any]) -> None:
+        super().__init__(routes=list(routes), exception_handlers=exception_handlers)
+        self._plain = {
+            (method, route.path): route.endpoint
+            for route in routes
+            if "{" not in route.path
+            for method in route.methods or ()
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._plain.get((scope.get("method", ""), scope.get("path", "")))
+        if handler is None or self.user_middleware:
+            await super().__call__(scope, receive, send)
+        else:
+            response = await self._answer(handler, Request(scope, receive))
+            await response(scope, receive, send)
+
+    async def _answer(self, handler: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        handlers: dict[Any, Any] = self.exception_handlers
+        try:
+            return await handler(request)
+        except tuple(handlers) as wrong:
+            refuse = next(handlers[kind] for kind in type(wrong).__mro__ if kind in handlers)
+            answer: Response = await refuse(request, wrong)
+            return answer
+
+
+def health_routes(ready: Callable[[], Awaitable[None]]) -> list[Route]:
+    """`/healthz`: the process runs. `/readyz`: and what it stands on answers (`ready` raises if not)."""
+
+    async def healthz(request: Request) -> Response:
+        del request
+        return json_response({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        del request
+        await ready()
+        return json_response({"status": "ready"})
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def bearer(request: Request) -> str | None:
+    """The token in `Authorization: Bearer`, if there is one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def require_our_token(shown: str | None, identity: IdentitySettings, where: str) -> None:
+    """The worker token that this process has itself: it holds no list of others."""
+    ours = identity.worker_token
+    if shown is None or ours is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
+        raise Unauthenticated("this door asks for a worker token", where=where)
+
+
+async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What comes of the work; it is canceled if the caller hangs up before. The body must have been read."""
+    asked = asyncio.create_task(work)
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise HungUp("the caller hung up before the answer", where="")
+        return asked.result()
+    finally:
+        gone.cancel()
+        asked.cancel()
+        await asyncio.wait({asked})
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def on_refusal(request: Request, refusal: Exception) -> Response:
+    """A refusal is an answer, never a stack trace."""
+    if not isinstance(refusal, TraceError):
+        raise refusal
+    answer = refusal_response(refusal)
+    _say(request, refusal, answer.status_code)
+    return answer
+
+
+async def on_no_route(request: Request, wrong: Exception) -> Response:
+    """No such path or method, in the shape of every other refusal."""
+    status = wrong.status_code if isinstance(wrong, HTTPException) else 500
+    refusal = NotFound(f"there is no {request.method} {request.url.path} at this door", where=request.url.path)
+    return json_response({"error": refusal.as_dict()}, status)
+
+
+HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
+"""The exception handlers of every door."""
+
+
+def _say(request: Request, refusal: TraceError, status: int) -> None:
+    """What was refused, for whoever looks after the system. Strangers, and who has left, are not worth a line each."""
+    say = log.debug if isinstance(refusal, Unauthenticated | NotFound | HungUp) else log.info
+    if status >= HTTP_FAULT:
+        say = log.warning
+    # Neither headers nor body: those hold tokens.
+    said = {"code": refusal.code, "because": refusal.message, "where": refusal.where}
+    say("refused", method=request.method, path=request.url.path, status=status, **said)
+
+
+def _files(tls: TlsSettings) -> TlsFiles:
+    if tls.cert is None or tls.key is None:
+        missing = "tls.cert" if tls.cert is None else "tls.key"
+        raise SettingsError(f"a door needs a certificate: {missing} is not set", where=missing)
+    return TlsFiles(tls.ca or tls.cert, tls.cert, tls.key)
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    try:
+        return server_context(files)
+    except OSError as wrong:  # SSLError is one too
+        raise SetupError(f"the certificate cannot be used: {wrong}", where=str(files.cert)) from None
+
+
+async def _follow_renewals(context: ssl.SSLContext, files: TlsFiles, every: float) -> None:
+    """A renewed certificate is shown to the next caller; nobody is cut off."""
+    seen = reload_if_changed(context, files, None)
+    while True:
+        await asyncio.sleep(every)
+        seen = reload_if_changed(context, files, seen)
+
+
+def _bind_all(doors: Sequence[Door]) -> list[socket]:
+    with contextlib.ExitStack() as taken:
+        sockets = [taken.enter_context(_bind(door)) for door in doors]
+        taken.pop_all()  # all are there: they are kept
+        return sockets
+
+
+def _bind(door: Door) -> socket:
+    # Named as TCP: only then asyncio sends an answer's body without waiting until its head was acknowledged (40 ms).
+    listener = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP)
+    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    try:
+        listener.bind((door.host, door.port))
+        listener.listen()  # two may be bound to one port as long as neither listens
+    except OSError as wrong:
+        listener.close()
+        raise SetupError(
+            f"the {door.name} door cannot listen on {door.host}:{door.port}: {wrong.strerror}",
+            where=f"{door.host}:{door.port}",
+            hint="end the process that holds the port, or choose another (`trace up --port-base`)",
+        ) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the process, not to one of its doors."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def __init__(self, config: uvicorn.Config, limits: HttpSettings) -> None:
+        super().__init__(config)
+        self._limits = limits
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """As uvicorn does it for sockets that are given, with limits on the TLS handshake, which it leaves at 60 s."""
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=one,
+                ssl=self.config.ssl,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=self._limits.header_seconds,
+                ssl_shutdown_timeout=TLS_GOODBYE_SECONDS,
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
+
+    def _connection(self) -> LimitedProtocol:
+        return LimitedProtocol(
+            limits=self._limits, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        hanging_up = asyncio.create_task(self._hang_up())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hanging_up.cancel()
+
+    async def _hang_up(self) -> None:
+        """TLS says goodbye both ways, and who keeps a connection for his next question may not listen now."""
+        while True:
+            await asyncio.sleep(HANG_UP_SECONDS)
+            for connection in list(self.server_state.connections):
+                if _is_between_questions(connection):
+                    connection.transport.abort()
+
+
+def _server(app: ASGIApp, context: ssl.SSLContext, limits: HttpSettings) -> _Server:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        http="httptools",
+        ws="none",
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=limits.idle_seconds,
+    )
+    config.load()
+    config.ssl = context
+    return _Server(config, limits)
+
+
+def _is_between_questions(connection: Any) -> bool:
+    """All is answered, and the answer is on its way."""
+    answered = connection.cycle is None or connection.cycle.response_complete
+    return bool(answered and not connection.transport.get_write_buffer_size())
+
+
+async def _started(servers: Sequence[_Server], serving: Sequence[asyncio.Task[None]]) -> None:
+    while not all(server.started for server in servers):
+        for task in serving:
+            if task.done():
+                task.result()
+        await asyncio.sleep(0.005)
+
+
+def _address(listener: socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"https://{host}:{port}"

@@ -1,0 +1,83 @@
+"""Secrets of the settings, taken out of what is said: a library that fails may repeat the address it was given.
+
+The second line only. Whatever knows that it holds a secret does not say it; this is for what does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+from tracelake.domain.redaction import redact_tokens
+from tracelake.settings.job_secrets import SHORTEST
+
+INSTEAD: Final = "***"
+PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
+
+Hide = Callable[[str], str]
+
+
+def hider(settings: BaseModel) -> Hide:
+    """Takes every secret of these settings, every part of one that is secret by itself, and tokens out of a text."""
+    found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
+    spelt = {way for piece in found for way in _spellings(piece)}
+    wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
+    if not wanted:
+        return redact_tokens
+    pattern = re.compile("|".join(map(re.escape, wanted)))
+    return lambda text: redact_tokens(pattern.sub(INSTEAD, text))
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _secrets(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _secrets(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _secrets(one)
+
+
+def _spellings(piece: str) -> Iterator[str]:
+    """As it is, in an address, and as Python repeats it in an error; each also as it stands in a line of JSON."""
+    quoted = repr(f"{piece}'\"")[1:-1].removesuffix("\\'\"")  # within a text that holds the other quote too
+    for way in (piece, quote(piece), quote(piece, safe=""), quote_plus(piece), repr(piece)[1:-1], quoted):
+        yield way
+        yield json.dumps(way)[1:-1]
+
+
+def _pieces(secret: str) -> Iterator[str]:
+    """The whole, and each line of it; of addresses, also what stands in them: a password, a key in path or query."""
+    yield secret
+    yield from map(str.strip, secret.splitlines())
+    for found in PASSWORD.findall(secret):
+        yield found.strip("'")
+    for word in secret.split():
+        if "://" in word:
+            yield word
+            yield from _parts_of_address(word[word.rindex("=", 0, word.index("://")) + 1 :] if _named(word) else word)
+
+
+def _named(word: str) -> bool:
+    """`name=https://...`, as endpoints are given."""
+    return "=" in word[: word.index("://")]
+
+
+def _parts_of_address(address: str) -> Iterator[str]:
+    before, _, rest = address.partition("://")
+    account, at, _ = rest.rpartition("@")
+    if at:
+        password = account.partition(":")[2]
+        yield from (password, unquote(password))
+    if before.startswith(("http", "ws")):  # the last part of a database's address is only its name
+        parts = urlsplit(address)
+        yield from re.split(r"[/&=?]", f"{parts.path}?{parts.query}")

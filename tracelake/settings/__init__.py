@@ -1,0 +1,102 @@
+"""Every setting of Trace: read once, frozen, handed in.
+
+Three places are read, the first that has a value wins: `TRACE_` environment variables (`TRACE_SPARK__MASTER` is
+`spark.master`), `trace.toml` in the home folder, the default below. A process under `trace up` gets its settings as a
+document on standard input instead, so that a secret never stands in its environment, arguments or files.
+
+Secrets are not taken from `trace.toml`: every process of the user can read that file, and a worker must never be able
+to find the state database's address.
+"""
+
+from __future__ import annotations
+
+from tracelake.settings.delivery import DeliverySettings
+from tracelake.settings.groups import (
+    ClientSettings,
+    DataSettings,
+    DispatcherSettings,
+    EndpointSettings,
+    GatewaySettings,
+    Group,
+    IdentitySettings,
+    LoopSettings,
+    PostgresSettings,
+    QuerySettings,
+    QueueSettings,
+    SinkSettings,
+    SparkSettings,
+    StateSettings,
+    TlsSettings,
+    TokenSettings,
+    UpSettings,
+    WorkerSettings,
+)
+from tracelake.settings.http import HttpSettings
+from tracelake.settings.load import (
+    load_settings,
+    origin,
+    settings_from_document,
+    stray_variables,
+    to_document,
+)
+from tracelake.settings.root import (
+    ANY_NAME,
+    Leaf,
+    Settings,
+    group_of,
+    is_mapping,
+    leaves,
+    leaves_of,
+    shown,
+)
+from tracelake.settings.rpc_pools import RpcPoolSettings
+from tracelake.settings.runtimes import RUNTIMES, RuntimeSettings
+from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
+from tracelake.settings.telemetry import LogSettings, MetricsSettings, TracingSettings
+from tracelake.settings.udf import UdfSettings
+
+__all__ = [
+    "ANY_NAME",
+    "RUNTIMES",
+    "BundleSettings",
+    "ClientSettings",
+    "CredentialSettings",
+    "DataSettings",
+    "DeliverySettings",
+    "DispatcherSettings",
+    "EndpointSettings",
+    "GatewaySettings",
+    "Group",
+    "HttpSettings",
+    "IdentitySettings",
+    "Leaf",
+    "LogSettings",
+    "LoopSettings",
+    "MetricsSettings",
+    "ObjectSettings",
+    "PostgresSettings",
+    "QuerySettings",
+    "QueueSettings",
+    "RpcPoolSettings",
+    "RuntimeSettings",
+    "Settings",
+    "SinkSettings",
+    "SparkSettings",
+    "StateSettings",
+    "TlsSettings",
+    "TokenSettings",
+    "TracingSettings",
+    "UdfSettings",
+    "UpSettings",
+    "WorkerSettings",
+    "group_of",
+    "is_mapping",
+    "leaves",
+    "leaves_of",
+    "load_settings",
+    "origin",
+    "settings_from_document",
+    "shown",
+    "stray_variables",
+    "to_document",
+]

@@ -1,0 +1,191 @@
+"""All settings in one frozen model, and each of them as one thing that can be spoken of (`Leaf`).
+
+A field of `Settings` is a value, a group, or a mapping of groups by name (`runtimes`): any number of groups of one
+kind, named by whoever runs the system. In environment and file such a group is one level deeper:
+`TRACE_RUNTIMES__ECS_PLATFORM__QUEUE`, `[runtimes.ecs_platform]`. A mapping may also be of values: `TRACE_SECRETS__KEY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import StringConstraints, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tracelake.settings.delivery import DeliverySettings
+from tracelake.settings.groups import (
+    ClientSettings,
+    DataSettings,
+    DispatcherSettings,
+    EndpointSettings,
+    GatewaySettings,
+    Group,
+    IdentitySettings,
+    LoopSettings,
+    PostgresSettings,
+    QuerySettings,
+    QueueSettings,
+    SinkSettings,
+    SparkSettings,
+    StateSettings,
+    TlsSettings,
+    TokenSettings,
+    UpSettings,
+    WorkerSettings,
+    setting,
+)
+from tracelake.settings.http import HttpSettings
+from tracelake.settings.job_secrets import JobSecret
+from tracelake.settings.rpc_pools import RpcPoolSettings
+from tracelake.settings.runtimes import RUNTIMES, RuntimeSettings
+from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
+from tracelake.settings.telemetry import FaultSettings, LogSettings, MetricsSettings, TracingSettings
+from tracelake.settings.udf import UdfSettings
+
+PREFIX = "TRACE_"
+DEFAULT_HOME = Path("~/.trace")
+ANY_NAME = "<name>"
+"""Stands in a leaf's path for the name of a group that the person chooses."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=64)]
+"""Of a group in a mapping. No two underscores together: in a variable's name they part the levels."""
+
+
+class Settings(BaseSettings):
+    """All of them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+    )
+
+    home: Path = setting(
+        DEFAULT_HOME, "The folder that holds everything: databases, keys, logs, objects.", unit="folder"
+    )
+    state: StateSettings = StateSettings()
+    data: DataSettings = DataSettings()
+    queue: QueueSettings = QueueSettings()
+    objects: ObjectSettings = ObjectSettings()
+    credentials: CredentialSettings = CredentialSettings()
+    bundles: BundleSettings = BundleSettings()
+    postgres: PostgresSettings = PostgresSettings()
+    tls: TlsSettings = TlsSettings()
+    http: HttpSettings = HttpSettings()
+    dispatcher: DispatcherSettings = DispatcherSettings()
+    query: QuerySettings = QuerySettings()
+    gateway: GatewaySettings = GatewaySettings()
+    endpoints: EndpointSettings = EndpointSettings()
+    identity: IdentitySettings = IdentitySettings()
+    client: ClientSettings = ClientSettings()
+    tokens: TokenSettings = TokenSettings()
+    loops: LoopSettings = LoopSettings()
+    runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
+    rpc_pools: Mapping[Name, RpcPoolSettings] = {}
+    secrets: Mapping[Name, JobSecret] = setting(
+        {}, "For jobs that name it in `secrets`, 6 characters or more; only workers are told of it.", unit="text"
+    )
+    worker: WorkerSettings = WorkerSettings()
+    sink: SinkSettings = SinkSettings()
+    delivery: DeliverySettings = DeliverySettings()
+    udf: UdfSettings = UdfSettings()
+    spark: SparkSettings = SparkSettings()
+    up: UpSettings = UpSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
+    faults: FaultSettings = FaultSettings()
+
+    @property
+    def object_folder(self) -> Path:
+        return (self.objects.folder or self.home / "objects").expanduser().absolute()
+
+    @property
+    def task_key_folder(self) -> Path:
+        return (self.tokens.key_folder or self.home / "keys" / "task").expanduser().absolute()
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        return home.expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One setting as documents, `trace config show` and error messages speak of it."""
+
+    path: str
+    field: FieldInfo
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.path.upper().replace(".", "__")
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.split(".")
+
+    @property
+    def secret(self) -> bool:
+        return "SecretStr" in str(self.field.annotation)
+
+    @property
+    def unit(self) -> str | None:
+        extra = self.field.json_schema_extra
+        return str(extra["unit"]) if isinstance(extra, dict) else None
+
+    @property
+    def why(self) -> str:
+        return self.field.description or ""
+
+    @property
+    def default(self) -> Any:
+        return None if is_mapping(self.field) else self.field.default
+
+    def of(self, name: str) -> Leaf:
+        """The same setting, of the group with that name."""
+        return replace(self, path=self.path.replace(ANY_NAME, name))
+
+
+def leaves() -> Iterator[Leaf]:
+    """Every setting; those by name once, with ANY_NAME in the place of the name."""
+    for name, field in Settings.model_fields.items():
+        group = group_of(field)
+        within = f"{name}.{ANY_NAME}" if is_mapping(field) else name
+        if group is None:
+            yield Leaf(within, field)
+        else:
+            for inner, leaf in group.model_fields.items():
+                yield Leaf(f"{within}.{inner}", leaf)
+
+
+def leaves_of(settings: Settings) -> Iterator[Leaf]:
+    """Every setting that these settings hold: those by name as often as there are names."""
+    for leaf in leaves():
+        if ANY_NAME not in leaf.path:
+            yield leaf
+    for leaf in leaves():
+        if ANY_NAME in leaf.path:
+            yield from (leaf.of(name) for name in getattr(settings, leaf.parts[0]))
+
+
+def group_of(field: FieldInfo) -> type[Group] | None:
+    """The group that a field of `Settings` is, or is a mapping of."""
+    kind = get_args(field.annotation)[1] if is_mapping(field) else field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Group) else None
+
+
+def is_mapping(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is Mapping
+
+
+def shown(settings: Settings, leaf: Leaf) -> str:
+    """A value for eyes: a secret is only said to be there."""
+    value: Any = settings
+    for part in leaf.parts:
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    if value is None:
+        return ""
+    return "********" if leaf.secret else str(value)

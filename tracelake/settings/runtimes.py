@@ -1,0 +1,67 @@
+"""Where tasks run: each runtime by its name, and those that there are without being set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from tracelake.settings.groups import Group, setting
+
+
+class RuntimeSettings(Group):
+    """Where tasks run (`runtime:` in YAML): how they are handed over, and what holds where the YAML is silent."""
+
+    invoker: Literal["in_process", "queue", "function"] = setting(
+        "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
+    )
+    queue: str | None = setting(
+        None, "The queue on which its workers wait; needed by the invoker `queue`.", pattern=r"^[A-Za-z0-9_-]{1,64}$"
+    )
+    untrusted: bool = setting(
+        default=False,
+        why="It runs code that is not ours: its jobs get no secrets and do not write to Postgres directly.",
+    )
+    heartbeat_timeout_seconds: int = setting(
+        120, "The lease: an attempt not heard of for so long is lost.", unit="s", ge=2, le=86400
+    )
+    heartbeat_interval_seconds: int | None = setting(
+        None, "How often a worker is to be heard; unset: four times a lease.", unit="s", ge=1, le=43200
+    )
+    timeout_seconds: int = setting(3600, "Ends an attempt even if it is heard of.", unit="s", ge=1)
+    max_attempts: int = setting(
+        3, "How often a task is tried before it has failed for good.", unit="count", ge=1, le=100
+    )
+    max_platform_failures: int = setting(
+        100,
+        "How many attempts of a task may end by the platform's fault (a lost worker, an outage, no room) before it has"
+        " failed for good; they do not count against max_attempts.",
+        unit="count",
+        ge=1,
+        le=10000,
+    )
+    retry_backoff_seconds: int = setting(30, "Wait before the second attempt; it doubles.", unit="s", ge=0, le=86400)
+    retry_max_backoff_seconds: int = setting(600, "The longest wait between attempts.", unit="s", ge=0, le=86400)
+
+    @model_validator(mode="after")
+    def _can_be_kept(self) -> Self:
+        if (self.invoker == "queue") != (self.queue is not None):
+            raise ValueError("the invoker `queue` needs a queue, and no other invoker has one")
+        if 2 * (self.heartbeat_interval_seconds or 1) > self.heartbeat_timeout_seconds:
+            raise ValueError("heartbeat_interval_seconds must fit twice into heartbeat_timeout_seconds")
+        if self.retry_max_backoff_seconds < self.retry_backoff_seconds:
+            raise ValueError("retry_max_backoff_seconds must not be smaller than retry_backoff_seconds")
+        return self
+
+
+RUNTIMES: Mapping[str, RuntimeSettings] = {
+    "dispatcher": RuntimeSettings(invoker="in_process"),
+    "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform"),
+    "ecs_udf": RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
+    # The Dispatcher keeps the leases of functions itself, every few seconds: one that dies is missed soon.
+    "lambda": RuntimeSettings(
+        invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10
+    ),
+}
+"""Those that there are when nobody says otherwise. What is set changes or adds to them, field by field."""

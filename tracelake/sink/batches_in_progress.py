@@ -1,0 +1,84 @@
+"""Notes in data Postgres which batches this process reads, so that the next sink knows which ones it died over.
+
+A batch may end the whole process, by the memory that it takes, say. It is not known which of those in hand did it: so
+each of them is read alone when it comes again, with nothing beside it in this process. One over which sinks die again
+and again is set aside as dead, and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from tracelake.data.statements import statements
+from tracelake.runtime.crash_points import crash_point
+
+Connection = psycopg.Connection[Any]
+
+
+@dataclass
+class InHand:
+    """Used from any number of threads."""
+
+    _readers: int = 0
+    _turn: threading.Condition = field(default_factory=threading.Condition)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _outlived: set[UUID] = field(default_factory=set)
+    """Noted by this process, which then lost its connection, and lives."""
+
+    def left_over(self, connection: Connection, publishes: Sequence[UUID]) -> dict[UUID, int]:
+        """Those of them over which sinks have died, and how many."""
+        self.put_down(connection, [])
+        rows = connection.execute(statements("in_hand")["left"], {"ids": list(publishes)}).fetchall()
+        return dict(rows)
+
+    @contextmanager
+    def held(self, connection: Connection, publishes: Sequence[UUID], *, alone: bool) -> Iterator[None]:
+        """They are noted for as long as the block lasts. `alone`: nothing else is read meanwhile."""
+        with self._alone() if alone else self._beside_others():
+            connection.execute(statements("in_hand")["take"], {"ids": list(publishes)})
+            crash_point("sink.in_hand")
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._outlived.update(publishes)
+            self.put_down(connection, publishes)
+            crash_point("sink.put_down")
+
+    def put_down(self, connection: Connection, publishes: Sequence[UUID]) -> None:
+        """What has become of them is known; nor did this process die over those that it noted and still has."""
+        with self._lock:
+            ids = [*self._outlived, *publishes]
+        if ids:
+            connection.execute(statements("in_hand")["put_down"], {"ids": ids})
+            with self._lock:
+                self._outlived.difference_update(ids)
+
+    def sweep(self, connection: Connection, age: timedelta) -> None:
+        connection.execute(statements("in_hand")["sweep"], {"age": age})
+
+    @contextmanager
+    def _beside_others(self) -> Iterator[None]:
+        with self._turn:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._readers -= 1
+                self._turn.notify_all()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Holds the lock throughout: nobody else begins."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._readers == 0)
+            yield

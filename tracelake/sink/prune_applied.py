@@ -1,0 +1,65 @@
+"""Notes that a batch was applied are deleted once nobody can need them: long ago, and settled as committed.
+
+A note keeps a batch that comes again from being applied again. What the Dispatcher has settled as committed is never
+applied again, whatever comes; what it has not, for however long, keeps its note.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from tracelake.errors import TraceError
+from tracelake.store.db import OUTAGES
+from tracelake.store.queries import queries
+from tracelake.wire.client import DispatcherClient
+
+log = structlog.get_logger()
+
+BATCH: Final = 500
+BEAT_SECONDS: Final = 60.0
+FRONT: Final = (datetime.fromtimestamp(0, UTC), UUID(int=0))
+
+
+@asynccontextmanager
+async def pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> AsyncIterator[None]:
+    """For as long as the block lasts, over outages too."""
+    task = asyncio.create_task(_keep_pruning(pool, dispatcher, keep))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _keep_pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> None:
+    while True:
+        try:
+            await prune_applied(pool, dispatcher, keep)
+        except (*OUTAGES, asyncpg.PostgresError, TraceError) as away:
+            log.warning("notes of applied batches are not deleted", because=str(away) or type(away).__name__)
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+async def prune_applied(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> int:
+    """All that are old enough, a batch at a time; how many were deleted."""
+    sql, pruned, after = queries("applied_batches"), 0, FRONT
+    while rows := await pool.fetch(sql["old"], keep, *after, BATCH):
+        committed = await _committed(dispatcher, [row["publish_id"] for row in rows])
+        if committed:
+            pruned += int(await pool.fetchval(sql["prune"], committed))
+        after = (rows[-1]["applied_at"], rows[-1]["publish_id"])
+    return pruned
+
+
+async def _committed(dispatcher: DispatcherClient, publishes: Sequence[UUID]) -> list[UUID]:
+    answer = await dispatcher.buffer_records(publishes)
+    return [record.publish_id for record in answer.records if record.status == "Committed"]

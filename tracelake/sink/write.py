@@ -1,0 +1,283 @@
+"""Step 10 of one event, the rows: batches are staged on Spark and merged into their tables, each all or nothing.
+
+Takes only what the Dispatcher's record says. Whatever becomes of a batch is an outcome: applied, dead with its reason,
+away, or failed by no fault of its own and to be tried again; one batch never decides about another. Next: `drain.py`
+settles.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import psycopg
+import structlog
+
+from tracelake.data.buffered.merge_batches import Applied, Waiting, applied, merge_batches
+from tracelake.data.buffered.stage_batches import Batch, BatchLimits, StagedBatch, stage_batches, staging_columns
+from tracelake.data.buffered.tables import BufferedTable, ensure
+from tracelake.data.postgres.secret_dsn import SecretDsn
+from tracelake.data.postgres.staging import drop_staging, make_staging, sweep_staging
+from tracelake.domain.buffered import from_json
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import BadInput, Conflict, DatabaseUnavailable, InvalidRequest
+from tracelake.ports import ObjectStore
+from tracelake.runtime.crash_points import crash_point
+from tracelake.sink.batches_in_progress import InHand
+from tracelake.wire.task_messages import BufferRecord, BufferTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+STAGING_AGE: Final = timedelta(hours=1)
+"""Older than any write may take: left by a kill."""
+IN_HAND_AGE: Final = timedelta(days=30)
+"""Older than any batch comes again: it has ended in another way."""
+CONNECT_SECONDS: Final = 10
+
+
+@dataclass(frozen=True)
+class Dead:
+    publish_id: UUID
+    reason: str
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Away:
+    """To be tried again: what it needs does not answer."""
+
+    publish_id: UUID
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """To be tried again: something failed that nobody foresaw, which says nothing about the batch."""
+
+    publish_id: UUID
+    reason: str
+
+
+Outcome = Applied | Dead | Away | Failed
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Used from any number of threads; each write has a connection of its own, and they are kept."""
+
+    spark: Callable[[], SparkSession]
+    """A session that lives."""
+    objects: ObjectStore
+    dsn: str = field(repr=False)
+    limits: BatchLimits
+    max_crashes: int = 5
+    """So many sinks may die over a batch; then it is dead."""
+    in_hand: InHand = field(default_factory=InHand, repr=False)
+    _idle: list[psycopg.Connection[Any]] = field(default_factory=list, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def write(self, records: Sequence[BufferRecord], tables: Sequence[BufferTable]) -> list[Outcome]:
+        """An outcome for each record; DatabaseUnavailable when data Postgres is away, and nothing was decided.
+
+        One that is settled as dead has an outcome only if its rows are in the table after all.
+        """
+        known = {one.dataset_uuid: _table(one) for one in tables}
+        with self._connection() as connection:
+            done: list[Outcome] = list(applied(connection, [one.publish_id for one in records]).values())
+            settled = {one.publish_id for one in done}
+            left = [one for one in records if one.publish_id not in settled and one.status == "Accepted"]
+            refused = {one.publish_id: dead for one in left if (dead := _refused(one, known.get(one.dataset_uuid)))}
+            good = [one for one in left if one.publish_id not in refused]
+            self.in_hand.put_down(connection, [*settled])
+            return [*done, *refused.values(), *(self._read(connection, good, known) if good else [])]
+
+    def _read(
+        self, connection: psycopg.Connection[Any], records: Sequence[BufferRecord], known: Mapping[UUID, BufferedTable]
+    ) -> Iterator[Outcome]:
+        """Together, but for those over which a sink has died: each of them alone, the one that did it oftenest last."""
+        with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` says what is wrong
+            self.spark()
+        crashes = self.in_hand.left_over(connection, [one.publish_id for one in records])
+        if calm := [one for one in records if one.publish_id not in crashes]:
+            with self.in_hand.held(connection, [one.publish_id for one in calm], alone=False):
+                yield from self._groups(connection, calm, known)
+        suspects = [one for one in records if one.publish_id in crashes]
+        for one in sorted(suspects, key=lambda suspect: crashes[suspect.publish_id]):
+            yield from self._alone(connection, one, known, crashes[one.publish_id])
+
+    def _alone(
+        self,
+        connection: psycopg.Connection[Any],
+        record: BufferRecord,
+        known: Mapping[UUID, BufferedTable],
+        crashes: int,
+    ) -> list[Outcome]:
+        if crashes >= self.max_crashes:
+            self.in_hand.put_down(connection, [record.publish_id])  # a replay begins to count anew
+            return [Dead(record.publish_id, f"{crashes} sinks in turn died while they read this batch")]
+        with self.in_hand.held(connection, [record.publish_id], alone=True):
+            return list(self._groups(connection, [record], known))
+
+    def prepare(self, tables: Sequence[BufferTable]) -> None:
+        """Make or widen tables before their first batch; and be ready for that."""
+        self.spark()
+        with self._connection() as connection:
+            for one in tables:
+                ensure(connection, _table(one))
+                crash_point("sink.table_prepared")
+
+    def sweep(self) -> None:
+        """Remove what kills have left."""
+        with self._connection() as connection:
+            sweep_staging(connection, STAGING_AGE)
+            self.in_hand.sweep(connection, IN_HAND_AGE)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _groups(
+        self, connection: psycopg.Connection[Any], records: Sequence[BufferRecord], known: Mapping[UUID, BufferedTable]
+    ) -> Iterator[Outcome]:
+        """All batches in one Spark job, then a transaction for each table."""
+        by_table: dict[UUID, list[BufferRecord]] = {}
+        for one in sorted(records, key=lambda each: each.publish_id):  # as they were published
+            by_table.setdefault(one.dataset_uuid, []).append(one)
+        tables = dict[UUID, BufferedTable]()
+        for each, some in by_table.items():
+            try:
+                tables[each] = replace(known[each], declaration=ensure(connection, known[each]))
+            except Conflict as wrong:
+                yield from (Dead(one.publish_id, wrong.message) for one in some)
+        numbered = [one for each in tables for one in by_table[each]]
+        with _staging(connection, tables) as staging:
+            crash_point("sink.before_stage")
+            batches = [
+                _batch(one, tables[one.dataset_uuid], staging[one.dataset_uuid], number)
+                for number, one in enumerate(numbered)
+            ]
+            found = self._staged(batches)
+            crash_point("sink.staged")
+            staged = {numbered[one.number].publish_id: one for one in found}
+            for each, table in tables.items():
+                pairs = [(one, staged[one.publish_id]) for one in by_table[each]]
+                yield from _merged(connection, table, staging[each], pairs)
+
+    def _staged(self, batches: Sequence[Batch]) -> list[StagedBatch]:
+        """Together; if that ends in something that nobody foresaw, each by itself, to find the one at fault."""
+        dsn = SecretDsn(self.dsn)
+        try:
+            return stage_batches(self.spark(), self.objects, dsn, batches, self.limits) if batches else []
+        except Exception as wrong:
+            if len(batches) == 1:
+                log.exception("a batch cannot be read")
+                return [_faulty(batches[0], wrong)]
+            log.warning("batches cannot be read together", because=str(wrong)[:500], batches=len(batches))
+        return [found for one in batches for found in self._staged([one])]
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """One that is kept is used again, if it has not been cut."""
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        try:
+            if connection is None or connection.closed:
+                connection = psycopg.connect(self.dsn, autocommit=True, connect_timeout=CONNECT_SECONDS)
+            yield connection
+        except (psycopg.OperationalError, psycopg.InterfaceError) as away:
+            if connection is not None:
+                with suppress(psycopg.Error):
+                    connection.close()
+            said = SecretDsn(self.dsn).redact(str(away).splitlines()[0] if str(away) else type(away).__name__)
+            raise DatabaseUnavailable(f"data Postgres does not answer: {said}") from None
+        else:
+            with self._lock:
+                self._idle.append(connection)
+
+
+def _faulty(batch: Batch, wrong: Exception) -> StagedBatch:
+    """Neither Spark nor one of its workers says why it died: that is no word about the batch."""
+    fault = f"reading it ends in {type(wrong).__name__}"
+    return StagedBatch(batch.number, 0, 0, 0, line=None, reason=None, away=None, fault=fault)
+
+
+def _table(one: BufferTable) -> BufferedTable:
+    return BufferedTable(one.dataset_uuid, one.dataset_version, one.org_id, from_json(one.declaration))
+
+
+def _refused(record: BufferRecord, table: BufferedTable | None) -> Dead | None:
+    """What the record itself says is enough to refuse: nothing is read for it."""
+    if table is None:
+        return Dead(record.publish_id, "the dataset is not declared as buffered: nobody says what its rows are")
+    if (table.org_id, table.dataset_version) != (record.org_id, record.dataset_version):
+        return Dead(record.publish_id, "the publish is of another organisation or generation than the table")
+    if not _lies_in(record.batch_uri, record.folder):
+        return Dead(record.publish_id, "the batch does not lie in the folder of the attempt that published it")
+    return None
+
+
+def _lies_in(uri: str, folder: str) -> bool:
+    try:
+        return Folder.parse(folder).holds(ObjectName.parse(uri))
+    except InvalidRequest:
+        return False
+
+
+def _batch(record: BufferRecord, table: BufferedTable, staging: str, number: int) -> Batch:
+    name = ObjectName.parse(record.batch_uri)
+    return Batch(name, record.content_type, table.declaration, staging, number, record.record_count)
+
+
+@contextmanager
+def _staging(connection: psycopg.Connection[Any], tables: Mapping[UUID, BufferedTable]) -> Iterator[dict[UUID, str]]:
+    """A staging table for each table, gone at the end."""
+    names: dict[UUID, str] = {}
+    try:
+        for each, table in tables.items():
+            names[each] = make_staging(connection, staging_columns(table.declaration))
+        yield names
+    finally:
+        with suppress(psycopg.Error):  # what is left is swept
+            for name in names.values():
+                drop_staging(connection, name)
+
+
+def _merged(
+    connection: psycopg.Connection[Any],
+    table: BufferedTable,
+    staging: str,
+    staged: Sequence[tuple[BufferRecord, StagedBatch]],
+) -> Iterator[Outcome]:
+    waiting = []
+    for record, one in staged:
+        if one.reason is not None:
+            yield Dead(record.publish_id, one.reason, one.line)
+        elif one.away is not None:
+            yield Away(record.publish_id, one.away)
+        elif one.fault is not None:
+            yield Failed(record.publish_id, one.fault)
+        else:
+            place = (one.number, one.tried, one.rows, one.bytes)
+            waiting.append(Waiting(record.publish_id, record.task_id, record.attempt, *place))
+    if waiting:
+        yield from _together(connection, table, staging, waiting)
+
+
+def _together(
+    connection: psycopg.Connection[Any], table: BufferedTable, staging: str, waiting: Sequence[Waiting]
+) -> list[Outcome]:
+    """In one transaction; if Postgres refuses a value, each by itself, so that only the one at fault is dead."""
+    try:
+        return list(merge_batches(connection, table, staging, waiting))
+    except (BadInput, Conflict) as wrong:
+        if len(waiting) == 1:
+            return [Dead(waiting[0].publish_id, wrong.message)]
+    return [outcome for one in waiting for outcome in _together(connection, table, staging, [one])]

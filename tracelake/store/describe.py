@@ -1,0 +1,119 @@
+"""The data model as a page for people, read from migrated databases: it shows what is, not what was meant.
+
+`docs/reference/data_model.md` is what this writes; `make docs` writes it again, and a test compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from tracelake.store.migrate import refusals
+from tracelake.store.queries import queries
+
+Row = dict[str, Any]
+
+HEAD = """\
+# Data model
+
+<!-- Made from the code by `make docs`; a test compares. -->
+
+Three databases on two servers. Only the Dispatcher reaches `state`; workers and the query service reach `data`; the
+Lite queue is `queue`, reached through its functions. Which role may do what is said in `tracelake/store/roles.py`.
+The schemas are plain SQL in `tracelake/store/migrations`; which migrations a database has is kept in its schema
+`trace_migrations`, which is left out here.
+"""
+ABOUT = {
+    "state": "What is deployed, what happened, what is to be done and what counts: the source of truth.",
+    "data": "Rows of hot and buffered datasets. Workers make their tables in schema `hot` as datasets need them.",
+    "queue": "Wake-ups and buffered batches on their way, in the Lite profile.",
+}
+
+
+def describe(state_dsn: str, data_dsn: str, queue_dsn: str) -> str:
+    """One page over the three databases, the same for the same migrations."""
+    dsns = {"state": state_dsn, "data": data_dsn, "queue": queue_dsn}
+    lines = [HEAD.rstrip()]
+    for database, dsn in dsns.items():
+        lines += ["", f"## Database `{database}`", "", ABOUT[database], "", *_database(dsn, database)]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tracelake.store.describe", description=__doc__)
+    for name in ABOUT:
+        parser.add_argument(f"{name}_dsn", help=f"a migrated {name} database")
+    given = parser.parse_args(arguments)
+    sys.stdout.write(describe(given.state_dsn, given.data_dsn, given.queue_dsn))
+
+
+def _database(dsn: str, database: str) -> Iterator[str]:
+    with refusals(dsn, database), psycopg.connect(dsn, row_factory=dict_row) as connection:
+        found = {name: connection.execute(sql.encode()).fetchall() for name, sql in queries("describe").items()}
+    names = [table["name"] for table in found["tables"]]
+    of = {kind: _by_table(found[kind]) for kind in ("columns", "constraints", "indexes", "triggers")}
+    yield from _diagram(names, found["foreign_keys"])
+    for table in found["tables"]:
+        yield from _table(table, {kind: rows[table["name"]] for kind, rows in of.items()})
+    yield from _list("Types", ((row["name"], row["contents"], row["meaning"]) for row in found["types"]))
+    yield from _list("Functions", ((row["name"], row["result"], row["meaning"]) for row in found["functions"]))
+
+
+def _by_table(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    grouped = defaultdict(list)
+    for row in rows:
+        grouped[row["table_name"]].append(row)
+    return grouped
+
+
+def _diagram(names: Iterable[str], references: Iterable[Row]) -> Iterator[str]:
+    yield from ("```mermaid", "erDiagram")
+    for name in names:
+        yield f'    "{name}"'
+    for row in references:
+        one = "|o" if row["nullable"] else "||"
+        yield f'    "{row["parent"]}" {one}--o{{ "{row["child"]}" : "{row["columns"] or "org_id"}"'
+    yield "```"
+
+
+def _table(table: Row, parts: dict[str, list[Row]]) -> Iterator[str]:
+    yield from ("", f"### `{table['name']}`", "", table["purpose"] or "", "")
+    yield from ("| column | type | null | default | meaning |", "|---|---|---|---|---|")
+    for column in parts["columns"]:
+        null = "yes" if column["nullable"] else ""
+        cells = (f"`{column['name']}`", column["type"], null, _code(column["given"]), column["meaning"] or "")
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    for kind in ("constraints", "indexes", "triggers"):
+        rows = ((row["name"], _short(row["definition"]), row["meaning"]) for row in parts[kind])
+        yield from _list(kind.capitalize(), rows)
+    if table["settings"]:
+        yield from ("", "Storage: " + ", ".join(_code(setting) for setting in table["settings"]) + ".")
+
+
+def _list(title: str, rows: Iterable[tuple[str, str | None, str | None]]) -> Iterator[str]:
+    """Name, definition and, where there is one, meaning; nothing at all if there are no rows."""
+    lines = [f"- `{name}`: {_code(what)}" + (f". {meaning}" if meaning else "") for name, what, meaning in rows]
+    if lines:
+        yield from ("", f"{title}:", "", *lines)
+
+
+def _short(definition: str) -> str:
+    """One line, without what the place already says."""
+    line = " ".join(definition.split())
+    line = re.sub(r"^CREATE (UNIQUE )?INDEX \S+ ON \S+ USING btree ", r"\1", line)
+    return re.sub(r"^CREATE TRIGGER \S+ ", "", line)
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Bring a database to the schema that this code expects, and say when it is not there.
+
+The schema is plain SQL in `migrations/{state,data,queue}`, forward only. yoyo reads, splits and runs the files; four
+things that it leaves open are closed here:
+
+- A migration and the note that it was applied are one transaction: a kill between the two cannot strand a database.
+- Two migrations at once queue behind a Postgres advisory lock, which dies with its holder; yoyo's own lock is a row.
+- The SHA-256 of every applied file is kept, so that a file changed afterwards is found, not silently ignored.
+- A database that is ahead of the code is refused, never touched.
+
+The bookkeeping has a schema of its own, `trace_migrations`, so that no grant on the tables of Trace reaches it.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from yoyo import read_migrations  # type: ignore[import-untyped]
+from yoyo.backends.core.postgresql import PostgresqlPsycopgBackend  # type: ignore[import-untyped]
+from yoyo.connections import DatabaseURI  # type: ignore[import-untyped]
+
+from tracelake.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
+
+Database = Literal["state", "data", "queue"]
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+BOOKS: Final = "trace_migrations"
+LOCK: Final = 0x7472616365  # "trace": any number will do, as long as every version of this code uses the same
+LOCK_WAIT_SECONDS: Final = 120
+CONNECT_TIMEOUT_SECONDS: Final = 10
+
+
+def migrate(dsn: str, database: Database) -> list[str]:
+    """Apply what is pending, in the order of the file names, and return what was applied."""
+    with refusals(dsn, database), _backend(dsn) as backend:
+        backend.open_books()
+        files, applied = _files(database), _applied(backend.connection)
+        _refuse_unknown_or_changed(files, applied, database)
+        todo = [name for name in files if name not in applied]
+        for migration in read_migrations(glob.escape(str(MIGRATIONS / database))):
+            if migration.id in todo:
+                _apply(backend, migration, files[migration.id], database)
+        return todo
+
+
+def pending(dsn: str, database: Database) -> list[str]:
+    """What `migrate` would apply. Changes nothing and needs no more than to read."""
+    with refusals(dsn, database), _connect(dsn) as connection:
+        files, applied = _files(database), _applied(connection)
+    return [name for name in files if name not in applied]
+
+
+def check(dsn: str, database: Database) -> None:
+    """Refuse to go on unless the database has exactly the migrations of this code, each as it is in the file."""
+    with refusals(dsn, database), _connect(dsn) as connection:
+        files, applied = _files(database), _applied(connection)
+    _refuse_unknown_or_changed(files, applied, database)
+    missing = [name for name in files if name not in applied]
+    if missing:
+        raise SchemaMismatch(
+            f"the {database} database lacks {_named(missing)}",
+            where=missing[0],
+            hint="run `trace db migrate`; `trace up` does so by itself",
+        )
+
+
+@contextmanager
+def refusals(dsn: str, database: str) -> Iterator[None]:
+    """Every driver error inside the block becomes one sentence of ours, without the password."""
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable:
+        raise DatabaseUnavailable(
+            f"another process has been changing the {database} database for more than {LOCK_WAIT_SECONDS} s",
+            where=address(dsn),
+            hint="wait for it to end, or look for a hung one in pg_stat_activity",
+        ) from None
+    except psycopg.OperationalError as wrong:
+        raise DatabaseUnavailable(
+            f"the {database} database does not answer: {_sentence(wrong, dsn)}",
+            where=address(dsn),
+            hint="check that the server runs and that the DSN names it",
+        ) from None
+    except psycopg.Error as wrong:
+        raise SchemaMismatch(
+            f"the {database} database refused: {_sentence(wrong, dsn)}",
+            where=address(dsn),
+            hint="check that the DSN names a role that may do this",
+        ) from None
+
+
+def address(dsn: str) -> str:
+    """Where a DSN leads, fit to be shown: never the password."""
+    parts = parameters(dsn)
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def parameters(dsn: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # The driver's message repeats the text it could not read, and the password may be in it.
+        raise SettingsError(
+            "a database DSN cannot be read",
+            hint="write it as postgresql://user:password@host:port/database, with special characters as %XX",
+        ) from None
+
+
+class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
+    """yoyo's own, with the changes that the module's docstring names."""
+
+    def open_books(self) -> None:
+        """Take the lock for as long as this connection lives, then make sure that there is something to write to."""
+        self.connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS}s'")
+        self.connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+        self.connection.execute("SET lock_timeout = 0")
+        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {BOOKS}")
+        self.connection.execute(f"""
+            CREATE TABLE IF NOT EXISTS {BOOKS}.applied (
+                id text PRIMARY KEY,
+                sha256 text NOT NULL,
+                applied_at timestamptz NOT NULL DEFAULT now()
+            )""")
+        self.ensure_internal_schema_updated()
+
+    def lock(self, timeout: float = 0) -> AbstractContextManager[None]:
+        """A row would outlive a killed holder; `open_books` has taken a lock that does not."""
+        del timeout
+        return nullcontext()
+
+    def log_migration(self, migration: Any, operation: str) -> None:
+        """`applied` says when; yoyo's log would add the machine's name, by a DNS lookup that can take seconds."""
+
+    def apply_with_note(self, migration: Any, sha256: str) -> None:
+        with self.transaction():
+            self.connection.execute("SET LOCAL search_path TO public")
+            migration.process_steps(self, "apply")
+            self.connection.execute(f"SET LOCAL search_path TO {BOOKS}")
+            self.mark_one(migration, log=False)
+            self.connection.execute("INSERT INTO applied (id, sha256) VALUES (%s, %s)", (migration.id, sha256))
+
+
+def _backend(dsn: str) -> _Backend:
+    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn), "schema": BOOKS}
+    uri = DatabaseURI("postgresql+psycopg", None, None, None, None, parts.pop("dbname", None), parts)
+    return _Backend(uri, "_yoyo_migration")
+
+
+def _connect(dsn: str) -> psycopg.Connection[Any]:
+    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn)}
+    return psycopg.connect(make_conninfo("", **parts), autocommit=True)
+
+
+def _files(database: Database) -> dict[str, str]:
+    """The name and the hash of every migration that this code has, in order."""
+    paths = sorted((MIGRATIONS / database).glob("*.sql"))
+    return {path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _applied(connection: psycopg.Connection[Any]) -> dict[str, str]:
+    known = connection.execute("SELECT to_regclass('trace_migrations.applied') IS NOT NULL").fetchone()
+    if known is None or not known[0]:
+        return {}
+    rows = connection.execute("SELECT id, sha256 FROM trace_migrations.applied ORDER BY id")
+    return dict(rows.fetchall())
+
+
+def _refuse_unknown_or_changed(files: dict[str, str], applied: dict[str, str], database: Database) -> None:
+    unknown = [name for name in applied if name not in files]
+    if unknown:
+        raise SchemaMismatch(
+            f"the {database} database is newer than this code: it has {_named(unknown)}",
+            where=unknown[0],
+            hint="run the version of Trace that migrated it, or a later one",
+        )
+    changed = [name for name, sha256 in applied.items() if files[name] != sha256]
+    if changed:
+        raise SchemaMismatch(
+            f"{_named(changed)} of the {database} database changed after it was applied",
+            where=changed[0],
+            hint="put the file back as it was, and write the change as a new migration",
+        )
+
+
+def _apply(backend: _Backend, migration: Any, sha256: str, database: Database) -> None:
+    try:
+        backend.apply_with_note(migration, sha256)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as wrong:
+        raise SchemaMismatch(
+            f"migration {migration.id} of the {database} database failed: {_sentence(wrong)}",
+            where=migration.id,
+            hint="nothing of it was kept; the ones before it were",
+        ) from None
+
+
+def _named(names: list[str]) -> str:
+    rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"migration {names[0]}{rest}"
+
+
+def _sentence(wrong: psycopg.Error, dsn: str = "") -> str:
+    """The server's first line, which is the sentence; the rest is context."""
+    said = wrong.diag.message_primary or next(iter(str(wrong).splitlines()), type(wrong).__name__)
+    password = parameters(dsn).get("password")
+    return said.replace(str(password), "***") if password else said

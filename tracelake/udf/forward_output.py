@@ -1,0 +1,196 @@
+"""What a function writes to its output, line by line, to the Dispatcher: bounded, in order, and before it has ended.
+
+Nothing depends on it: a line that is refused (the attempt has ended, its room is used up) is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import structlog
+
+from tracelake.errors import TraceError
+from tracelake.settings import UdfSettings
+from tracelake.wire.client import TaskClient
+from tracelake.wire.task_messages import Invocation, LogLine, LogsRequest
+
+log = structlog.get_logger()
+
+CHUNK: Final = 65536
+LINE_CHARS: Final = 8_000
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: Final[Mapping[str, Level]] = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARNING": "warning",
+    "ERROR": "error",
+    "CRITICAL": "error",
+}
+AT_ONCE: Final = 500
+SOON_SECONDS: Final = 0.25
+SLOWLY_SECONDS: Final = 0.02
+"""Between two looks at an output that nobody keeps: whoever shouts waits."""
+KEPT_OF_START: Final = 4_000
+MOST_AT_THE_END: Final = 16
+"""Chunks that are still read when a function has answered; a pipe holds one."""
+
+
+class Lines:
+    """Of one invocation."""
+
+    def __init__(self, invocation: Invocation, tasks: TaskClient, settings: UdfSettings) -> None:
+        self._invocation = invocation
+        self._tasks = tasks
+        self._lines_left = settings.log_lines
+        self._bytes_left = settings.log_bytes
+        self._waiting: list[LogLine] = []
+        self._told = 0
+        self._dropped = 0
+        self._deaf = False
+        self._turn = asyncio.Lock()
+        self._soon: asyncio.Task[None] | None = None
+
+    @property
+    def full(self) -> bool:
+        return self._lines_left <= 0 or self._bytes_left <= 0
+
+    def add(self, line: bytes) -> None:
+        if self.full or self._deaf:
+            self._dropped += 1
+            return
+        self._lines_left -= 1
+        self._bytes_left -= len(line)
+        text = line[: LINE_CHARS * 4].decode(errors="replace").replace("\0", "\ufffd")[:LINE_CHARS]
+        level, text = _level(text)
+        self._waiting.append(LogLine(at=datetime.now(UTC), text=text, level=level))
+        if self._soon is None or self._soon.done():
+            self._soon = asyncio.create_task(self._tell_soon())
+
+    async def tell(self) -> None:
+        """All that waits."""
+        async with self._turn:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+                await self._post(batch)
+
+    async def close(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._soon
+        if self._dropped:
+            told = f"... and more, of which {self._dropped} lines or pieces were not kept"
+            self._waiting.append(LogLine(at=datetime.now(UTC), text=told, level="warning"))
+        await self.tell()
+
+    async def _tell_soon(self) -> None:
+        await asyncio.sleep(SOON_SECONDS)
+        await self.tell()
+
+    async def _post(self, batch: list[LogLine]) -> None:
+        if self._deaf:
+            return
+        fence: dict[str, Any] = {
+            "task_id": self._invocation.task_id,
+            "attempt": self._invocation.attempt,
+            "lease_token": self._invocation.lease_token,
+        }
+        try:
+            answer = await self._tasks.logs(
+                self._invocation.capability_token, LogsRequest(**fence, lines=batch, first=self._told)
+            )
+        except TraceError as refusal:
+            log.debug("lines not kept", **refusal.as_dict())
+            self._deaf = True
+        else:
+            self._deaf = answer.full
+            self._told += len(batch)
+
+
+def _level(text: str) -> tuple[Level, str]:
+    """What the SDK's logger and most others put before a line; a line without it is as good as any."""
+    word, _, rest = text.partition(" ")
+    found = LEVELS.get(word.rstrip(":"))
+    return ("info", text) if found is None else (found, rest)
+
+
+class Output:
+    """The pipe of one sandbox. Lines belong to the invocation in hand; before the first one they are kept a while."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._rest = b""
+        self._start = b""
+        self._lines: Lines | None = None
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        self._loop.add_reader(file, self._readable)
+
+    @property
+    def said_at_start(self) -> str:
+        return self._start.decode(errors="replace")
+
+    def begin(self, lines: Lines) -> None:
+        self.drain()
+        self._rest = b""
+        self._lines = lines
+
+    def end(self) -> None:
+        self.drain()
+        if self._lines is not None and self._rest:
+            self._lines.add(self._rest)
+        self._rest, self._lines = b"", None
+
+    def drain(self) -> None:
+        """What is in the pipe by now."""
+        for _ in range(MOST_AT_THE_END):
+            if not self._open or not self._read():
+                return
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+
+    def _readable(self) -> None:
+        self._read()
+        if self._open and (self._lines is None or self._lines.full):
+            self._loop.remove_reader(self._file)
+            self._loop.call_later(SLOWLY_SECONDS, self._again)
+
+    def _again(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._file, self._readable)
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._file, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        self._keep(data)
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        if self._lines is None:
+            self._start = (self._start + data)[-KEPT_OF_START:]
+            return
+        if self._lines.full:  # not worth to be taken apart
+            self._lines.add(data)
+            self._rest = b""
+            return
+        *whole, rest = (self._rest + data).split(b"\n")
+        for line in whole:
+            self._lines.add(line)
+        if len(rest) > CHUNK:  # a line without an end
+            self._lines.add(rest)
+            rest = b""
+        self._rest = rest

@@ -1,0 +1,152 @@
+"""The object store as a sandbox sees it: what the token of the task in hand names, and nothing else (ADR 7).
+
+`PUT` and `GET /{bucket}/{key}`, `GET /{bucket}?prefix=`. Names are read by the same code as everywhere, asked of the
+same grants, and written once: an object is never replaced by other bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from tracelake.capability import CAPABILITY_HEADER, Claims
+from tracelake.capability.verifier import Verifier
+from tracelake.domain.ids import Attempt, TaskId
+from tracelake.domain.object_names import Folder, ObjectName
+from tracelake.errors import Conflict, Forbidden, LimitReached, NotFound, ObjectExists
+from tracelake.ports import ObjectStore
+from tracelake.runtime.crash_points import crash_point
+from tracelake.udf.unix_listener import answered, body_of, no_such
+from tracelake.wire.task_messages import Invocation
+
+MOST_LISTED: Final = 10_000
+StoreFor = Callable[[str, Invocation], Awaitable[ObjectStore]]
+"""The store, with the rights of that token where the store knows rights."""
+
+
+class Quota:
+    """What one attempt may write in all, and how much of it is used or about to be."""
+
+    def __init__(self, most_bytes: int, most_objects: int) -> None:
+        self._most_bytes = most_bytes
+        self._most_objects = most_objects
+        self._attempt: tuple[TaskId, Attempt] | None = None
+        self._bytes = 0
+        self._objects = 0
+
+    @contextmanager
+    def charged(self, claims: Claims, size: int) -> Iterator[None]:
+        """Taken before the object is written, since requests may come together; given back if it was not written."""
+        if self._attempt != (attempt := (claims.task_id, claims.attempt)):
+            self._attempt, self._bytes, self._objects = attempt, 0, 0
+        if self._bytes + size > self._most_bytes:
+            raise LimitReached(
+                f"this attempt may write {self._most_bytes} bytes to the object store, and has written {self._bytes}",
+                where="udf.put_mb",
+                hint="write less, or let whoever runs Trace raise the setting",
+            )
+        if self._objects >= self._most_objects:
+            raise LimitReached(
+                f"this attempt has written {self._objects} objects, as many as it may",
+                where="udf.put_objects",
+                hint="write fewer, larger objects, or let whoever runs Trace raise the setting",
+            )
+        self._add(attempt, size, 1)
+        try:
+            yield
+        except BaseException:
+            self._add(attempt, -size, -1)
+            raise
+
+    def _add(self, attempt: tuple[TaskId, Attempt], size: int, count: int) -> None:
+        if self._attempt == attempt:  # else it has ended meanwhile
+            self._bytes += size
+            self._objects += count
+
+
+class ObjectDoor:
+    def __init__(
+        self,
+        verifier: Verifier,
+        store_for: StoreFor,
+        in_hand: Callable[[], Invocation | None],
+        *,
+        put_bytes: int,
+        get_bytes: int,
+        quota: Quota,
+    ) -> None:
+        self._verifier = verifier
+        self._store_for = store_for
+        self._in_hand = in_hand
+        self._put_bytes = put_bytes
+        self._get_bytes = get_bytes
+        self._quota = quota
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        token = request.headers.get(CAPABILITY_HEADER)
+        claims = await self._verifier.verify(token)
+        invocation = self._of_the_task(claims)
+        # Decoded once, as everywhere; what is left of a name must then be plain, or it is no name.
+        path, query = (unquote(part) for part in _parted(request.raw_path))
+        store = await self._store_for(token or "", invocation)
+        if request.method == "PUT" and not query:
+            return await self._put(store, claims, path, await body_of(request, self._put_bytes))
+        if request.method == "GET" and not query:
+            return await self._get(store, claims, path)
+        if request.method == "GET" and query.startswith("prefix="):
+            return await self._list(store, claims, f"s3:/{path}/{query.removeprefix('prefix=')}")
+        raise no_such(request)
+
+    def _of_the_task(self, claims: Claims) -> Invocation:
+        """A token of an earlier task, or of another's, opens nothing here, however good it is."""
+        invocation = self._in_hand()
+        if invocation is None or (claims.task_id, claims.attempt) != (invocation.task_id, invocation.attempt):
+            raise Forbidden("the token is not of the task in hand", where=CAPABILITY_HEADER)
+        return invocation
+
+    async def _put(self, store: ObjectStore, claims: Claims, path: str, body: bytes) -> web.Response:
+        name = ObjectName.parse(f"s3:/{path}")
+        if not claims.grants.storage.may_write(name):
+            raise Forbidden("the token does not let this task write there", where=str(name))
+        try:
+            with self._quota.charged(claims, len(body)):
+                await asyncio.to_thread(store.put, name, body)
+        except (ObjectExists, LimitReached) as refused:
+            # A request whose answer was lost is made again: what is there already is answered as it was then.
+            if isinstance(refused, LimitReached) and await asyncio.to_thread(store.head, name) is None:
+                raise
+            if await asyncio.to_thread(store.get, name) != body:
+                raise Conflict("an object of this name is there, with other bytes", where=str(name)) from None
+        crash_point("runner.object_put")
+        return answered({"name": str(name), "size": len(body)})
+
+    async def _get(self, store: ObjectStore, claims: Claims, path: str) -> web.Response:
+        name = ObjectName.parse(f"s3:/{path}")
+        if not claims.grants.storage.may_read(name):
+            raise Forbidden("the token does not let this task read there", where=str(name))
+        found = await asyncio.to_thread(store.head, name)
+        if found is None:
+            raise NotFound("no such object", where=str(name))
+        if found.size > self._get_bytes:
+            hint = "read it through `query`, or with credentials in parts"
+            raise LimitReached(f"the object has {found.size} bytes", where=str(name), hint=hint)
+        return web.Response(body=await asyncio.to_thread(store.get, name))
+
+    async def _list(self, store: ObjectStore, claims: Claims, written: str) -> web.Response:
+        folder = Folder.parse(written)
+        if not claims.grants.storage.may_list(folder):
+            raise Forbidden("the token does not let this task list there", where=str(folder))
+        found = await asyncio.to_thread(lambda: list(islice(store.objects(folder), MOST_LISTED + 1)))
+        listed: list[dict[str, Any]] = [{"name": str(one.name), "size": one.size} for one in found[:MOST_LISTED]]
+        return answered({"objects": listed, "truncated": len(found) > MOST_LISTED})
+
+
+def _parted(raw: str) -> tuple[str, str]:
+    path, _, query = raw.partition("?")
+    return path, query

@@ -1,0 +1,228 @@
+"""`trace runner`: untrusted code, in sandboxes, behind a door that speaks Lambda's Invoke API.
+
+It reaches the task doors (which its sandboxes reach through it), the internal door for the keys of tokens, and the
+object store. Tasks of `ecs_udf` are taken from their queue by whoever started it with `beside` (`cli/run_process.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tracelake.capability.verifier import Verifier
+from tracelake.errors import BadInput, InvalidRequest, Refused, SettingsError, SetupError, Unauthenticated
+from tracelake.ports import ObjectStore, Places
+from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.listeners import Door, bearer, door_app, json_response, open_doors, while_wanted
+from tracelake.runtime.process import Process, until_answers
+from tracelake.runtime.tls import client_context
+from tracelake.settings import Settings, UdfSettings
+from tracelake.udf.bubblewrap import Walls, build_walls
+from tracelake.udf.fetch_bundle import Bundles
+from tracelake.udf.invoke import Functions
+from tracelake.udf.object_stores import Stores
+from tracelake.udf.pool import Pool
+from tracelake.udf.runtime_api import Ended, FunctionError
+from tracelake.udf.sandbox_contents import write_etc
+from tracelake.udf.sandbox_host import Surroundings, open_cell
+from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
+from tracelake.wire.task_messages import Invocation, SessionCredentials, decode
+
+log = structlog.get_logger()
+
+PATH: Final = "/2015-03-31/functions/udf/invocations"
+PLACES: Final = "/places"
+MOST_BYTES: Final = 6 * 1024 * 1024
+SOCKET_PATH: Final = 100
+"""A unix socket's path is 107 bytes at most; ours end in a few letters."""
+DRAIN_SECONDS: Final = 20.0
+DOOR_CONNECTIONS: Final = 64
+
+MakeStore = Callable[[SessionCredentials], ObjectStore]
+
+
+async def main(process: Process, objects: ObjectStore, made_for: MakeStore, beside: Beside) -> None:
+    settings = process.settings
+    async with (
+        dispatcher_client(settings) as dispatcher,
+        task_client(settings) as tasks,
+        _able(settings, dispatcher, tasks, Stores(settings, objects, tasks, made_for)) as (functions, says),
+        open_doors([runner_door(functions, settings.udf)], settings.tls, metrics=process.metrics, limits=settings.http),
+    ):
+        await until_answers(process, "the Dispatcher", dispatcher.ready)
+        process.ready(says)
+        await beside(process, functions, dispatcher, tasks)
+        await process.stop.wait()
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """In the place of functions where there are no walls: every task is told why, and nothing is run."""
+
+    because: SetupError
+    settings: UdfSettings
+
+    def places(self) -> Places:
+        """As many as there would be: each task is told at once why nothing is run."""
+        return Places(self.settings.sandboxes, self.settings.per_org)
+
+    async def run(self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False) -> Ended:
+        del invocation, more, alone
+        raise self.because
+
+
+Beside = Callable[[Process, Functions | Refusing, DispatcherClient, TaskClient], Awaitable[None]]
+"""What runs beside the door until the process is told to stop."""
+
+
+@asynccontextmanager
+async def _able(
+    settings: Settings, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
+) -> AsyncIterator[tuple[Functions | Refusing, str]]:
+    """What runs functions, and a sentence about it. The system starts without walls too: it has other work."""
+    try:
+        walls = await asyncio.to_thread(build_walls, unsafe=settings.udf.unsafe)
+    except SetupError as missing:
+        log.error("untrusted code is refused", **missing.as_dict())  # noqa: TRY400 - a refusal is said, not traced
+        yield (
+            Refusing(missing, settings.udf),
+            "REFUSES UNTRUSTED CODE: there is no sandbox on this machine (`trace doctor`)",
+        )
+        return
+    if walls.bwrap is None:
+        log.error("UNTRUSTED CODE RUNS WITHOUT A SANDBOX: it can do all that Trace can", setting="udf.unsafe")
+    async with running(settings, walls, dispatcher, tasks, stores) as functions:
+        yield functions, f"{_says(walls)}; up to {settings.udf.sandboxes} sandboxes"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await functions.pool.drain()
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, walls: Walls, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
+) -> AsyncIterator[Functions]:
+    """All that runs functions, without a door."""
+    context = client_context(settings.tls.ca)
+    verifier = Verifier(dispatcher.jwks, settings.tokens)
+    connector = aiohttp.TCPConnector(ssl=context, limit=DOOR_CONNECTIONS)
+    timeout = aiohttp.ClientTimeout(total=None, connect=10)
+    folder = _folder(settings)
+    async with (
+        AsyncClient(verify=context, timeout=60) as http,
+        aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+        ) as doors,
+    ):
+        around = Surroundings(
+            settings=settings.udf,
+            walls=walls,
+            folder=folder,
+            etc=write_etc(folder / "etc"),
+            http=doors,
+            tasks=tasks,
+            verifier=verifier,
+            store_for=stores.store_for,
+            task_url=_required(settings.endpoints.dispatcher_task, "endpoints.dispatcher_task"),
+            query_url=settings.endpoints.query_task or "",
+            put_bytes=settings.sink.batch_bytes,
+        )
+        pool = Pool(lambda key, code: open_cell(key, code, around), settings.udf)
+        watch = asyncio.create_task(pool.watch())
+        try:
+            keep = timedelta(days=settings.udf.cache_days)
+            bundles = Bundles(settings.home / "cache" / "udf", http, keep)
+            yield Functions(pool, bundles, verifier, settings.udf)
+        finally:
+            watch.cancel()
+            await pool.close()
+            await verifier.close()
+            walls.close()
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def runner_door(functions: Functions | Refusing, settings: UdfSettings) -> Door:
+    async def ready() -> None:
+        return
+
+    async def invoke(request: Request) -> Response:
+        _require_token(request, settings)
+        invocation = decode(await _body(request), Invocation, MOST_BYTES)
+        try:
+            ended = await while_wanted(request, functions.run(invocation))
+        except (BadInput, Refused, SetupError) as wrong:  # of the task itself: it would be the same at any other time
+            ended = FunctionError(f"Trace.{wrong.code}", wrong.message)
+        if isinstance(ended, FunctionError):
+            return Response(ended.as_json(), headers={"X-Amz-Function-Error": "Unhandled"}, media_type=JSON)
+        return Response(ended, media_type=JSON)
+
+    async def places(request: Request) -> Response:
+        _require_token(request, settings)
+        return json_response(functions.places())
+
+    routes = [Route(PATH, invoke, methods=["POST"]), Route(PLACES, places, methods=["GET"])]
+    app = door_app(routes, ready)
+    return Door("runner", settings.host, settings.port, app)
+
+
+JSON: Final = "application/json"
+
+
+def _require_token(request: Request, settings: UdfSettings) -> None:
+    ours, shown = settings.invoke_token, bearer(request)
+    if ours is None or shown is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
+        raise Unauthenticated("this door asks for the Dispatcher's token", where="header authorization")
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise InvalidRequest(f"the body is larger than {MOST_BYTES} bytes", where="")
+    except ClientDisconnect:
+        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
+    return bytes(body)
+
+
+def _folder(settings: Settings) -> Path:
+    """Of this process: sockets of its sandboxes. What a killed one left is taken away."""
+    base = settings.home / "run" / "udf"
+    if len(str(base)) > SOCKET_PATH - 40:
+        return Path(tempfile.mkdtemp(prefix="trace-udf-"))
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for left in base.iterdir():
+        if left.name.isdigit() and not Path(f"/proc/{left.name}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = base / str(os.getpid())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def _required(value: str | None, name: str) -> str:
+    if value is None:
+        raise SettingsError(f"{name} is not set", where=name, hint="`trace up` fills it in")
+    return value
+
+
+def _says(walls: Walls) -> str:
+    if walls.bwrap is None:
+        return "NO SANDBOX (udf.unsafe)"
+    return "sandboxes of users of their own" if walls.users is not None else "sandboxes of this user, without rights"

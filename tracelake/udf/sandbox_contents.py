@@ -1,0 +1,207 @@
+"""What stands in a sandbox: mounts, environment, limits and the function's command, by the kind of its bundle."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tracelake.errors import SetupError
+from tracelake.settings import UdfSettings
+
+MIB: Final = 1024 * 1024
+HERE: Final = Path(__file__).parent
+RUNTIME_CLIENT: Final = ("awslambdaric", "runtime_client", "simplejson", "snapshot_restore_py")
+"""The Lambda runtime's client for Python, and all that it imports."""
+DOORS: Final = ("runtime", "task", "query", "objects")
+FIRST_PORT: Final = 9001
+LAST_RESORT_CPU_SECONDS: Final = 4 * 3600
+SPARE_MEMORY: Final = 64 * MIB
+"""Beside the function's own: so that who counts all processes has the last word, not the first failed allocation."""
+ETC: Final = {
+    "passwd": "root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n",
+    "group": "root:x:0:\nsandbox:x:1000:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+SYSTEM: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+
+Kind = Literal["python", "node", "bootstrap"]
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is run: an unpacked bundle."""
+
+    folder: Path
+    kind: Kind
+    handler: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are, as the function sees them."""
+
+    task_root: str
+    library: str
+    ours: str
+    sockets: str
+    ports: Mapping[str, int]
+
+    def url(self, door: str) -> str:
+        return f"127.0.0.1:{self.ports[door]}"
+
+
+WITHIN: Final = Place(
+    "/var/task",
+    "/opt/trace/lib",
+    "/opt/trace",
+    "/run/trace",
+    {door: FIRST_PORT + index for index, door in enumerate(DOORS)},
+)
+
+
+def without_walls(code: Code, sockets: Path) -> Place:
+    """On this very machine: its folders, and ports that happen to be free."""
+    with ExitStack() as held:
+        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in DOORS]
+        ports = {door: one.getsockname()[1] for door, one in zip(DOORS, taken, strict=True)}
+    return Place(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
+
+
+def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[str]:
+    """Bubblewrap's options; what comes later lies on top."""
+    prefixes = {path for path in (Path(sys.base_prefix), *_node_prefix(code.kind)) if not path.is_relative_to("/usr")}
+    found = ["--ro-bind", "/usr", "/usr"]
+    for path in map(Path, SYSTEM):
+        if path.is_symlink():
+            found += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            found += ["--ro-bind", str(path), str(path)]
+    found += _open_folders(
+        Path("/etc/x"), Path(WITHIN.task_root), Path(WITHIN.sockets), Path(WITHIN.library) / "x", *prefixes
+    )
+    found += [word for path in sorted(prefixes) for word in ("--ro-bind", str(path), str(path))]
+    found += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    found += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
+    found += [word for name in ETC for word in ("--ro-bind", str(etc / name), f"/etc/{name}")]
+    for path in library().values():
+        found += ["--ro-bind", str(path), f"{WITHIN.library}/{path.name}"]
+    for name in ("sandbox_init.py", "bootstrap.mjs"):
+        found += ["--ro-bind", str(HERE / name), f"{WITHIN.ours}/{name}"]
+    found += ["--ro-bind", str(code.folder), WITHIN.task_root, "--ro-bind", str(sockets), WITHIN.sockets]
+    found += ["--proc", "/proc", "--dev", "/dev"]
+    for room, size in (("/dev/shm", MIB), ("/tmp", settings.tmp_mb * MIB)):  # noqa: S108 - its own
+        found += ["--perms", "1777", "--size", str(size), "--tmpfs", room]
+    # What the kernel shows of itself is not to be written either, whoever stands behind the sandbox's uid.
+    return [*found, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WITHIN.task_root]
+
+
+def told(code: Code, place: Place, uid: int, settings: UdfSettings) -> dict[str, Any]:
+    """What the init inside is told (`udf/sandbox_init.py`)."""
+    return {
+        "uid": uid,
+        "limits": _limits(settings),
+        "doors": {place.ports[door]: f"{place.sockets}/{door}" for door in DOORS},
+        "argv": _argv(code, place, settings),
+        "env": environment(code, place, settings),
+    }
+
+
+def environment(code: Code, place: Place, settings: UdfSettings) -> dict[str, str]:
+    """Lambda's own names, and ours: the doors."""
+    tmp = "/tmp"  # noqa: S108 - its own
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": tmp,
+        "TMPDIR": tmp,
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONPATH": place.library,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LAMBDA_TASK_ROOT": place.task_root,
+        "LAMBDA_RUNTIME_DIR": place.ours,
+        "_HANDLER": code.handler,
+        "AWS_LAMBDA_RUNTIME_API": place.url("runtime"),
+        "AWS_LAMBDA_FUNCTION_NAME": "udf",
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(settings.memory_mb),
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        "AWS_LAMBDA_LOG_GROUP_NAME": "/aws/lambda/udf",
+        "AWS_LAMBDA_LOG_STREAM_NAME": "trace",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "TRACE_TASK_URL": f"http://{place.url('task')}",
+        "TRACE_QUERY_URL": f"http://{place.url('query')}",
+        "TRACE_OBJECTS_URL": f"http://{place.url('objects')}",
+    }
+
+
+def write_etc(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in ETC.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+    return folder
+
+
+def interpreter() -> str:
+    """Ours, without the virtual environment around it."""
+    return os.path.realpath(sys.executable)
+
+
+@cache
+def library() -> Mapping[str, Path]:
+    """Where each module of the runtime's client lies."""
+    found = {}
+    for name in RUNTIME_CLIENT:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise SetupError(f"the Python module {name} is missing", hint="pip install awslambdaric")
+        origin = Path(spec.origin)
+        found[name] = origin.parent if origin.name == "__init__.py" else origin
+    return found
+
+
+def _open_folders(*below: Path) -> list[str]:
+    """Folders on the way to something: left to itself, bubblewrap makes them for root alone."""
+    ways = sorted({way for path in below for way in path.parents if way != Path("/")})
+    return [word for way in ways for word in ("--perms", "0755", "--dir", str(way))]
+
+
+def _limits(settings: UdfSettings) -> dict[str, int]:
+    return {
+        "processes": settings.processes,
+        "file_bytes": settings.tmp_mb * MIB,
+        "open_files": settings.open_files,
+        "data_bytes": settings.memory_mb * MIB + SPARE_MEMORY,
+        "cpu_seconds": LAST_RESORT_CPU_SECONDS,
+        "core": 0,
+    }
+
+
+def _argv(code: Code, place: Place, settings: UdfSettings) -> list[str]:
+    if code.kind == "python":
+        return [interpreter(), "-m", "awslambdaric", code.handler]
+    if code.kind == "node":
+        return [_node(), f"--max-old-space-size={settings.memory_mb * 3 // 4}", f"{place.ours}/bootstrap.mjs"]
+    return [f"{place.task_root}/bootstrap"]
+
+
+def _node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        raise SetupError("this bundle needs Node, and there is no `node` on PATH", hint="install Node 20 or later")
+    return os.path.realpath(found)
+
+
+def _node_prefix(kind: Kind) -> list[Path]:
+    return [Path(_node()).parents[1]] if kind == "node" else []

@@ -1,0 +1,267 @@
+"""A sandbox with all that is its own on our side: Runtime API, doors, output. It serves one invocation at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+import aiohttp
+import structlog
+
+from tracelake.capability.verifier import Verifier
+from tracelake.runtime.crash_points import crash_point
+from tracelake.settings import UdfSettings
+from tracelake.udf.bubblewrap import Walls
+from tracelake.udf.forward_output import Lines, Output
+from tracelake.udf.object_proxy import ObjectDoor, Quota, StoreFor
+from tracelake.udf.runtime_api import Ended, FunctionError, RuntimeApi
+from tracelake.udf.sandbox import Sandbox, Usage, start
+from tracelake.udf.sandbox_contents import Code
+from tracelake.udf.task_api_proxy import Bridge
+from tracelake.udf.unix_listener import Handle, Listener, Pace, listen
+from tracelake.wire.client import TaskClient
+from tracelake.wire.task_messages import Invocation
+
+log = structlog.get_logger()
+
+MIB: Final = 1024 * 1024
+SETTLE_SECONDS: Final = 1.0
+"""How long threads and processes of an invocation may take to end by themselves after it."""
+SETTLE_LOOK_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all cells of a runner share."""
+
+    settings: UdfSettings
+    walls: Walls
+    folder: Path
+    etc: Path
+    http: aiohttp.ClientSession
+    tasks: TaskClient
+    verifier: Verifier
+    store_for: StoreFor
+    task_url: str
+    query_url: str
+    put_bytes: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """Whose code it is. A sandbox never serves two of these."""
+
+    org_id: UUID
+    sha256: str
+    kind: str
+    handler: str
+
+
+class Cell:
+    """Made by `open_cell`."""
+
+    def __init__(self, key: Key, around: Surroundings) -> None:
+        self.key = key
+        self.served = 0
+        self.idle_since = time.monotonic()
+        self._around = around
+        self._api = RuntimeApi(around.settings.result_bytes)
+        self._folder = around.folder / uuid4().hex[:12]
+        self._listeners: list[Listener] = []
+        self._sandbox: Sandbox | None = None
+        self._output: Output | None = None
+        self._in_hand: Invocation | None = None
+        self._lines: Lines | None = None
+        self._at_rest: Usage | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether another invocation may be given to it."""
+        alive = self._sandbox is not None and self._sandbox.alive and self._closing is None
+        return alive and self._api.misbehaved is None and self.served < self._around.settings.invocations
+
+    async def open(self, code: Code) -> FunctionError | None:
+        """Why it cannot serve; None if it waits for its first invocation."""
+        self._folder.mkdir(mode=0o755)  # mounted as it is; the folder around it is ours alone
+        self._folder.chmod(0o755)  # whatever the umask
+        for door, handle in self._doors().items():
+            self._listeners.append(await self._listen(door, handle))
+        around = self._around
+        self._sandbox = await start(code, self._folder, around.etc, around.walls, around.settings)
+        crash_point("runner.sandbox_started")
+        self._output = Output(self._sandbox.output)
+        fault = await self._until_waits(around.settings.start_seconds)
+        if fault is None:
+            self._at_rest = self._sandbox.usage()
+            crash_point("runner.sandbox_made")
+        return fault
+
+    async def invoke(self, invocation: Invocation, payload: bytes, seconds: float) -> Ended:
+        """Returns when the function has answered, or can no longer. Canceled: the caller closes the cell."""
+        around, request_id = self._around, str(uuid4())
+        self.served += 1
+        self._in_hand, self._lines = invocation, Lines(invocation, around.tasks, around.settings)
+        self._begin(self._lines)
+        deadline_ms = int((time.time() + seconds) * 1000)
+        asked = asyncio.create_task(self._api.invoke(request_id, payload, deadline_ms))
+        died = asyncio.create_task(self._until_died())
+        try:
+            await asyncio.wait({asked, died}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                self._api.fail(died.result() if died.done() else _timed_out(seconds))
+                self._api.misbehaved = self._api.misbehaved or "it did not answer"
+            return await asked
+        finally:
+            asked.cancel()
+            died.cancel()
+            self._in_hand = None
+            await self._finish_lines()
+
+    def over_its_bounds(self) -> str | None:
+        """What it has too much of. Then it is to be closed."""
+        if self._sandbox is None or not self._sandbox.alive:
+            return None
+        used, most = self._sandbox.usage(), self._around.settings
+        if self._sandbox.files_in_tmp() > most.tmp_files:
+            return f"it had more than {most.tmp_files} files in /tmp"
+        if used.threads > most.processes + 2:  # where the kernel does not count for us
+            return f"it had more than {most.processes} processes"
+        if used.memory_bytes > most.memory_mb * MIB and self._own_memory(used) > most.memory_mb * MIB:
+            return f"it used more than {most.memory_mb} MiB of memory"
+        return None
+
+    def _own_memory(self, used: Usage) -> int:
+        """The plain sum where the kernel does not tell us more."""
+        return (self._sandbox.own_memory() if self._sandbox else 0) or used.memory_bytes
+
+    async def kill(self, because: FunctionError) -> None:
+        self._api.fail(because)
+        await self.close()
+
+    async def settled(self) -> bool:
+        """Whether everything that the invocation started has ended, and the function asks for the next one."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self.good and time.monotonic() < deadline:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._api.waits.wait(), SETTLE_LOOK_SECONDS)
+                if self._is_at_rest():
+                    self.idle_since = time.monotonic()
+                    return True
+                await asyncio.sleep(SETTLE_LOOK_SECONDS)
+        return False
+
+    async def close(self) -> None:
+        """Returns when nothing of it is left."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.kill()
+            crash_point("runner.sandbox_killed")
+        if self._output is not None:
+            self._output.close()
+        for listener in self._listeners:
+            await listener.close()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def _doors(self) -> dict[str, Handle]:
+        around = self._around
+        objects = ObjectDoor(
+            around.verifier,
+            around.store_for,
+            lambda: self._in_hand,
+            put_bytes=around.put_bytes,
+            get_bytes=around.settings.memory_mb * MIB // 2,
+            quota=Quota(around.settings.put_mb * MIB, around.settings.put_objects),
+        )
+        return {
+            "runtime": self._api.handle,
+            "task": self._bridge(around.task_url).handle,
+            "query": self._bridge(around.query_url).handle,
+            "objects": objects.handle,
+        }
+
+    def _bridge(self, url: str) -> Bridge:
+        return Bridge(self._around.http, url, lambda: self._in_hand is not None)
+
+    async def _listen(self, door: str, handle: Handle) -> Listener:
+        most = self._around.settings
+        # The Runtime API is not slowed down: what is said there out of turn ends the sandbox.
+        pace = None if door == "runtime" else Pace(most.requests_per_second)
+        return await listen(self._folder / door, handle, connections=most.connections, pace=pace)
+
+    async def _until_waits(self, seconds: float) -> FunctionError | None:
+        waits, died = asyncio.create_task(self._api.waits.wait()), asyncio.create_task(self._until_died())
+        try:
+            await asyncio.wait({waits, died}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if self._api.init_error is not None or waits.done():
+                return self._api.init_error
+            return died.result() if died.done() else _slow_start(seconds)
+        finally:
+            waits.cancel()
+            died.cancel()
+
+    async def _until_died(self) -> FunctionError:
+        if self._sandbox is not None:
+            await self._sandbox.until_ended()
+        if self._output is not None:
+            self._output.drain()
+        said = self._output.said_at_start.strip()[-3000:] if self._output and self._at_rest is None else ""
+        return FunctionError("Runtime.ExitError", f"the function's process ended{': ' if said else ''}{said}")
+
+    def _is_at_rest(self) -> bool:
+        if self._sandbox is None or self._at_rest is None:
+            return False
+        used = self._sandbox.usage()
+        # Node and the like make threads of their own when they first need them; those are theirs to keep.
+        more_threads = used.threads > self._at_rest.threads and self.key.kind == "python"
+        return used.processes <= self._at_rest.processes and not more_threads
+
+    def _begin(self, lines: Lines) -> None:
+        if self._output is not None:
+            self._output.begin(lines)
+
+    async def _finish_lines(self) -> None:
+        lines, self._lines = self._lines, None
+        if self._output is not None:
+            self._output.end()
+        if lines is not None:
+            with suppress(Exception):
+                await lines.close()
+
+
+async def open_cell(key: Key, code: Code, around: Surroundings) -> Cell | FunctionError:
+    """A cell that waits, or why there is none: then nothing of it is left either."""
+    cell = Cell(key, around)
+    try:
+        fault = await cell.open(code)
+    except BaseException:
+        await cell.close()
+        raise
+    if fault is None:
+        return cell
+    await cell.close()
+    return fault
+
+
+def _timed_out(seconds: float) -> FunctionError:
+    return FunctionError("Sandbox.Timedout", f"Task timed out after {seconds:.2f} seconds")
+
+
+def _slow_start(seconds: float) -> FunctionError:
+    return FunctionError(
+        "Runtime.InitTimedout", f"the function did not ask for its first task in {seconds:.0f} seconds"
+    )
+
+
+Open = Callable[[Key, Code], Awaitable[Cell | FunctionError]]

@@ -1,0 +1,70 @@
+"""From a sandbox to one task door: requests are read, and said again over TLS. Nothing else can be reached.
+
+Not bytes but requests: so only the paths of tasks exist at all, a warm connection is shared by all (a handshake costs
+more than most calls), and what one sandbox sends can never be taken for the next one's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from tracelake.capability import CAPABILITY_HEADER
+from tracelake.errors import DoorUnavailable, Forbidden
+from tracelake.runtime.crash_points import crash_point
+from tracelake.udf.unix_listener import body_of, no_such
+from tracelake.wire.task_messages import MAX_BODY_BYTES
+
+PATH: Final = re.compile(r"/v1/task/[a-z][a-z-]*")
+"""What a task door has for tasks. `/internal/*`, health and metrics are not this."""
+FORWARDED: Final = (CAPABILITY_HEADER, "Content-Type", "Accept")
+RETURNED: Final = ("Content-Type", "Retry-After", "X-Request-Id")
+CHUNK: Final = 65536
+
+
+class Bridge:
+    """`base` is the door; `is_open` says whether there is an invocation in hand to speak for."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        base: str,
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._http = http
+        self._base = base
+        self._is_open = is_open
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method != "POST" or not PATH.fullmatch(request.raw_path):
+            raise no_such(request)
+        if not self._is_open():
+            raise Forbidden("there is no task in hand", where=request.path)
+        body = await body_of(request, MAX_BODY_BYTES)
+        headers = {name: value for name in FORWARDED if (value := request.headers.get(name)) is not None}
+        crash_point("runner.before_forward")
+        try:
+            async with self._http.post(
+                URL(self._base + request.raw_path, encoded=True), data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                crash_point("runner.forwarded")
+                return await _returned(request, answer)
+        except aiohttp.ClientError as away:
+            raise DoorUnavailable(f"the door does not answer: {type(away).__name__}") from None
+
+
+async def _returned(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    headers = {name: value for name in RETURNED if (value := answer.headers.get(name)) is not None}
+    if answer.content_length is not None and answer.content_length <= CHUNK:
+        return web.Response(status=answer.status, body=await answer.read(), headers=headers)
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    await response.prepare(request)
+    async for chunk in answer.content.iter_chunked(CHUNK):
+        await response.write(chunk)
+    await response.write_eof()
+    return response

@@ -1,0 +1,182 @@
+"""What is asked of the Query service and answered, and what it asks the Dispatcher for in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import Meta, field
+
+from tracelake.wire.task_messages import Fenced, Message, Number, PartitionFiles
+
+MAX_SQL = 100_000
+MAX_TABLES = 100
+MAX_READABLE = 1_000
+"""Names among which a suggestion is looked for."""
+MAX_AUDIT = 1_000
+
+ARROW = "application/vnd.apache.arrow.stream"
+"""The `Accept` of who wants Arrow IPC; the answer's figures are then in the metadata of its schema, under `trace`."""
+
+Sql = Annotated[str, Meta(min_length=1, max_length=MAX_SQL)]
+TableName = Annotated[str, Meta(min_length=1, max_length=128)]
+Moment = Number | datetime
+"""A commit, or a time: the last commit before it."""
+AsOf = Annotated[dict[TableName, Moment], Meta(max_length=MAX_TABLES)]
+Place = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class Export(Message, frozen=True):
+    to: Place | None = None
+    """For a task: a folder that its token lets it write; unset: one below the first of those."""
+    files: Annotated[int, Meta(ge=1, le=256)] = 1
+
+
+class QueryRequest(Message, frozen=True):
+    sql: Sql
+    as_of: AsOf = field(default_factory=dict)
+    """By table: a commit, or a time. The others are read as they are now (a task: as its claim pinned them)."""
+    limit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    """Rows of the answer at most; if there are more, it says `truncated`."""
+    timeout_seconds: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    """Less than the service allows; never more."""
+    export: Export | None = None
+    """The rows as Parquet files instead of in the answer."""
+
+
+class TaskQueryRequest(Fenced, frozen=True, kw_only=True):
+    sql: Sql
+    as_of: AsOf = field(default_factory=dict)
+    limit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    timeout_seconds: Annotated[float, Meta(gt=0, le=86400)] | None = None
+    export: Export | None = None
+
+
+class ResultColumn(Message, frozen=True):
+    name: str
+    type: str
+    """As Spark spells it."""
+
+
+class ReadDataset(Message, frozen=True):
+    """What was read, and as of which commit: asked again with it in `as_of`, the answer is the same."""
+
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    commit: int
+    hot: bool = False
+    """Its newest rows come from a table, as of the moment of the question."""
+
+
+class Exported(Message, frozen=True):
+    location: str
+    """The folder. It counts once its `_SUCCESS` is there, which is written last."""
+    files: list[str]
+    rows: int
+    bytes: int
+
+
+class QueryAnswer(Message, frozen=True):
+    query_id: UUID
+    columns: list[ResultColumn]
+    rows: list[list[Any]]
+    """Bytes as 0x..., decimals as text, times in ISO 8601."""
+    row_count: int
+    truncated: bool
+    """There are more rows than the limit."""
+    bytes: int
+    milliseconds: int
+    datasets: list[ReadDataset]
+    exported: Exported | None = None
+
+
+class Known(Message, frozen=True):
+    """A file list that the asker has already; it is not sent again."""
+
+    dataset_version: UUID
+    commit: int
+
+
+class Wish(Message, frozen=True):
+    """One table of a question. A user's is known by its name, a task's by what its token pins."""
+
+    name: TableName
+    as_of: Moment | None = None
+    dataset_version: UUID | None = None
+    commit: Number | None = None
+
+
+class RelationsRequest(Message, frozen=True):
+    """Asked for a user, who is named in the header, or for a running attempt."""
+
+    wishes: Annotated[list[Wish], Meta(max_length=MAX_TABLES)]
+    known: Annotated[list[Known], Meta(max_length=10 * MAX_TABLES)] = field(default_factory=list)
+    task_id: UUID | None = None
+    attempt: int | None = None
+    lease_token: UUID | None = None
+
+
+class ColdPart(Message, frozen=True):
+    """The files of a generation as of a commit, which never change."""
+
+    dataset_version: UUID
+    commit: int
+    columns: list[Mapping[str, Any]] | None = None
+    partitions: list[PartitionFiles] | None = None
+    """None: the asker knows them."""
+
+
+class Relation(Message, frozen=True):
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    commit: int
+    hot: bool
+    """Its rows, or the newest of them, lie in a table of the data database."""
+    cold: ColdPart | None
+    """None: it has no files, nor ever will."""
+    filters: list[Mapping[str, Any]] | None = None
+    """Only rows that pass one of these are there for the asker; None: all."""
+
+
+class RelationsAnswer(Message, frozen=True):
+    org_id: UUID
+    user_id: UUID | None
+    relations: list[Relation]
+    """Those that are there for the asker; the others do not exist."""
+    readable: Annotated[list[str], Meta(max_length=MAX_READABLE)] = field(default_factory=list)
+    """What else the user may read, to suggest a name; only where one of those asked for was not found."""
+
+
+Verdict = Literal["answered", "refused", "failed", "canceled"]
+
+
+class AuditRow(Message, frozen=True):
+    """That a question was asked, by whom, about what. Not its text: that may hold what must not be kept."""
+
+    id: UUID
+    org_id: UUID
+    asked_at: datetime
+    sql_sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    datasets: list[UUID]
+    verdict: Verdict
+    user_id: UUID | None = None
+    task_id: UUID | None = None
+    attempt: int | None = None
+    code: str | None = None
+    """Of the refusal, if it was one."""
+    rows: Number = 0
+    bytes: Number = 0
+    milliseconds: Number = 0
+
+
+class AuditRequest(Message, frozen=True):
+    rows: Annotated[list[AuditRow], Meta(min_length=1, max_length=MAX_AUDIT)]
+
+
+class AuditAnswer(Message, frozen=True):
+    stored: int
+    """How many were new."""

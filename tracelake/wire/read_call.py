@@ -1,0 +1,69 @@
+"""Reading a call of the user API, at whichever door answers it: role, parameters, body; a refusal names its place."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from tracelake.errors import Forbidden, InvalidRequest
+from tracelake.wire.task_messages import MAX_BODY_BYTES, Message, decode, pointer
+from tracelake.wire.user_calls import ROLES, Call
+from tracelake.wire.user_messages import DeployRequest
+
+
+def require_role(role: str, call: Call) -> None:
+    if [str(one) for one in ROLES].index(role) < ROLES.index(call.role):
+        raise Forbidden(
+            f"a {role} may not do this; it takes a {call.role}",
+            where=f"{call.method} /v1{call.path}",
+            hint="ask an admin of your organisation for the role",
+        )
+
+
+def read_query(request: Request, call: Call) -> Message | None:
+    given = request.query_params.multi_items()
+    for name, _ in given:
+        if call.query is None or name not in call.query.__struct_fields__:
+            raise InvalidRequest(f"there is no parameter `{name[:80]}` here", where=f"query {name[:80]}")
+    values = dict(given)
+    if len(values) < len(given):
+        raise InvalidRequest("a parameter is given once", where="query")
+    if call.query is None:
+        return None
+    try:
+        return msgspec.convert(values, call.query, strict=False)
+    except msgspec.ValidationError as wrong:
+        said, _, path = str(wrong).partition(" - at `")
+        raise InvalidRequest(said, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
+
+
+async def read_body(request: Request, call: Call) -> Message | None:
+    body = await read_bytes(request, call.most_bytes)
+    if call.body is None:
+        if body.strip() not in (b"", b"{}"):
+            raise InvalidRequest("this call takes no body", where="")
+        return None
+    if call.takes_yaml and "json" not in request.headers.get("content-type", ""):
+        return _yaml(body)
+    if call.optional_body and not body.strip():
+        return call.body()
+    return decode(body, call.body, call.most_bytes)
+
+
+async def read_bytes(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise InvalidRequest(f"the body is larger than {most} bytes", where="")
+    except ClientDisconnect:  # nobody hears this: it keeps a stack trace out of the log
+        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
+    return bytes(body)
+
+
+def _yaml(body: bytes) -> DeployRequest:
+    try:
+        return DeployRequest(yaml=body.decode())
+    except UnicodeDecodeError as wrong:
+        raise InvalidRequest(f"the YAML is not UTF-8: {wrong.reason} at byte {wrong.start}", where="") from None

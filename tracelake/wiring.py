@@ -1,0 +1,154 @@
+"""From settings to a running process: which adapter serves which port, and which ports each process gets.
+
+The only module that knows adapters. It imports each where it is chosen: a process loads what it uses and no more, and
+`trace up` starts its processes with their settings on standard input, without loading the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from tracelake.runtime.process import Process, hide_memory, run_process
+from tracelake.settings import ObjectSettings, Settings, settings_from_document
+
+if TYPE_CHECKING:
+    from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
+    from tracelake.wire.client import DispatcherClient, TaskClient
+    from tracelake.wire.task_messages import SessionCredentials
+    from tracelake.worker.run_udf import RunsFunctions
+
+FOLDERS: Final = {"runner": "udf"}
+"""Processes whose folder has another name."""
+
+WITH_PORTS: Final = frozenset({"dispatcher", "worker", "sink", "query", "runner"})
+SANDBOXES: Final = "ecs_udf"
+
+
+def run_from_stdin(name: str) -> NoReturn:
+    """Runs a process with the settings on standard input, and none from elsewhere."""
+    run_with(name, settings_from_document(sys.stdin.read()))
+
+
+def run_with(name: str, settings: Settings) -> NoReturn:
+    if name == "dispatcher":
+        hide_memory()  # it alone holds the DSN of the state database: other processes of this user must not read it
+    sys.exit(run_process(name, settings, _main_of(name)))
+
+
+def _main_of(name: str) -> Callable[[Process], Awaitable[None]]:
+    """The main function of a process, given the ports that its settings choose."""
+    main: Callable[..., Awaitable[None]] = import_module(f"tracelake.{FOLDERS.get(name, name)}.process").main
+
+    async def with_ports(process: Process) -> None:
+        settings = process.settings
+        if name == "query":
+            await main(process, make_objects(settings))
+        elif name == "runner":
+            await main(process, make_objects(settings), session_objects, _take_udf_tasks)
+        elif name == "dispatcher":
+            async with open_queue(settings) as queue, open_invoker(settings) as invoker:
+                signer, minter = make_signer(settings), make_minter(settings)
+                await main(process, queue, signer, make_objects(settings), minter, invoker=invoker)
+        else:
+            async with open_queue(settings) as queue:
+                await main(process, queue, make_objects(settings))
+
+    return with_ports if name in WITH_PORTS else main
+
+
+async def _take_udf_tasks(
+    process: Process, functions: RunsFunctions, dispatcher: DispatcherClient, tasks: TaskClient
+) -> None:
+    """Runs tasks of `ecs_udf` until the process is to stop: the workers' wrapper, with sandboxes, not Spark."""
+    from tracelake.worker.run_udf import SandboxRunner
+    from tracelake.worker.wrapper import Wrapper
+
+    settings = process.settings
+    name = settings.runtimes[SANDBOXES].queue if SANDBOXES in settings.runtimes else None
+    if name is None or settings.queue.dsn is None:
+        return
+    async with open_queue(settings) as queue:
+        wrapper = Wrapper(
+            queue=queue,
+            queue_name=name,
+            dispatcher=dispatcher,
+            tasks=tasks,
+            runner=SandboxRunner(functions, tasks, asyncio.get_running_loop()),
+            worker_id=f"runner {socket.gethostname()}:{os.getpid()}",
+            concurrency=settings.udf.tasks,
+            metrics=process.metrics,
+        )
+        await wrapper.work(process.stop)
+
+
+@asynccontextmanager
+async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
+    from tracelake.adapters.queue_pg import PgQueue
+    from tracelake.store.db import required
+
+    queue = PgQueue(required(settings.queue.dsn, "queue.dsn"))
+    try:
+        yield queue
+    finally:
+        await queue.close()
+
+
+def make_objects(settings: Settings) -> ObjectStore:
+    if settings.objects.backend != "disk":
+        return s3_objects(settings.objects)
+    from tracelake.adapters.objects_disk import DiskObjects
+
+    return DiskObjects(settings.object_folder)
+
+
+def s3_objects(settings: ObjectSettings) -> ObjectStore:
+    from tracelake.adapters.objects_s3 import S3Objects
+
+    return S3Objects.of(settings)
+
+
+def session_objects(keys: SessionCredentials) -> ObjectStore:
+    """The S3 store with the rights of a task."""
+    from tracelake.adapters.objects_s3 import S3Objects
+
+    return S3Objects(keys.region, keys.endpoint, keys.access_key_id, keys.secret_access_key, keys.session_token)
+
+
+@asynccontextmanager
+async def open_invoker(settings: Settings) -> AsyncIterator[Invoker | None]:
+    """None: no runner of functions is set up."""
+    url, token = settings.udf.invoke_url, settings.udf.invoke_token
+    if url is None or token is None:
+        yield None
+        return
+    from tracelake.adapters.invoker_http import HttpInvoker
+    from tracelake.runtime.tls import client_context
+
+    invoker = HttpInvoker(url, token.get_secret_value(), client_context(settings.tls.ca))
+    try:
+        yield invoker
+    finally:
+        await invoker.close()
+
+
+def make_minter(settings: Settings) -> CredentialMinter | None:
+    if settings.objects.backend == "disk":
+        from tracelake.adapters.credentials_mounts import Mounts
+
+        return Mounts()
+    from tracelake.adapters.credentials_sts import StsMinter
+
+    return StsMinter(settings.credentials) if settings.credentials.role_arn else None
+
+
+def make_signer(settings: Settings) -> Signer:
+    from tracelake.adapters.signer_pem import PemSigner
+
+    return PemSigner(settings.task_key_folder)

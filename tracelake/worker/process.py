@@ -1,0 +1,157 @@
+"""`trace worker`: one warm Spark session, and the wrapper that claims tasks and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.errors import SettingsError, SetupError
+from tracelake.operators.api.context import Resources
+from tracelake.ports import ObjectStore, Queue
+from tracelake.runtime.process import Process, until_answers
+from tracelake.runtime.redact import hider
+from tracelake.settings import RpcPoolSettings, Settings
+from tracelake.spark.archive_location import archive_for, installed_cache
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.java import find_java
+from tracelake.spark.session import is_alive, start_session, stop_session, warm
+from tracelake.store.db import answers, open_pool, required
+from tracelake.wire.client import dispatcher_client, task_client
+from tracelake.worker.run_task import Runner
+from tracelake.worker.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+SPARE_THREADS = 8
+SOURCES = 256
+"""Always-on sources in hand at once: each has a thread, which is made when it is needed."""
+SPARK_LOOK_SECONDS = 1.0
+ARCHIVE_AFTER_SECONDS = 60.0
+"""Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
+
+
+async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
+    settings = process.settings
+    # A thread for every task and every source in hand, and some for what is done beside.
+    threads = ThreadPoolExecutor(settings.worker.concurrency + SOURCES + SPARE_THREADS, "task")
+    asyncio.get_running_loop().set_default_executor(threads)
+    async with (
+        open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
+        dispatcher_client(settings) as dispatcher,
+        task_client(settings) as tasks,
+        _spark(process, settings) as (spark, says),
+    ):
+        runner = Runner(objects, resources(settings), spark, hide=hider(settings), secrets=settings.secrets)
+        wrapper = Wrapper(
+            queue=queue,
+            queue_name=queue_of(settings),
+            dispatcher=dispatcher,
+            tasks=tasks,
+            runner=runner,
+            worker_id=f"worker {socket.gethostname()}:{os.getpid()}",
+            concurrency=settings.worker.concurrency,
+            metrics=process.metrics,
+        )
+        # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
+        await until_answers(process, "the Dispatcher", dispatcher.ready)
+        await until_answers(process, "data Postgres", lambda: answers(data))
+        process.ready(says)
+        watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
+        await wrapper.work(process.stop)
+        watch.cancel()
+        if runner.spark_lost.is_set():
+            raise SetupError("Spark has ended, so this worker ends too", hint="its supervisor starts both anew")
+
+
+async def _stop_without_spark(process: Process, runner: Runner, spark: SparkSession) -> None:
+    """A worker whose Spark is gone would fail every task that it claims."""
+    while not runner.spark_lost.is_set():
+        await asyncio.sleep(SPARK_LOOK_SECONDS)
+        if not is_alive(spark):
+            runner.spark_lost.set()
+    log.error("Spark has ended")
+    process.stop.set()
+
+
+def resources(settings: Settings) -> Resources:
+    pools = {name: pool_of(name, pool) for name, pool in settings.rpc_pools.items() if pool.endpoints is not None}
+    dsn = required(settings.data.dsn, "data.dsn")
+    return Resources(data_dsn=dsn, rpc_pools=pools, folder=settings.worker.files_folder)
+
+
+def pool_of(name: str, told: RpcPoolSettings) -> RpcPool:
+    return RpcPool(
+        name,
+        told.chain_id,
+        tuple(Endpoint(url, called, headers) for called, url, headers in told.addresses()),
+        max_concurrency=told.max_concurrency,
+        batch_size=told.batch_size,
+        requests_per_second=told.requests_per_second,
+        timeout=told.timeout_seconds,
+        verify_roots=told.verify_roots,
+    )
+
+
+def queue_of(settings: Settings) -> str:
+    """The queue on which workers of this one's runtime wait."""
+    name = settings.worker.runtime
+    runtime = settings.runtimes.get(name)
+    if runtime is None or runtime.queue is None:
+        known = ", ".join(one for one, its in settings.runtimes.items() if its.queue)
+        raise SettingsError(f"runtime {name!r} has no queue", where="worker.runtime", hint=f"one of: {known}")
+    return runtime.queue
+
+
+@asynccontextmanager
+async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[SparkSession, str]]:
+    """A warm session; says what it is."""
+    process.status("starts Spark")
+    cache = settings.home / "cache"
+    java = None if settings.spark.remote else await asyncio.to_thread(find_java, os.environ, cache)
+    options = SparkOptions(
+        local_dir=settings.home / "work" / "spark",
+        app_name="trace worker",
+        master=settings.spark.master,
+        remote=settings.spark.remote_url,
+        driver_memory=settings.spark.driver_memory,
+        shuffle_partitions=settings.spark.shuffle_partitions,
+        python=str(settings.spark.python or sys.executable),
+        class_archive=archive_for(java, cache, installed_cache()) if java else None,
+        quick_compiler=settings.spark.quick_compiler,
+    )
+    session = await asyncio.to_thread(start_session, options, java, os.environ)
+    archive = asyncio.create_task(_archive_later(settings)) if java and not options.class_archive else None
+    try:
+        report = await asyncio.to_thread(warm, session)
+        where = settings.spark.remote or settings.spark.master
+        runs_on = f", Java {java.version} ({java.origin})" if java else ""
+        warmed = f"warm: {report.rows:,} rows in {report.seconds:.1f} s"
+        yield session, f"Spark {session.version} on {where}{runs_on}, {warmed}"
+    finally:
+        if archive:
+            archive.cancel()
+        await asyncio.to_thread(stop_session, session)
+
+
+async def _archive_later(settings: Settings) -> None:
+    """The next start of Spark is quicker by what this prepares; it is only a convenience, and may fail."""
+    await asyncio.sleep(ARCHIVE_AFTER_SECONDS)
+    argv = (sys.executable, "-m", "tracelake.spark.class_archive", str(settings.home / "cache"))
+    maker = await asyncio.create_subprocess_exec(*argv)
+    try:
+        await maker.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            maker.kill()

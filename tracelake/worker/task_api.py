@@ -1,0 +1,100 @@
+"""A task's calls to the Dispatcher, for the thread in which its operator runs. Outages are waited out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from uuid import UUID
+
+import structlog
+
+from tracelake.capability.claims import decode
+from tracelake.capability.jws import take_apart
+from tracelake.domain.object_names import Folder
+from tracelake.domain.ranges import Range
+from tracelake.errors import InvalidRequest, LeaseLost, Unavailable
+from tracelake.wire.client import TaskClient
+from tracelake.wire.task_messages import (
+    BufferPublishRequest,
+    Claimed,
+    EventBody,
+    EventsRequest,
+    FilesAnswer,
+    FilesRequest,
+    InvalidationBody,
+    Progress,
+)
+
+log = structlog.get_logger()
+
+AFTER_OUTAGE_SECONDS = 1.0
+T = TypeVar("T")
+
+
+class Door:
+    """Made in the event loop, used from the operator's thread. `token` is kept fresh by the lease keeper."""
+
+    def __init__(self, claimed: Claimed, tasks: TaskClient) -> None:
+        self.token = claimed.capability_token
+        self.lost = threading.Event()
+        self.asked_to_stop = threading.Event()
+        self.progress: Progress | None = None
+        self.progressed = asyncio.Event()
+        self._claimed = claimed
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+
+    def files(self, dataset: UUID, span: Range | None) -> FilesAnswer:
+        start, end = span.edges if span else (None, None)
+        request = FilesRequest(**self._fence, dataset_uuid=dataset, start=start, end=end)
+        return self._ask(lambda: self._tasks.files(self.token, request))
+
+    def tell(
+        self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
+    ) -> None:
+        request = EventsRequest(**self._fence, events=list(events), invalidations=list(invalidations), state=state)
+        self._ask(lambda: self._tasks.events(self.token, request))
+
+    def buffer_folder(self, dataset: UUID) -> Folder:
+        """Where this attempt lays down batches: the token says so."""
+        end = (str(dataset), str(self._claimed.task.task_id), str(self._claimed.attempt))
+        written = decode(take_apart(self.token).payload).grants.storage.write
+        for folder in written:
+            if folder.segments[-3:] == end:
+                return folder
+        raise InvalidRequest("the token lets this task write no batches of that dataset", where="/outputs")
+
+    def publish(self, dataset: UUID, batch_uri: str, content_type: str, rows: int, size: int) -> None:
+        request = BufferPublishRequest(
+            **self._fence,
+            dataset_uuid=dataset,
+            batch_uri=batch_uri,
+            content_type=content_type,
+            record_count=rows,
+            batch_size_bytes=size,
+        )
+        self._ask(lambda: self._tasks.publish_buffer(self.token, request))
+
+    def report(self, progress: Mapping[str, Any]) -> None:
+        # What is empty is not said.
+        self.progress = Progress(**{name: value for name, value in progress.items() if value not in (None, "")})
+        self._loop.call_soon_threadsafe(self.progressed.set)
+
+    @property
+    def _fence(self) -> dict[str, Any]:
+        claimed = self._claimed
+        return {"task_id": claimed.task.task_id, "attempt": claimed.attempt, "lease_token": claimed.lease_token}
+
+    def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Again and again until it is heard, or the lease is lost."""
+        while not self.lost.is_set():
+            asked: Future[T] = asyncio.run_coroutine_threadsafe(call(), self._loop)
+            try:
+                return asked.result()
+            except Unavailable as away:
+                log.warning("waits", because=away.message)
+                self.lost.wait(AFTER_OUTAGE_SECONDS)
+        raise LeaseLost("the lease was lost", where="/lease_token")

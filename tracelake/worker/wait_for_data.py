@@ -1,0 +1,67 @@
+"""A task that failed while the data database was away is reported when that is back.
+
+Each attempt would meet the same outage. So one attempt is spent on it, however long it lasts, and it is reported as the
+platform's; the lease is kept meanwhile, and nobody else claims the task to fail with it too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from tracelake.operators.api.context import TaskDoor
+
+log = structlog.get_logger()
+
+CONNECT_SECONDS: Final = 2
+LOOK_SECONDS: Final = 1.0
+LOST_STATES: Final = ("08", "57P01", "57P02", "57P03")
+"""SQLSTATEs of a connection that was lost or could not be made, and of a server that stops or starts."""
+JVM_ERRORS: Final = ("pyspark.", "py4j.")
+LOST_WORDS: Final = (
+    "terminating connection due to",
+    "the database system is starting up",
+    "the database system is shutting down",
+    "org.postgresql.util.PSQLException: An I/O error occurred while sending to the backend",
+    "org.postgresql.util.PSQLException: The connection attempt failed",
+    "org.postgresql.util.PSQLException: This connection has been closed",
+    "Check that the hostname and port are correct and that the postmaster is accepting TCP/IP connections",
+)
+"""How Postgres and its JDBC driver say the same through Spark, which gives no SQLSTATE of theirs."""
+
+
+def wait_for_data(dsn: str, door: TaskDoor) -> bool:
+    """Whether it was away. Does not wait if it refuses (time will not help), or if the lease is lost."""
+    was_away = False
+    while dsn and _is_away(dsn) and not door.lost.is_set():
+        was_away = True
+        log.warning("the data database is away; what failed meanwhile is reported when it is back")
+        door.lost.wait(LOOK_SECONDS)
+    return was_away
+
+
+def is_outage(wrong: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that a connection to Postgres was lost: it may be back already."""
+    import psycopg
+
+    while wrong is not None:
+        if isinstance(wrong, psycopg.OperationalError) and (wrong.sqlstate or "57P01").startswith(LOST_STATES):
+            return True
+        if type(wrong).__module__.startswith(JVM_ERRORS) and any(one in str(wrong) for one in LOST_WORDS):
+            return True
+        wrong = wrong.__cause__ or wrong.__context__
+    return False
+
+
+def _is_away(dsn: str) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(dsn, connect_timeout=CONNECT_SECONDS).close()
+    except psycopg.errors.CannotConnectNow:
+        return True
+    except psycopg.OperationalError as wrong:
+        return wrong.sqlstate is None and "FATAL" not in str(wrong)  # nobody answered: no server said why
+    return False

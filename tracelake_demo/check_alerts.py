@@ -1,0 +1,111 @@
+"""What the demo's code raised, held against the chain: each large transfer once, whatever happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracelake_demo.receiver import Hook
+from tracelake_demo.system import Running
+from tracelake_devchain.build_block import Made
+from tracelake_devchain.chain import Chain
+
+LEAST, CRITICAL = 10**18, 10**21
+"""As `large_transfers/main.py` has them."""
+TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
+ALERTS = "SELECT dedupe_key, severity, block_number, block_hash, payload FROM alert_events"
+
+
+@dataclass(frozen=True)
+class Raised:
+    rows: int
+    keys: int
+    """Different events among the rows: as many."""
+    critical: int
+    missing: int
+    """Large transfers of the chain, as it is now, of which nobody was told."""
+    orphaned: int
+    """Of blocks that a reorg took away: they were there when they were told of."""
+    false: list[str]
+    """Keys of what was raised, or told, and is a large transfer of no block that ever was; must be none."""
+    delivered: int
+    doubled: int
+    """Events of which the receiver was told under more than one id; must be none."""
+
+    @property
+    def all_told(self) -> bool:
+        return bool(self.critical) and not self.missing and self.delivered == self.critical
+
+
+def raised(system: Running, chain: Chain, hook: Hook, start: int, end: int) -> Raised:
+    rows = system.query(ALERTS) if _is_there(system) else []
+    told = [(one["delivery_id"], one["event"]["dedupe_key"]) for one in hook.told]
+    return judged(rows, told, chain, start, end)
+
+
+def judged(rows: list[dict[str, Any]], told: list[tuple[str, str]], chain: Chain, start: int, end: int) -> Raised:
+    for number, branch in enumerate(chain.branches):
+        chain.of_branch(number, branch.head)  # makes the blocks that a reorg left behind too
+    expected = large_transfers(chain, start, end)
+    critical = {row["dedupe_key"] for row in rows if row["severity"] == "critical"}
+    keys = {row["dedupe_key"] for row in rows}
+    others = [row for row in rows if row["dedupe_key"] not in expected]
+    orphans = [row for row in others if _is_orphan(chain, row)]
+    false = [row["dedupe_key"] for row in others if row not in orphans]
+    false += [row["dedupe_key"] for row in rows if row["dedupe_key"] in expected and not _is_true(row, expected)]
+    false += sorted({key for _, key in told} - keys)
+    different = {key for _, key in told}
+    return Raised(
+        rows=len(rows),
+        keys=len(keys),
+        critical=len(critical),
+        missing=len(expected.keys() - keys),
+        orphaned=len(orphans),
+        false=false,
+        delivered=len(different & critical),
+        doubled=len(set(told)) - len(different),
+    )
+
+
+def _is_there(system: Running) -> bool:
+    """Whether the sink has written the first of them."""
+    return bool(system.get("/v1/datasets/alert_events").json()["last_commit"])
+
+
+def large_transfers(chain: Chain, start: int, end: int) -> dict[str, int]:
+    """Their amounts by their keys, counted on the chain itself."""
+    found: dict[str, int] = {}
+    for made in chain.blocks(start, end):
+        found |= _large_in(chain, made)
+    return found
+
+
+def _large_in(chain: Chain, made: Made) -> dict[str, int]:
+    found, nth = dict[str, int](), dict[str, int]()
+    for log in made.logs:
+        if log.topics[:1] != [TRANSFER] or len(log.topics) > 3:  # noqa: PLR2004 - a fourth topic is ERC-721's
+            continue
+        tx = str(log.transaction_hash)
+        nth[tx] = nth.get(tx, 0) + 1
+        amount = int(log.data, 16)
+        if amount >= LEAST:
+            found[f"{chain.chain_id}:{tx}:{nth[tx]}"] = amount
+    return found
+
+
+def _is_orphan(chain: Chain, row: Mapping[str, Any]) -> bool:
+    """A large transfer of a block that is known, and is not the one at its height any more."""
+    made = chain.by_hash(row["block_hash"])
+    if made is None or (made.number <= chain.head and chain.block(made.number).hash == made.hash):
+        return False
+    return made.number == row["block_number"] and _is_true(row, _large_in(chain, made))
+
+
+def _is_true(row: Mapping[str, Any], amounts: Mapping[str, int]) -> bool:
+    amount = amounts.get(row["dedupe_key"])
+    if amount is None:
+        return False
+    is_critical = bool(row["severity"] == "critical")
+    return bool(json.loads(row["payload"])["amount"] == str(amount)) and is_critical == (amount >= CRITICAL)
