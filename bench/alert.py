@@ -1,6 +1,6 @@
 """From an event to an alert's row: `python -m bench.alert [--size RUNS]`, on a whole system as `trace up` starts it.
 
-The clock starts when an event is sent to the public door, and ends when the row can be read. In between: routing, the
+The clock starts when an event is sent to the public api, and ends when the row can be read. In between: routing, the
 claim, a function in a warm sandbox that raises one alert, the batch's publish, the sink's Spark, its commit.
 """
 

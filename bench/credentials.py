@@ -1,4 +1,4 @@
-"""Credentials a second: tasks ask at the task door, an STS stub in a process of its own answers.
+"""Credentials a second: tasks ask at the task api, an STS stub in a process of its own answers.
 
 The stub's time is not ours: `cpu_ms` says what the Dispatcher and Postgres spend on one set of keys.
 """
@@ -70,7 +70,7 @@ async def _claimed(system: Rig, http: aiohttp.ClientSession) -> list[Any]:
     for row in await system.pool.fetch("SELECT id FROM tasks WHERE woken_at IS NOT NULL AND status = 'Queued'"):
         body = json.dumps({"task_id": str(row["id"]), "worker_id": "bench"})
         headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
-        async with http.post(f"{system.internal_door}/internal/task-claim", data=body, headers=headers) as answer:
+        async with http.post(f"{system.internal_api}/internal/task-claim", data=body, headers=headers) as answer:
             answers.append(await answer.json())
     return answers
 
@@ -84,7 +84,7 @@ async def _minted(system: Rig, http: aiohttp.ClientSession, claimed: list[Any], 
             fence = {name: one[name] for name in ("attempt", "lease_token")}
             body = json.dumps({"task_id": one["task"]["task_id"], **fence})
             headers = {"X-Trace-Task-Capability": one["capability_token"]}
-            async with http.post(f"{system.task_door}/v1/task/credentials", data=body, headers=headers) as answer:
+            async with http.post(f"{system.task_api}/v1/task/credentials", data=body, headers=headers) as answer:
                 assert answer.status == 200, await answer.text()
 
     began = time.perf_counter()

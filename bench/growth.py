@@ -1,6 +1,6 @@
 """Whether speed holds as history grows: `lifecycle` with few and with many finished tasks in the tables.
 
-History is written as the system leaves it, set-based: tasks, attempts, inputs, events and kept promises; then vacuumed
+History is written as the system leaves it, set-based: tasks, attempts, inputs, events and kept entries; then vacuumed
 and analyzed, as autovacuum would in the time that so many tasks take. Each size has a system of its own, and they are
 measured in turns, so that what else the machine does hits all. One more system has the full history and all of it due
 for removal, so that what retention deletes meanwhile is in the figure. The full size is `--size 5000000`.

@@ -85,9 +85,7 @@ async def tasks_per_second(
         await emit(system, "ask", size - 1, first=first + 1000)
         with cpu_seconds(system) as taken:
             began = time.perf_counter()
-            await trigger(
-                system, "ask", cursor=first + 101
-            )  # an event that comes by the door, and rings for the others
+            await trigger(system, "ask", cursor=first + 101)  # an event that comes by the api, and rings for the others
             await worker.wait_for(101 + size)
             rate = size / (time.perf_counter() - began)
         return rate, per_task_ms(taken, size)

@@ -54,7 +54,7 @@ async def measure(home: Path, size: int, files: int) -> None:
     report(
         "narrow",
         milliseconds(statistics.median(narrowed)),
-        "ms (p50, warm, rows of one block, through the door)",
+        "ms (p50, warm, rows of one block, through the api)",
         ratio_to_all_files=round(statistics.median(whole) / statistics.median(narrowed), 2),
         whole_p50_ms=milliseconds(statistics.median(whole)),
         first_ms={name: milliseconds(seconds) for name, seconds in first.items()},

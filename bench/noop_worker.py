@@ -90,7 +90,7 @@ class NoopWorker:
         return BATCH_ANSWER.decode(await self._ask("task-claim-batch", body)).answers
 
     async def _ask(self, verb: str, body: bytes) -> bytes:
-        url, headers = f"{self._rig.internal_door}/internal/{verb}", {"x-trace-worker-token": WORKER_TOKEN}
+        url, headers = f"{self._rig.internal_api}/internal/{verb}", {"x-trace-worker-token": WORKER_TOKEN}
         async with self._http.post(url, data=body, headers=headers) as got:
             return await got.read()
 
@@ -106,7 +106,7 @@ class NoopWorker:
         return [one for one in answers if one]
 
     async def _tell(self, verb: str, body: bytes, headers: dict[str, str]) -> bytes:
-        async with self._http.post(f"{self._rig.task_door}/v1/task/{verb}", data=body, headers=headers) as got:
+        async with self._http.post(f"{self._rig.task_api}/v1/task/{verb}", data=body, headers=headers) as got:
             said = await got.read()
             assert got.status == 200, said
             return said
@@ -157,7 +157,7 @@ async def ask(rig: Rig, method: str, path: str, body: Any) -> Any:
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=rig.tls)) as http,
         http.request(
-            method, f"{rig.internal_door}/internal/v1{path}", data=msgspec.json.encode(body), headers=headers
+            method, f"{rig.internal_api}/internal/v1{path}", data=msgspec.json.encode(body), headers=headers
         ) as got,
     ):
         answer = msgspec.json.decode(await got.read())

@@ -52,8 +52,8 @@ async def product_working(
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     more: dict[str, Any] = {"verify": rig.tls, "timeout": 30}
     async with (
-        AsyncClient(base_url=rig.internal_door, headers={HEADER: WORKER_TOKEN}, **more) as internal,
-        AsyncClient(base_url=rig.task_door, **more) as task,
+        AsyncClient(base_url=rig.internal_api, headers={HEADER: WORKER_TOKEN}, **more) as internal,
+        AsyncClient(base_url=rig.task_api, **more) as task,
     ):
         counted, stop = Counted(task), asyncio.Event()
         runner = Runner(DiskObjects(rig.objects), Resources(), pure=run)

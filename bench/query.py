@@ -1,6 +1,6 @@
 """Questions through the Query service: `python -m bench.query [--size N]`.
 
-A small dataset of Parquet files; the same question, warm, asked of the service (its door, with TLS and a look-up at a
+A small dataset of Parquet files; the same question, warm, asked of the service (its api, with TLS and a look-up at a
 Dispatcher that answers at once) and of a bare Spark session that has the view already. Alternating, so that whatever
 else the machine does falls on both. The service keeps the plan of a question that is asked again (never its rows), so
 the headline is a text that nobody asked before, `new_group`, where both sides plan; so are those of the eight clients
@@ -39,7 +39,14 @@ from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.query_messages import AuditAnswer, AuditRow, ColdPart, Relation, RelationsAnswer, RelationsRequest
+from tracelake.wire.query_messages import (
+    AuditAnswer,
+    AuditRow,
+    ColdFilesAnswer,
+    Relation,
+    RelationsAnswer,
+    RelationsRequest,
+)
 from tracelake.wire.task_messages import PartitionFiles
 
 ROWS: Final = 100_000
@@ -192,9 +199,9 @@ class KnownDispatcher(DispatcherClient):
         columns: list[Mapping[str, Any]] = [{"name": name, "type": kind} for name, kind in self._columns]
         known = any(one.dataset_version == VERSION for one in request.known)
         cold = (
-            ColdPart(dataset_version=VERSION, commit=1)
+            ColdFilesAnswer(dataset_version=VERSION, commit=1)
             if known
-            else ColdPart(dataset_version=VERSION, commit=1, columns=columns, partitions=self._parts)
+            else ColdFilesAnswer(dataset_version=VERSION, commit=1, columns=columns, partitions=self._parts)
         )
         found = Relation(name="events", dataset_uuid=DATASET, dataset_version=VERSION, commit=1, hot=False, cold=cold)
         return RelationsAnswer(org_id=ORG, user_id=self._user, relations=[found])
@@ -219,8 +226,8 @@ async def service(
     try:
         await own.sessions()
         async with (
-            serving(settings, pool, KnownDispatcher(parts, columns), own, objects, metrics=Metrics()) as doors,
-            AsyncClient(base_url=doors["query_internal"], headers=headers, verify=context, timeout=120) as http,
+            serving(settings, pool, KnownDispatcher(parts, columns), own, objects, metrics=Metrics()) as listeners,
+            AsyncClient(base_url=listeners["query_internal"], headers=headers, verify=context, timeout=120) as http,
         ):
 
             async def ask(sql: str) -> None:

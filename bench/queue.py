@@ -268,8 +268,8 @@ def pgbench(postgres: RunningServer, size: int) -> float:
 def server() -> Iterator[RunningServer]:
     folder = Path(tempfile.mkdtemp(prefix="trace-bench-"))
     folder.chmod(0o711)  # the server may run as another user
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port = door.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as api:
+        port = api.getsockname()[1]
     try:
         with running(Cluster("bench", folder / "data", folder / "s", port)) as postgres:
             yield postgres

@@ -37,8 +37,8 @@ class Rig:
     state: str
     pool: asyncpg.Pool
     queue: PgQueue
-    task_door: str
-    internal_door: str
+    task_api: str
+    internal_api: str
     tls: ssl.SSLContext
     org_id: UUID
     dispatcher: subprocess.Popen[bytes]
@@ -88,10 +88,12 @@ async def _dispatching(server: RunningServer, folder: Path, told: Mapping[str, A
     try:
         await _listening(ports[1], process)
         org_id = await pool.fetchval("SELECT id FROM orgs")
-        doors = [f"https://127.0.0.1:{port}" for port in ports]
+        listeners = [f"https://127.0.0.1:{port}" for port in ports]
         context = ssl.create_default_context(cafile=tls.ca)
         home = folder / "home"
-        yield Rig(server, state, pool, queue, doors[0], doors[1], context, org_id, process, home / "objects", home)
+        yield Rig(
+            server, state, pool, queue, listeners[0], listeners[1], context, org_id, process, home / "objects", home
+        )
     finally:
         process.terminate()
         process.wait()

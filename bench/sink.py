@@ -121,11 +121,11 @@ async def measured(system: Rig, data: str, size: int, singles: int) -> tuple[Tur
     options = SparkOptions(local_dir=system.home / "spark", quick_compiler=True, conf=QUICK)
     spark = await asyncio.to_thread(start_session, options, find_java(os.environ, cache), os.environ)
     async with (
-        AsyncClient(base_url=system.task_door, verify=system.tls) as task_door,
-        AsyncClient(base_url=system.internal_door, verify=system.tls, headers={HEADER: WORKER_TOKEN}) as internal,
+        AsyncClient(base_url=system.task_api, verify=system.tls) as task_api,
+        AsyncClient(base_url=system.internal_api, verify=system.tls, headers={HEADER: WORKER_TOKEN}) as internal,
     ):
         dispatcher = DispatcherClient(internal)
-        producer = Producer(await claimed(system, dispatcher), TaskClient(task_door), objects)
+        producer = Producer(await claimed(system, dispatcher), TaskClient(task_api), objects)
         writer = Writer(lambda: spark, objects, data, BatchLimits(BATCH_BYTES, 1024 * 1024))
         sink = Sink(system.queue, "buffer", dispatcher, writer)
         try:

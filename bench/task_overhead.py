@@ -129,8 +129,8 @@ def bare(spark: Any, devchain: Devchain, folder: Path, number: int) -> float:
 async def working(system: Rig, spark: Any, devchain: Devchain) -> AsyncIterator[None]:
     headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
     async with (
-        AsyncClient(base_url=system.internal_door, headers=headers, verify=system.tls) as internal,
-        AsyncClient(base_url=system.task_door, verify=system.tls) as task,
+        AsyncClient(base_url=system.internal_api, headers=headers, verify=system.tls) as internal,
+        AsyncClient(base_url=system.task_api, verify=system.tls) as task,
     ):
         runner = Runner(DiskObjects(system.objects), Resources(rpc_pools={"dev": devchain.pool()}), spark)
         clients = DispatcherClient(internal), TaskClient(task)

@@ -45,13 +45,13 @@ async def main() -> None:
     parser.add_argument("--size", type=int, default=500, help="warm calls")
     given = parser.parse_args()
     async with rig() as system, aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=system.tls)) as calls:
-        with _runner(system) as door, _shelf() as shelf:
+        with _runner(system) as api, _shelf() as shelf:
             claimed = await _claimed(system, calls)
-            cold = [await _timed(calls, door, claimed, shelf.bundle()) for _ in range(COLD)]
+            cold = [await _timed(calls, api, claimed, shelf.bundle()) for _ in range(COLD)]
             udf = shelf.bundle()
             for _ in range(20):
-                await _timed(calls, door, claimed, udf)
-            warm = [await _timed(calls, door, claimed, udf) for _ in range(given.size)]
+                await _timed(calls, api, claimed, udf)
+            warm = [await _timed(calls, api, claimed, udf) for _ in range(given.size)]
     quantiles = statistics.quantiles(warm, n=100)
     report(
         "udf",
@@ -64,10 +64,10 @@ async def main() -> None:
     )
 
 
-async def _timed(calls: aiohttp.ClientSession, door: str, claimed: Any, udf: dict[str, Any]) -> float:
+async def _timed(calls: aiohttp.ClientSession, api: str, claimed: Any, udf: dict[str, Any]) -> float:
     body = json.dumps(_invocation(claimed, udf))
     began = time.perf_counter()
-    async with calls.post(door + PATH, data=body, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+    async with calls.post(api + PATH, data=body, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
         said = await answer.text()
         assert answer.status == 200, said
         assert "X-Amz-Function-Error" not in answer.headers, said
@@ -89,7 +89,7 @@ async def _claimed(system: Rig, calls: aiohttp.ClientSession) -> Any:
     task = await system.pool.fetchval("SELECT id FROM tasks WHERE woken_at IS NOT NULL AND status = 'Queued'")
     body = json.dumps({"task_id": str(task), "worker_id": "bench"})
     headers = {"X-Trace-Worker-Token": WORKER_TOKEN}
-    async with calls.post(f"{system.internal_door}/internal/task-claim", data=body, headers=headers) as answer:
+    async with calls.post(f"{system.internal_api}/internal/task-claim", data=body, headers=headers) as answer:
         return await answer.json()
 
 
@@ -100,7 +100,7 @@ def _runner(system: Rig) -> Iterator[str]:
     document = {
         "home": str(system.home),
         "tls": {"ca": str(tls / "ca.pem"), "cert": str(tls / "server.pem"), "key": str(tls / "server.pem")},
-        "endpoints": {"dispatcher_task": system.task_door, "dispatcher_internal": system.internal_door},
+        "endpoints": {"dispatcher_task": system.task_api, "dispatcher_internal": system.internal_api},
         "identity": {"worker_token": WORKER_TOKEN},
         "udf": {"port": port, "invoke_token": TOKEN},
         "log": {"level": "warning"},

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tracelake.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.ports import free_ports
-from tracelake.runtime.listeners import STATUS_OF, Door, _bind, _server, door_app, open_doors
+from tracelake.runtime.listeners import STATUS_OF, Listener, _bind, _server, listener_app, open_listeners
 from tracelake.settings import HttpSettings, TlsSettings
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,9 @@ async def certificate_of(address: str, ca: Path) -> bytes:
 async def test_a_running_door_shows_a_renewed_certificate_to_the_next_caller(tmp_path: Path) -> None:
     tls = tls_in(tmp_path, datetime.now(UTC) - timedelta(days=61))  # 29 days are left: due
     assert tls.ca is not None
-    async with open_doors([Door("d", "127.0.0.1", 0, door_app([], ready))], tls, look_every=0.02) as addresses:
+    async with open_listeners(
+        [Listener("d", "127.0.0.1", 0, listener_app([], ready))], tls, look_every=0.02
+    ) as addresses:
         before = await certificate_of(addresses["d"], tls.ca)
         tls_in(tmp_path)
         async with asyncio.timeout(30):
@@ -69,8 +71,8 @@ async def test_a_running_door_shows_a_renewed_certificate_to_the_next_caller(tmp
 async def test_a_refusal_is_an_answer_in_one_shape(tmp_path: Path, refusal: TraceError) -> None:
     tls = tls_in(tmp_path)
     context = ssl.create_default_context(cafile=tls.ca)
-    door = Door("d", "127.0.0.1", 0, door_app([refusing(refusal)], ready))
-    async with open_doors([door], tls) as addresses, httpx.AsyncClient(verify=context) as http:
+    listener = Listener("d", "127.0.0.1", 0, listener_app([refusing(refusal)], ready))
+    async with open_listeners([listener], tls) as addresses, httpx.AsyncClient(verify=context) as http:
         answer = await http.get(addresses["d"] + "/refuse")
         nowhere = await http.get(addresses["d"] + "/nowhere")
     assert answer.status_code == next(status for kind, status in STATUS_OF if isinstance(refusal, kind))
@@ -84,8 +86,8 @@ async def test_a_door_that_is_not_ready_says_so_and_stays_alive(tmp_path: Path) 
 
     tls = tls_in(tmp_path)
     context = ssl.create_default_context(cafile=tls.ca)
-    door = Door("d", "127.0.0.1", 0, door_app([], away))
-    async with open_doors([door], tls) as addresses, httpx.AsyncClient(verify=context) as http:
+    listener = Listener("d", "127.0.0.1", 0, listener_app([], away))
+    async with open_listeners([listener], tls) as addresses, httpx.AsyncClient(verify=context) as http:
         assert (await http.get(addresses["d"] + "/healthz")).status_code == 200
         answer = await http.get(addresses["d"] + "/readyz")
     assert answer.status_code == 503
@@ -97,9 +99,9 @@ async def test_a_door_closes_though_somebody_keeps_a_connection(
 ) -> None:
     tls = tls_in(tmp_path)
     context = ssl.create_default_context(cafile=tls.ca)
-    door = Door("d", "127.0.0.1", 0, door_app([], ready))
+    listener = Listener("d", "127.0.0.1", 0, listener_app([], ready))
     async with httpx.AsyncClient(verify=context) as http:  # which reads nothing between two questions
-        async with open_doors([door], tls) as addresses:
+        async with open_listeners([listener], tls) as addresses:
             assert (await http.get(f"{addresses['d']}/healthz")).is_success
         assert "exceeded" not in caplog.text, "nobody was waited for in vain"
 
@@ -107,15 +109,15 @@ async def test_a_door_closes_though_somebody_keeps_a_connection(
 async def test_a_taken_port_is_named_and_nothing_is_served(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        door = Door("task", "127.0.0.1", port, door_app([], ready))
-        with pytest.raises(SetupError, match=f"the task door cannot listen on 127.0.0.1:{port}"):
-            async with open_doors([door], tls_in(tmp_path)):
+        listener = Listener("task", "127.0.0.1", port, listener_app([], ready))
+        with pytest.raises(SetupError, match=f"the task listener cannot listen on 127.0.0.1:{port}"):
+            async with open_listeners([listener], tls_in(tmp_path)):
                 pass
 
 
 async def test_a_door_keeps_a_connection_longer_than_its_callers_do() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    kept = _server(door_app([], ready), context, HttpSettings()).config.timeout_keep_alive
+    kept = _server(listener_app([], ready), context, HttpSettings()).config.timeout_keep_alive
     expires = httpx.Limits().keepalive_expiry
     assert expires is not None
     assert kept > 2 * expires
@@ -123,9 +125,9 @@ async def test_a_door_keeps_a_connection_longer_than_its_callers_do() -> None:
 
 async def test_two_doors_cannot_have_one_port(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    doors = [Door(name, "127.0.0.1", port, door_app([], ready)) for name in ("task", "internal")]
-    with pytest.raises(SetupError, match=f"the internal door cannot listen on 127.0.0.1:{port}"):
-        async with open_doors(doors, tls_in(tmp_path)):
+    listeners = [Listener(name, "127.0.0.1", port, listener_app([], ready)) for name in ("task", "internal")]
+    with pytest.raises(SetupError, match=f"the internal listener cannot listen on 127.0.0.1:{port}"):
+        async with open_listeners(listeners, tls_in(tmp_path)):
             pass
 
 
@@ -133,16 +135,16 @@ async def test_two_doors_cannot_have_one_port(tmp_path: Path) -> None:
 async def test_a_door_without_a_certificate_does_not_open(tmp_path: Path, missing: str) -> None:
     tls = tls_in(tmp_path).model_copy(update={missing: None})
     with pytest.raises(SettingsError, match=f"tls.{missing}"):
-        async with open_doors([], tls):
+        async with open_listeners([], tls):
             pass
     broken = tls_in(tmp_path).model_copy(update={missing: tmp_path / "nowhere"})
     with pytest.raises(SetupError, match="cannot be used"):
-        async with open_doors([], broken):
+        async with open_listeners([], broken):
             pass
 
 
 async def test_an_answers_body_does_not_wait_for_its_head_to_be_acknowledged() -> None:
-    listener = _bind(Door("any", "127.0.0.1", 0, door_app([], ready)))
+    listener = _bind(Listener("any", "127.0.0.1", 0, listener_app([], ready)))
     met: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def meet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.test_doors import ready, tls_in
-from tracelake.runtime.listeners import Door, door_app, open_doors
+from tracelake.runtime.listeners import Listener, listener_app, open_listeners
 from tracelake.settings import HttpSettings
 from tracelake.wire.read_call import read_bytes
 
@@ -61,7 +61,7 @@ class Line:
         return b""
 
 
-class Listener:
+class SlowListener:
     def __init__(self, port: int, context: ssl.SSLContext, stack: AsyncExitStack) -> None:
         self.port = port
         self.released = asyncio.Event()
@@ -97,10 +97,10 @@ async def _endless(gone: asyncio.Event) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def listening(folder: Path, limits: HttpSettings) -> AsyncIterator[Listener]:
+async def listening(folder: Path, limits: HttpSettings) -> AsyncIterator[SlowListener]:
     tls = tls_in(folder)
     async with asyncio.timeout(60), AsyncExitStack() as stack:
-        made = Listener(0, ssl.create_default_context(cafile=tls.ca), stack)
+        made = SlowListener(0, ssl.create_default_context(cafile=tls.ca), stack)
 
         async def wait(_: Request) -> Response:
             made.begun += 1
@@ -115,8 +115,8 @@ async def listening(folder: Path, limits: HttpSettings) -> AsyncIterator[Listene
             return StreamingResponse(_endless(made.gone))
 
         routes = [Route("/wait", wait), Route("/take", take, methods=["POST"]), Route("/large", large)]
-        door = Door("d", "127.0.0.1", 0, door_app(routes, ready))
-        address = (await stack.enter_async_context(open_doors([door], tls, limits=limits)))["d"]
+        listener = Listener("d", "127.0.0.1", 0, listener_app(routes, ready))
+        address = (await stack.enter_async_context(open_listeners([listener], tls, limits=limits)))["d"]
         made.port = int(address.rpartition(":")[2])
         stack.callback(made.released.set)
         yield made

@@ -22,11 +22,11 @@ from tracelake.lite.plan import children
 from tracelake.lite.ports import Ports
 from tracelake.lite.provision import Dsns
 from tracelake.runtime.process import PROCESSES
-from tracelake.runtime.redact import hider
+from tracelake.runtime.redact import redactor
 from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import leaves_of, load_settings, settings_from_document, shown, to_document
 from tracelake.settings.job_secrets import variable_of
-from tracelake.worker.job_secrets import hand_secrets
+from tracelake.worker.job_secrets import secrets_of_job
 
 VALUE: Final = "hush-5f3a9c"
 NOWHERE: Final = Path(tempfile.gettempdir()) / "no-such-home"
@@ -43,7 +43,7 @@ def test_a_secret_is_its_text_to_the_letter_also_in_the_worker(value: str, tmp_p
     settings = load_settings({"TRACE_SECRETS__API_KEY": value}, home=tmp_path)
     again = settings_from_document(to_document(settings))
     for one in (settings, again):
-        assert dict(hand_secrets(["API_KEY"], one.secrets)) == {"API_KEY": value}
+        assert dict(secrets_of_job(["API_KEY"], one.secrets)) == {"API_KEY": value}
 
 
 @settings(deadline=None, derandomize=True, database=None)
@@ -51,24 +51,24 @@ def test_a_secret_is_its_text_to_the_letter_also_in_the_worker(value: str, tmp_p
 def test_every_name_that_a_dag_may_say_can_be_set_and_capitals_make_no_difference(name: str) -> None:
     settings = load_settings({variable_of(name): VALUE}, home=NOWHERE)
     for spelt in (name, name.lower(), name.upper()):
-        assert dict(hand_secrets([spelt], settings.secrets)) == {spelt: VALUE}
+        assert dict(secrets_of_job([spelt], settings.secrets)) == {spelt: VALUE}
 
 
 def test_a_task_is_handed_those_that_its_job_names_and_no_others(tmp_path: Path) -> None:
     settings = load_settings({"TRACE_SECRETS__ONE": "hush-one", "TRACE_SECRETS__TWO": "hush-two"}, home=tmp_path)
-    handed = hand_secrets(["ONE"], settings.secrets)
+    handed = secrets_of_job(["ONE"], settings.secrets)
     assert dict(handed) == {"ONE": "hush-one"}
     assert "TWO" not in handed
     with pytest.raises(KeyError, match="this task was handed no secret 'TWO': does the job name it"):
         handed["TWO"]
     assert repr(handed) == f"{handed}" == "Secrets(ONE)"
-    assert dict(hand_secrets([], settings.secrets)) == {}
+    assert dict(secrets_of_job([], settings.secrets)) == {}
 
 
 def test_all_that_a_worker_does_not_have_is_named_with_the_variables_that_set_it(tmp_path: Path) -> None:
     settings = load_settings({"TRACE_SECRETS__ONE": "hush-one"}, home=tmp_path)
     with pytest.raises(WorkFailed, match="this worker has no secret two, THREE") as refused:
-        hand_secrets(["two", "ONE", "THREE"], settings.secrets)
+        secrets_of_job(["two", "ONE", "THREE"], settings.secrets)
     assert "TRACE_SECRETS__TWO, TRACE_SECRETS__THREE" in str(refused.value.hint)
     assert not refused.value.retryable
 
@@ -129,12 +129,12 @@ def test_a_secret_is_masked_wherever_settings_are_shown(tmp_path: Path, monkeypa
     ],
 )
 def test_a_secret_is_hidden_however_it_is_spelt(secret: str, spell: Callable[[str], str], tmp_path: Path) -> None:
-    hide = hider(load_settings({"TRACE_SECRETS__API_KEY": secret}, home=tmp_path))
+    hide = redactor(load_settings({"TRACE_SECRETS__API_KEY": secret}, home=tmp_path))
     assert "77be01" not in hide(f"cannot use {spell(secret)}, try again")
 
 
 def test_each_line_of_a_secret_is_hidden_too(tmp_path: Path) -> None:
-    hide = hider(load_settings({"TRACE_SECRETS__PRIVATE_KEY": KEY}, home=tmp_path))
+    hide = redactor(load_settings({"TRACE_SECRETS__PRIVATE_KEY": KEY}, home=tmp_path))
     assert hide("not Base64: bW9vbmxpdA/harbour+77be01==") == "not Base64: ***"
 
 

@@ -120,4 +120,4 @@ def _connections() -> Dict[str, http.client.HTTPConnection]:
 
 def _away(base: str, asked: Asked, why: str) -> Refused:
     told = f"{base} does not answer: {why}"
-    return Refused(str(asked), 503, {"code": "door_unavailable", "message": told, "retryable": True})
+    return Refused(str(asked), 503, {"code": "service_unavailable", "message": told, "retryable": True})

@@ -15,7 +15,7 @@ EXISTS = 412
 """S3's answer to If-None-Match when there is such an object."""
 
 
-def put_at_door(url: str, token: str, name: str, body: bytes) -> None:
+def put_object(url: str, token: str, name: str, body: bytes) -> None:
     """`name` is `s3://bucket/key`. The same bytes again are fine; other bytes under one name are refused."""
     path = "/" + quote(name[len("s3://") :], safe="/=+")
     status, answer = call(url, Asked("PUT", path, body, {"X-Trace-Task-Capability": token}))

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Typ
 
 from trace_udf.connections import TIMEOUT_SECONDS, Asked, call
 from trace_udf.errors import Ended, LeaseLost, Refused, refusal
-from trace_udf.objects import put_at_door, put_at_s3
+from trace_udf.objects import put_at_s3, put_object
 from trace_udf.rows import Key, batches
 
 CAPABILITY = "X-Trace-Task-Capability"
@@ -229,9 +229,9 @@ class Task:
         self._post(_url("TRACE_TASK_URL"), "/v1/task/buffer-publish", told)
 
     def _put(self, name: str, body: bytes) -> None:
-        door = os.environ.get("TRACE_OBJECTS_URL")
-        if door:
-            put_at_door(door, self._token, name, body)
+        listener = os.environ.get("TRACE_OBJECTS_URL")
+        if listener:
+            put_object(listener, self._token, name, body)
             return
         keys = self._session()
         if keys.get("kind") != "session":

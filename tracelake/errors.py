@@ -25,7 +25,7 @@
     |   +-- DatabaseUnavailable
     |   |   +-- NoConnection    every connection of a pool is in use, and none came free in time
     |   |   +-- TransactionConflict  Postgres ended a transaction for the sake of another: nothing was stored
-    |   +-- DoorUnavailable     another Trace process does not answer
+    |   +-- ServiceUnavailable     another Trace process does not answer
     |   +-- ObjectsUnavailable  the object store does not answer
     |   +-- CredentialsUnavailable  the store's STS does not answer, or refuses us
     |   +-- SnapshotMoved       rows changed under a read that could not hold them still
@@ -281,8 +281,8 @@ class TransactionConflict(DatabaseUnavailable):
         return cls(f"Postgres rolled the transaction back ({reason}): nothing was stored", hint="repeat the call")
 
 
-class DoorUnavailable(Unavailable):
-    code = "door_unavailable"
+class ServiceUnavailable(Unavailable):
+    code = "service_unavailable"
 
 
 class ObjectsUnavailable(Unavailable):

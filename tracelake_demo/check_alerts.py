@@ -35,7 +35,7 @@ class Raised:
     """Events of which the receiver was told under more than one id; must be none."""
 
     @property
-    def all_told(self) -> bool:
+    def all_received(self) -> bool:
         return bool(self.critical) and not self.missing and self.delivered == self.critical
 
 

@@ -224,7 +224,7 @@ class _Show:
 
     def _all_told(self, system: Running, chain: Chain) -> Raised:
         began = time.monotonic()
-        while not (found := raised(system, chain, self._hook, PAST, chain.head)).all_told:
+        while not (found := raised(system, chain, self._hook, PAST, chain.head)).all_received:
             self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"every large transfer is told of: {found}")
             time.sleep(LOOK_SECONDS)
         return found
@@ -312,7 +312,7 @@ class _Show:
             self._expect(not gone, f"no task fails for good: {gone}")
             if left or not tasks:  # none at all are told while the door is away
                 return False
-        return system.owes_nothing()
+        return system.outbox_is_empty()
 
     def _followed(self, system: Running) -> int | None:
         for task in system.tasks(DAG, job="follow", status="Running"):

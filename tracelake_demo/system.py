@@ -85,7 +85,7 @@ class Running:
             raise SetupError(f"a query failed: {answer.text}")
         return pa.ipc.open_stream(answer.content).read_all()
 
-    def owes_nothing(self) -> bool:
+    def outbox_is_empty(self) -> bool:
         """Whether every event was routed, and every task and message sent; unknown while the door is away."""
         try:
             answer = self.get("/v1/outbox")

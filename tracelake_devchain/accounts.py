@@ -11,7 +11,7 @@ ACCOUNTS, TOKENS = 96, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Accounts:
     accounts: tuple[str, ...]
     tokens: tuple[str, ...]
     """ERC-20 contracts."""
@@ -26,8 +26,8 @@ class Cast:
 
 
 @lru_cache(maxsize=8)
-def cast_of(seed: int) -> Cast:
+def accounts_of(seed: int) -> Accounts:
     def addresses(kind: str, count: int) -> tuple[str, ...]:
         return tuple("0x" + Draw(seed, kind, index, size=20).take(20).hex() for index in range(count))
 
-    return Cast(addresses("account", ACCOUNTS), addresses("token", TOKENS), addresses("collectible", 1)[0])
+    return Accounts(addresses("account", ACCOUNTS), addresses("token", TOKENS), addresses("collectible", 1)[0])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tracelake.chain.responses import Access, Authorization, Transaction, Withdrawal
-from tracelake_devchain.accounts import Cast, cast_of
+from tracelake_devchain.accounts import Accounts, accounts_of
 from tracelake_devchain.seeded_random import Draw
 
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
@@ -55,7 +55,7 @@ def withdrawals(seed: int, number: int) -> list[Withdrawal]:
     draw = Draw(seed, "withdrawals", number, size=96)
     if draw.below(4):
         return []
-    account = cast_of(seed).account
+    account = accounts_of(seed).account
     return [
         Withdrawal(hex(4 * number + place), hex(draw.below(500_000)), account(draw), hex(draw.below(10**8)))
         for place in range(1 + draw.below(3))
@@ -65,14 +65,14 @@ def withdrawals(seed: int, number: int) -> list[Withdrawal]:
 def _action(seed: int, chain_id: int, number: int, place: int, branch: int) -> Action:
     moved = branch and Draw(seed, "moved", number, place, branch, size=6).below(2)
     draw = Draw(seed, "transaction", number, place, branch if moved else 0, size=512)
-    cast = cast_of(seed)
+    cast = accounts_of(seed)
     kind = _choose(draw, _KINDS)
     action = kind(draw, cast, _bare(draw, cast, number * MOST + place))
     _price(draw, cast, action, chain_id, base_fee(seed, number))
     return action
 
 
-def _bare(draw: Draw, cast: Cast, nonce: int) -> Transaction:
+def _bare(draw: Draw, cast: Accounts, nonce: int) -> Transaction:
     return Transaction(
         hash="",
         nonce=hex(nonce),
@@ -89,12 +89,12 @@ def _bare(draw: Draw, cast: Cast, nonce: int) -> Transaction:
     )
 
 
-def _send_ether(draw: Draw, _: Cast, tx: Transaction) -> Action:
+def _send_ether(draw: Draw, _: Accounts, tx: Transaction) -> Action:
     tx.value = hex(_amount(draw))
     return Action(tx)
 
 
-def _send_token(draw: Draw, cast: Cast, tx: Transaction) -> Action:
+def _send_token(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     token, to, amount = cast.token(draw), cast.account(draw), _word(_amount(draw))
     sender = NOBODY if draw.below(40) == 0 else tx.from_  # a mint now and then
     tx.to, tx.input = token, "0xa9059cbb" + _padded(to)[2:] + amount[2:]
@@ -102,7 +102,7 @@ def _send_token(draw: Draw, cast: Cast, tx: Transaction) -> Action:
     return Action(tx, [event], gas_used=45_000 + draw.below(20_000))
 
 
-def _approve(draw: Draw, cast: Cast, tx: Transaction) -> Action:
+def _approve(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     token, spender = cast.token(draw), cast.account(draw)
     amount = _word(2**256 - 1 if draw.below(2) else _amount(draw))
     tx.to, tx.input = token, "0x095ea7b3" + _padded(spender)[2:] + amount[2:]
@@ -110,14 +110,14 @@ def _approve(draw: Draw, cast: Cast, tx: Transaction) -> Action:
     return Action(tx, [event], gas_used=46_000)
 
 
-def _send_collectible(draw: Draw, cast: Cast, tx: Transaction) -> Action:
+def _send_collectible(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     to, piece = cast.account(draw), _word(draw.below(10_000))
     tx.to, tx.input = cast.collectible, "0x42842e0e" + _padded(tx.from_)[2:] + _padded(to)[2:] + piece[2:]
     event = Event(cast.collectible, [TRANSFER, _padded(tx.from_), _padded(to), piece], "0x")
     return Action(tx, [event], gas_used=80_000 + draw.below(9_000))
 
 
-def _swap(draw: Draw, cast: Cast, tx: Transaction) -> Action:
+def _swap(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     """A router: several transfers of different tokens in one transaction."""
     tx.to, tx.input = cast.accounts[0], "0x38ed1739" + draw.take(64).hex()
     events = []
@@ -127,18 +127,18 @@ def _swap(draw: Draw, cast: Cast, tx: Transaction) -> Action:
     return Action(tx, events, gas_used=150_000 + draw.below(90_000))
 
 
-def _create(draw: Draw, _: Cast, tx: Transaction) -> Action:
+def _create(draw: Draw, _: Accounts, tx: Transaction) -> Action:
     tx.to, tx.input = None, "0x6080604052" + draw.take(40).hex()
     return Action(tx, created="0x" + draw.take(20).hex(), gas_used=400_000 + draw.below(100_000))
 
 
-def _fail(draw: Draw, cast: Cast, tx: Transaction) -> Action:
+def _fail(draw: Draw, cast: Accounts, tx: Transaction) -> Action:
     action = _send_token(draw, cast, tx)
     action.events, action.succeeded = [], False
     return action
 
 
-_KINDS: tuple[tuple[int, Callable[[Draw, Cast, Transaction], Action]], ...] = (
+_KINDS: tuple[tuple[int, Callable[[Draw, Accounts, Transaction], Action]], ...] = (
     (58, _send_token),
     (72, _send_ether),
     (80, _approve),
@@ -150,13 +150,13 @@ _KINDS: tuple[tuple[int, Callable[[Draw, Cast, Transaction], Action]], ...] = (
 
 
 def _choose(
-    draw: Draw, of: tuple[tuple[int, Callable[[Draw, Cast, Transaction], Action]], ...]
-) -> Callable[[Draw, Cast, Transaction], Action]:
+    draw: Draw, of: tuple[tuple[int, Callable[[Draw, Accounts, Transaction], Action]], ...]
+) -> Callable[[Draw, Accounts, Transaction], Action]:
     at = draw.below(100)
     return next(kind for limit, kind in of if at < limit)
 
 
-def _price(draw: Draw, cast: Cast, action: Action, chain_id: int, fee: int) -> None:
+def _price(draw: Draw, cast: Accounts, action: Action, chain_id: int, fee: int) -> None:
     """Its type, and the fields that the type brings."""
     tx, at = action.tx, draw.below(100)
     kind = 0 if at < 20 else 1 if at < 26 else 2 if at < 95 or tx.to is None else 3 if at < 98 else 4  # noqa: PLR2004
@@ -178,7 +178,7 @@ def _price(draw: Draw, cast: Cast, action: Action, chain_id: int, fee: int) -> N
         tx.authorization_list = [_authorization(draw, cast, chain_id)]
 
 
-def _authorization(draw: Draw, cast: Cast, chain_id: int) -> Authorization:
+def _authorization(draw: Draw, cast: Accounts, chain_id: int) -> Authorization:
     r, s = (hex(int.from_bytes(draw.take(32), "big")) for _ in range(2))
     return Authorization(hex(chain_id), cast.account(draw), hex(draw.below(50)), hex(draw.below(2)), r, s)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tracelake.chain.responses import Log
-from tracelake_devchain.node_error import INVALID_PARAMS, Said
+from tracelake_devchain.node_error import INVALID_PARAMS, NodeError
 
 if TYPE_CHECKING:
     from tracelake_devchain.build_block import Made
@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 def find_logs(view: View, query: object) -> bytes:
     if not isinstance(query, dict):
-        raise Said(INVALID_PARAMS, "invalid argument 0: a filter is an object")
+        raise NodeError(INVALID_PARAMS, "invalid argument 0: a filter is an object")
     blocks = _blocks(view, query)
     if not query.get("address") and not query.get("topics"):
         return b"[" + b",".join(filter(None, (made.logs_json for made in blocks))) + b"]"
@@ -35,16 +35,16 @@ def _blocks(view: View, query: dict[str, Any]) -> Iterator[Made]:
     if "blockHash" in query:
         if "fromBlock" in query or "toBlock" in query:
             both = "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"
-            raise Said(INVALID_PARAMS, f"invalid argument 0: {both}")
+            raise NodeError(INVALID_PARAMS, f"invalid argument 0: {both}")
         made = view.block(query["blockHash"])
         if made is None:
-            raise Said(-32000, "unknown block")
+            raise NodeError(-32000, "unknown block")
         return iter([made])
     first, last = span(view, query)
     if first > last:
-        raise Said(INVALID_PARAMS, "invalid block range params")
+        raise NodeError(INVALID_PARAMS, "invalid block range params")
     if last > view.head:
-        raise Said(INVALID_PARAMS, "block range extends beyond current head block")
+        raise NodeError(INVALID_PARAMS, "block range extends beyond current head block")
     return view.chain.blocks(first, last)
 
 
@@ -53,7 +53,7 @@ def _addresses(given: object) -> set[str]:
         return set()
     several: list[Any] = given if isinstance(given, list) else [given]
     if not all(isinstance(one, str) for one in several):
-        raise Said(INVALID_PARAMS, "invalid argument 0: an address is hex")
+        raise NodeError(INVALID_PARAMS, "invalid argument 0: an address is hex")
     return {one.lower() for one in several}
 
 
@@ -62,7 +62,7 @@ def _topics(given: object) -> list[set[str]]:
     if given is None:
         return []
     if not isinstance(given, list):
-        raise Said(INVALID_PARAMS, "invalid argument 0: topics are a list")
+        raise NodeError(INVALID_PARAMS, "invalid argument 0: topics are a list")
     return [_addresses(one) for one in given]
 
 

@@ -11,7 +11,7 @@ from tracelake.chain.keccak import keccak
 from tracelake_devchain.build_block import Made
 from tracelake_devchain.chain import Chain
 from tracelake_devchain.find_logs import find_logs
-from tracelake_devchain.node_error import INVALID_PARAMS, METHOD_NOT_FOUND, Said
+from tracelake_devchain.node_error import INVALID_PARAMS, METHOD_NOT_FOUND, NodeError
 
 _encode = msgspec.json.Encoder().encode
 _HASH_LENGTH = 66
@@ -31,7 +31,7 @@ class View:
     def number(self, tag: object) -> int:
         """Of a tag or a hex number; may be higher than the head."""
         if not isinstance(tag, str):
-            raise Said(INVALID_PARAMS, "invalid argument 0: a block number or tag is a string")
+            raise NodeError(INVALID_PARAMS, "invalid argument 0: a block number or tag is a string")
         tags = {"latest": self.head, "pending": self.head, "earliest": 0}
         late = {"safe": self.chain.safe, "finalized": self.chain.finalized}
         if tag in tags:
@@ -41,7 +41,7 @@ class View:
         try:
             return int(tag, 16) if tag.startswith("0x") else int("")
         except ValueError:
-            raise Said(INVALID_PARAMS, "invalid argument 0: hex string without 0x prefix or unknown tag") from None
+            raise NodeError(INVALID_PARAMS, "invalid argument 0: hex string without 0x prefix or unknown tag") from None
 
     def block(self, which: object) -> Made | None:
         """By number, tag or hash."""
@@ -53,13 +53,13 @@ class View:
 
 
 def answer(view: View, method: str, params: list[Any]) -> bytes:
-    """The result, encoded; or a `Said` error."""
+    """The result, encoded; or a `NodeError` error."""
     if method not in METHODS:
-        raise Said(METHOD_NOT_FOUND, f"the method {method} does not exist/is not available")
+        raise NodeError(METHOD_NOT_FOUND, f"the method {method} does not exist/is not available")
     try:
         return METHODS[method](view, *params)
     except TypeError:
-        raise Said(INVALID_PARAMS, f"invalid arguments for {method}") from None
+        raise NodeError(INVALID_PARAMS, f"invalid arguments for {method}") from None
 
 
 def _block(view: View, which: object, full: object = False) -> bytes:
@@ -71,7 +71,7 @@ def _block(view: View, which: object, full: object = False) -> bytes:
 
 def _block_by_hash(view: View, which: object, full: object = False) -> bytes:
     if not isinstance(which, str) or len(which) != _HASH_LENGTH:
-        raise Said(INVALID_PARAMS, "invalid argument 0: a hash has 32 bytes")
+        raise NodeError(INVALID_PARAMS, "invalid argument 0: a hash has 32 bytes")
     return _block(view, which, full)
 
 
@@ -95,7 +95,7 @@ def _sha3(_: View, data: object) -> bytes:
     try:
         return _encode("0x" + keccak(bytes.fromhex(str(data).removeprefix("0x"))).hex())
     except ValueError:
-        raise Said(INVALID_PARAMS, "invalid argument 0: not hex") from None
+        raise NodeError(INVALID_PARAMS, "invalid argument 0: not hex") from None
 
 
 METHODS: dict[str, Callable[..., bytes]] = {

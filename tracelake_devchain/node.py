@@ -10,7 +10,7 @@ from tracelake_devchain.chain import Chain
 from tracelake_devchain.faults import Faults
 from tracelake_devchain.find_logs import span
 from tracelake_devchain.methods import View, answer
-from tracelake_devchain.node_error import INVALID_REQUEST, LIMIT_EXCEEDED, METHOD_NOT_FOUND, Said
+from tracelake_devchain.node_error import INVALID_REQUEST, LIMIT_EXCEEDED, METHOD_NOT_FOUND, NodeError
 
 _PARSE_ERROR = -32700
 _ABOUT_BLOCKS = ("eth_getBlockByNumber", "eth_getBlockByHash", "eth_getBlockReceipts")
@@ -50,7 +50,7 @@ def _one(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
             result = _faulty(chain, faults, node, request)
         else:
             result = answer(View(chain), request.method, request.params)
-    except Said as said:
+    except NodeError as said:
         return _error(request.id, said.code, said.message)
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(request.id), result)
 
@@ -58,9 +58,9 @@ def _one(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
 def _faulty(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
     method = request.method
     if faults.strike(("unknown_method",), node, method):
-        raise Said(METHOD_NOT_FOUND, f"the method {method} does not exist/is not available")
+        raise NodeError(METHOD_NOT_FOUND, f"the method {method} does not exist/is not available")
     if faults.strike(("throttle_call",), node, method):
-        raise Said(LIMIT_EXCEEDED, "rate limit exceeded")
+        raise NodeError(LIMIT_EXCEEDED, "rate limit exceeded")
     behind = faults.strike(("lag",), node, method)
     view = View(chain, int(behind.value) if behind else 0)
     _refuse_range(faults, node, view, request)
@@ -77,7 +77,7 @@ def _refuse_range(faults: Faults, node: str, view: View, request: Request) -> No
         return
     first, last = span(view, request.params[0])
     if last - first + 1 > most.value:
-        raise Said(LIMIT_EXCEEDED, f"query exceeds max block range {most.value:g}")
+        raise NodeError(LIMIT_EXCEEDED, f"query exceeds max block range {most.value:g}")
 
 
 def _error(identity: Any, code: int, message: str) -> bytes:

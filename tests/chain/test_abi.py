@@ -31,7 +31,7 @@ from tracelake.chain.abi_values import LogData, Undecodable, plain
 from tracelake.chain.decode_logs import decode_logs, schema_of
 from tracelake.chain.schemas import LOGS
 from tracelake.errors import InvalidAbi
-from tracelake_devchain.accounts import cast_of
+from tracelake_devchain.accounts import accounts_of
 from tracelake_devchain.block_content import APPROVAL, TRANSFER
 from tracelake_devchain.chain import Chain
 from tracelake_devchain.expected_rows import truth_table
@@ -64,7 +64,7 @@ def test_transfers_of_the_chain_decode_to_what_happened() -> None:
     assert tokens.table["value"].to_pylist() == [str(int(log.data, 16)) for log in fungible]
     assert [one.hex() for one in tokens.table["from_address"].to_pylist()] == [log.topics[1][26:] for log in fungible]
     assert [one.hex() for one in tokens.table["to_address"].to_pylist()] == [log.topics[2][26:] for log in fungible]
-    assert {one.hex() for one in pieces.table["address"].to_pylist()} == {cast_of(7).collectible[2:]}
+    assert {one.hex() for one in pieces.table["address"].to_pylist()} == {accounts_of(7).collectible[2:]}
     assert pieces.table.num_rows == len(happened) - len(fungible)
 
 

@@ -305,7 +305,7 @@ def _document(rig: Rig, dsns: dict[str, str], folder: Path) -> dict[str, Any]:
         "queue": {"dsn": dsns["queue"]},
         "data": {"dsn": dsns["data"]},
         "tls": {"ca": str(rig.walk.ca), "cert": str(tls / "server.pem"), "key": str(tls / "server.pem")},
-        "endpoints": {name: rig.walk.doors[name] for name in ("dispatcher_task", "dispatcher_internal")},
+        "endpoints": {name: rig.walk.listeners[name] for name in ("dispatcher_task", "dispatcher_internal")},
         "identity": {"worker_token": TOKEN},
         "rpc_pools": {"dev": {"endpoints": f"a={chain.node('a')}", "chain_id": chain.chain_id}},
         "log": {"level": "warning"},

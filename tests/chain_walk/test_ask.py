@@ -12,7 +12,7 @@ from tests.chain_walk.test_follow import FOLLOW
 from tests.query.house import Given
 from tests.walk.walking import working
 from tracelake.errors import Unavailable
-from tracelake.query.answer import Desk
+from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit
 from tracelake.query.encode import rows_of
 from tracelake.query.engine import Engine
@@ -33,20 +33,20 @@ WHOLE = """
 """
 
 
-def desk_of(rig: Rig, folder: Path) -> Desk:
+def desk_of(rig: Rig, folder: Path) -> QueryAnswerer:
     settings = QuerySettings(timeout_seconds=900)
     engine = Engine(Given(rig.spark), rig.walk.control.objects, rig.data_dsn, settings)
-    return Desk(Resolver(rig.walk.dispatcher), engine, Audit(folder / "audit", rig.walk.dispatcher), settings)
+    return QueryAnswerer(Resolver(rig.walk.dispatcher), engine, Audit(folder / "audit", rig.walk.dispatcher), settings)
 
 
-async def ask(desk: Desk, sql: str) -> list[list[Any]]:
-    _, table = await desk.for_user("test|acme", QueryRequest(sql=sql))
+async def ask(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
+    _, table = await answerer.for_user("test|acme", QueryRequest(sql=sql))
     return rows_of(table)
 
 
 async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions(rig: Rig, tmp_path: Path) -> None:
     await rig.deploy(FOLLOW + PUBLISHED)
-    desk = desk_of(rig, tmp_path)
+    answerer = desk_of(rig, tmp_path)
     async with working(rig.worker()):
         version = await rig.version("live", "follow")
         await rig.until_followed(version)
@@ -54,25 +54,25 @@ async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions
             rig.devchain.mine(15)
             rig.devchain.reorg(depth)
             for _ in range(3):  # while it follows, gathers, compacts and sweeps
-                ((count, different, low, high),) = await ask(desk, WHOLE)
+                ((count, different, low, high),) = await ask(answerer, WHOLE)
                 assert (low, different, count) == (0, count, high + 1), "no block is missing, and none is there twice"
         await rig.settled()
         rig.devchain.mine(30)  # one more compaction: it also ends those before it
         await rig.until_followed(version)
         await rig.settled()
-        await rig.until_equal(lambda: equal(rig, desk))
+        await rig.until_equal(lambda: equal(rig, answerer))
     assert await rig.failures() == []
     assert min(rig.hot_marks(version)) >= 20  # much of what was read came from files
-    ((cold,),) = await ask(desk, "SELECT count(*) AS n FROM cold_blocks")
+    ((cold,),) = await ask(answerer, "SELECT count(*) AS n FROM cold_blocks")
     assert 0 < cold < rig.devchain.describe()["head"], "the compacted dataset by its own name is what was compacted"
 
 
-async def equal(rig: Rig, desk: Desk) -> None:
+async def equal(rig: Rig, answerer: QueryAnswerer) -> None:
     head = rig.devchain.describe()["head"]
     expected = truth(rig.devchain, "blocks", 0, head)
     names = ", ".join(expected[0])
     try:
-        found = await ask(desk, f"SELECT {names} FROM chain_blocks ORDER BY block_number")  # noqa: S608 - its columns
+        found = await ask(answerer, f"SELECT {names} FROM chain_blocks ORDER BY block_number")  # noqa: S608 - its columns
     except Unavailable as away:
         raise AssertionError(away.message) from None
     assert found == [[plain(value) for value in row.values()] for row in expected]

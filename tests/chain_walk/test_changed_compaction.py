@@ -18,7 +18,7 @@ from tests.walk.walking import working
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Unavailable
-from tracelake.query.answer import Desk
+from tracelake.query.answer import QueryAnswerer
 from tracelake.wire.json_values import plain
 from tracelake.worker.wrapper import Wrapper
 
@@ -42,7 +42,7 @@ async def test_a_question_sees_every_row_when_the_ranges_of_a_compaction_have_ch
     rig: Rig, tmp_path: Path
 ) -> None:
     first = await deployed_and_active(rig.walk.control, rig.walk.org, SMALL)
-    desk = desk_of(rig, tmp_path)
+    answerer = desk_of(rig, tmp_path)
     async with working(without_spark(rig)):
         hot = await grown(rig, 21)
         assert min(rig.hot_marks(hot)) >= 20, "what is cold has left the hot table"
@@ -51,18 +51,18 @@ async def test_a_question_sees_every_row_when_the_ranges_of_a_compaction_have_ch
         await rig.deploy(LARGE)
         assert await rig.version("live", "follow") == hot
         assert await rig.version("live", "compact") != former
-        await equal(rig, desk)
+        await equal(rig, answerer)
 
         await grown(rig, 70)
         assert await cold_of(rig, "blocks"), "the new generation is being filled"
-        await rig.until_equal(lambda: equal(rig, desk))
+        await rig.until_equal(lambda: equal(rig, answerer))
 
         await activate_dag(rig.walk.control, rig.walk.org.id, "live", first.dag_version_id)
         assert await rig.version("live", "compact") == former
-        await equal(rig, desk)
+        await equal(rig, answerer)
         rig.devchain.reorg(80)  # far into what either of them has compacted
         await grown(rig, 40)
-        await rig.until_equal(lambda: equal(rig, desk))
+        await rig.until_equal(lambda: equal(rig, answerer))
     assert await rig.failures() == []
 
 
@@ -70,7 +70,7 @@ async def test_a_changed_compaction_makes_its_past_from_the_files_of_the_one_bef
     rig: Rig, tmp_path: Path
 ) -> None:
     await rig.deploy(SMALL)
-    desk = desk_of(rig, tmp_path)
+    answerer = desk_of(rig, tmp_path)
     async with working(without_spark(rig)):
         hot = await grown(rig, 21)
         oldest = min(rig.hot_marks(hot))
@@ -79,7 +79,7 @@ async def test_a_changed_compaction_makes_its_past_from_the_files_of_the_one_bef
         for start, end in ((0, 29), (30, oldest + 4)):  # the second one crosses from files into the hot table
             await rig.trigger("live", "again", start, end)
         await rig.settled()
-        await rig.until_equal(lambda: equal(rig, desk))
+        await rig.until_equal(lambda: equal(rig, answerer))
         for table in TABLES:
             assert await cold_of(rig, table) == truth(rig.devchain, table, 0, oldest + 4), table
     assert await rig.failures() == []
@@ -101,7 +101,7 @@ async def grown(rig: Rig, blocks: int) -> UUID:
     return hot
 
 
-async def equal(rig: Rig, desk: Desk) -> None:
+async def equal(rig: Rig, answerer: QueryAnswerer) -> None:
     """What a question finds of each table is the chain, row for row."""
     head = rig.devchain.describe()["head"]
     for table in TABLES:
@@ -109,7 +109,7 @@ async def equal(rig: Rig, desk: Desk) -> None:
         expected = [[plain(value) for value in row.values()] for row in rows]
         names = ", ".join(rows[0])
         try:
-            found = await ask(desk, f"SELECT {names} FROM chain_{table}")  # noqa: S608 - its columns
+            found = await ask(answerer, f"SELECT {names} FROM chain_{table}")  # noqa: S608 - its columns
         except Unavailable as away:
             raise AssertionError(away.message) from None
         assert sorted(found, key=str) == sorted(expected, key=str), table

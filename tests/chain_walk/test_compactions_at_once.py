@@ -22,7 +22,7 @@ from tracelake.errors import Conflict
 from tracelake.operators.helpers.chain_tables import KEYS
 from tracelake.wire.task_messages import Claimed, CompleteRequest
 from tracelake.worker.run_task import Finished
-from tracelake.worker.task_api import Door
+from tracelake.worker.task_api import WorkerTaskApi
 from tracelake_devchain.expected_rows import truth_table
 from tracelake_devchain.journal import rebuild
 
@@ -79,7 +79,9 @@ class Steps:
         return await self.claimed(job)
 
     async def run(self, claimed: Claimed) -> Finished:
-        return await asyncio.to_thread(self.rig.worker().runner.run, claimed, Door(claimed, self.rig.walk.tasks))
+        return await asyncio.to_thread(
+            self.rig.worker().runner.run, claimed, WorkerTaskApi(claimed, self.rig.walk.tasks)
+        )
 
     async def tell(self, claimed: Claimed, finished: Finished) -> None:
         assert finished.request.status == "Completed", finished.request.error_message

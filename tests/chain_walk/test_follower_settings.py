@@ -186,10 +186,10 @@ async def test_a_follower_ends_soon_when_its_lease_is_lost_though_its_node_never
         async with working(worker):
             async with asyncio.timeout(60):
                 await asked.wait()
-            [door] = worker.sources
-            door.lost.set()
+            [api] = worker.sources
+            api.lost.set()
             async with asyncio.timeout(60):
-                while door in worker.sources:  # noqa: ASYNC110 - a thread is waited for
+                while api in worker.sources:  # noqa: ASYNC110 - a thread is waited for
                     await asyncio.sleep(0.05)
 
 

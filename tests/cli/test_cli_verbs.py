@@ -25,14 +25,14 @@ from tests.loop_thread import LoopThread
 from tests.support.operators import registered
 from tracelake.cli import main
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.home import Home, ensure_issuer_key, held, public_pem
 from tracelake.lite.supervisor import Seen
 from tracelake.lite.user_token import mint_user_token
-from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.wire.client import dispatcher_client
@@ -111,15 +111,15 @@ class Running:
         await self.control.pool.execute(
             "UPDATE users SET external_id = $1 WHERE external_id = 'acme|admin'", FIRST_ADMIN
         )
-        inside = await enter(open_doors([Door("internal", "127.0.0.1", 0, internal_door(self.control))], tls))
+        inside = await enter(open_listeners([Listener("internal", "127.0.0.1", 0, internal_api(self.control))], tls))
         settings = Settings(
             home=home.root,
             identity=identity,
             tls=tls,
             endpoints=EndpointSettings(dispatcher_internal=inside["internal"]),
         )
-        gateway = public_door(await enter(dispatcher_client(settings)), identity, tls)
-        public = await enter(open_doors([Door("gateway", "127.0.0.1", 0, gateway)], tls))
+        gateway = public_api(await enter(dispatcher_client(settings)), identity, tls)
+        public = await enter(open_listeners([Listener("gateway", "127.0.0.1", 0, gateway)], tls))
         document = {
             "endpoints": public,
             "ca_file": str(files.ca),

@@ -11,7 +11,7 @@ import pytest
 
 from tracelake.cli import printing
 from tracelake.cli.api import Remote
-from tracelake.errors import Busy, DiskFull, DoorUnavailable, Unavailable
+from tracelake.errors import Busy, DiskFull, ServiceUnavailable, Unavailable
 from tracelake.wire.user_messages import DagList
 
 
@@ -41,8 +41,8 @@ def test_a_call_that_was_refused_for_lack_of_room_is_made_again() -> None:
 
 
 def test_a_call_that_may_have_been_done_is_made_again_only_if_it_may_be_repeated() -> None:
-    once, repeated = (Gateway((503, DoorUnavailable("no answer"))) for _ in range(2))
-    with pytest.raises(DoorUnavailable, match="no answer"):
+    once, repeated = (Gateway((503, ServiceUnavailable("no answer"))) for _ in range(2))
+    with pytest.raises(ServiceUnavailable, match="no answer"):
         once.remote().ask("list_dags", DagList)
     repeated.remote().ask("list_dags", DagList, again=True)
     assert (once.asked, repeated.asked) == (1, 2)

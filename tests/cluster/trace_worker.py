@@ -33,8 +33,8 @@ async def trace_worker(
         "TRACE_OBJECTS__FOLDER": str(folder / "objects"),
         "TRACE_WORKER__FILES_FOLDER": str(folder / "files"),
         "TRACE_IDENTITY__WORKER_TOKEN": TOKEN,
-        "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.doors["dispatcher_task"],
-        "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.doors["dispatcher_internal"],
+        "TRACE_ENDPOINTS__DISPATCHER_TASK": walk.listeners["dispatcher_task"],
+        "TRACE_ENDPOINTS__DISPATCHER_INTERNAL": walk.listeners["dispatcher_internal"],
         "TRACE_TLS__CA": str(walk.ca),
         **more,
     }

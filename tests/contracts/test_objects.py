@@ -1,4 +1,4 @@
-"""The promise of the ObjectStore port, on every adapter."""
+"""The entry of the ObjectStore port, on every adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promise of the `Queue` port, proven on every adapter; then what only one of them promises.
+"""The entry of the `Queue` port, proven on every adapter; then what only one of them entries.
 
 Nothing here asserts how long something took. That a message is hidden is shown by another one that fell due later and
 came first; that a wait was woken, by switching off everything but the waking.
@@ -434,7 +434,7 @@ async def test_a_closed_queue_leaves_nothing_behind(backend: Backend) -> None:
     await queue.close()  # twice is not an error
 
 
-# What only pgqueue promises.
+# What only pgqueue entries.
 
 
 async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: str, postgres: RunningServer) -> None:

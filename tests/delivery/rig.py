@@ -24,11 +24,11 @@ from tracelake.data.delivery_items import Item, store_items
 from tracelake.delivery.check_address import Resolve
 from tracelake.delivery.listen import listening
 from tracelake.delivery.post import Sender
-from tracelake.delivery.routes import delivery_door
-from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.routes import delivery_api
+from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
 from tracelake.domain.ids import OrgId, delivery_id
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DeliverySettings, IdentitySettings
 from tracelake.store.db import open_pool
@@ -163,12 +163,12 @@ class House:
 
     def courier(
         self, told: DeliverySettings = TOLD, resolve: Resolve | None = None, sender: Sender | None = None
-    ) -> Courier:
+    ) -> AlertSender:
         targets = Targets(DispatcherClient(self.system.inside), told.target_seconds)
-        return Courier(self.pool, targets, sender or Sender(told.answer_bytes), told, self.metrics, resolve)
+        return AlertSender(self.pool, targets, sender or Sender(told.answer_bytes), told, self.metrics, resolve)
 
     @asynccontextmanager
-    async def delivering(self, courier: Courier | None = None) -> AsyncIterator[Courier]:
+    async def delivering(self, courier: AlertSender | None = None) -> AsyncIterator[AlertSender]:
         courier, stop = courier or self.courier(), asyncio.Event()
         async with listening(self.pool, courier.wake):
             task = asyncio.create_task(courier.deliver(stop))
@@ -207,8 +207,8 @@ async def housed(state_db: str, queue_db: str, data_db: str, folder: Path, recei
     async with system(state_db, queue_db, folder) as made, open_pool(data_db, name="test", max_size=8) as pool:
         dispatcher = DispatcherClient(made.inside)
         async with (
-            over(delivery_door(pool, dispatcher, identity, metrics), {WORKER_TOKEN: SERVICE}) as delivery,
-            over(public_door(dispatcher, made.identity, delivery=delivery)) as gateway,
+            over(delivery_api(pool, dispatcher, identity, metrics), {WORKER_TOKEN: SERVICE}) as delivery,
+            over(public_api(dispatcher, made.identity, delivery=delivery)) as gateway,
         ):
             yield House(made, gateway, pool, data_db, receiver, metrics)
 

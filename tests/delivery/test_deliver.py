@@ -16,7 +16,7 @@ import pytest
 from tests.delivery.rig import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
 from tracelake.delivery.post import Sender
 from tracelake.delivery.prune_items import prune_items, pruning
-from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
 from tracelake.delivery.work_items import settle, take
 from tracelake.runtime.metrics import Metrics
@@ -181,7 +181,7 @@ async def test_a_dispatcher_that_is_away_costs_no_attempt(house: House, receiver
     alert = await house.alert()
     await house.items(alert, ["a"])
     async with httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False) as nobody:
-        courier = Courier(house.pool, Targets(DispatcherClient(nobody), 0), Sender(0), TOLD, Metrics())
+        courier = AlertSender(house.pool, Targets(DispatcherClient(nobody), 0), Sender(0), TOLD, Metrics())
         async with house.delivering(courier):
             await until(lambda: _said(house))
     assert (await house.states())["a"][1] == 0

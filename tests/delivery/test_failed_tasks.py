@@ -11,7 +11,7 @@ import pytest
 from tests.delivery.rig import House, Receiver, until
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.settings import SinkSettings
 from tracelake.sink.drain import Sink
@@ -38,7 +38,7 @@ async def lose_for_good(control: Control, chain: Chain) -> str:
     task, _ = await claimed(control, await a_task(control, chain))
     await control.pool.execute("UPDATE jobs SET max_platform_failures = 1")
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", task.task.task_id)
-    assert await Reaper(control).once() == 1
+    assert await ExpireLeases(control).once() == 1
     return str(task.task.task_id)
 
 

@@ -23,7 +23,7 @@ from tracelake.delivery.check_address import CLOSED, Destination, find_destinati
 from tracelake.delivery.post import Sender
 from tracelake.errors import DestinationRefused, Unavailable
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.runtime.listeners import Door, door_app, json_response, open_doors
+from tracelake.runtime.listeners import Listener, json_response, listener_app, open_listeners
 from tracelake.settings import DeliverySettings, TlsSettings
 
 pytestmark = pytest.mark.anyio
@@ -230,11 +230,11 @@ async def test_a_certificate_is_held_against_the_name_though_the_address_is_call
     async def ready() -> None: ...
 
     files = ensure_certificates(tmp_path, datetime.now(UTC))
-    door = Door("hook", "127.0.0.1", 0, door_app([Route("/", hook, methods=["POST"])], ready))
+    listener = Listener("hook", "127.0.0.1", 0, listener_app([Route("/", hook, methods=["POST"])], ready))
     sender = Sender(1000, ssl.create_default_context(cafile=files.ca))
     try:
         async with (
-            open_doors([door], TlsSettings(ca=files.ca, cert=files.cert, key=files.key)) as at,
+            open_listeners([listener], TlsSettings(ca=files.ca, cert=files.cert, key=files.key)) as at,
             asyncio.timeout(60),
         ):
             port = int(at["hook"].rpartition(":")[2])

@@ -20,7 +20,7 @@ from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.errors import InvalidDag
 from tracelake.store.identity import User, find_user
-from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest, TargetAsked, TargetsRequest
+from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequest, TargetRequest, TargetsRequest
 from tracelake.wire.task_messages import TaskPayload
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +137,7 @@ async def test_where_an_alert_goes_is_told_for_the_pair_of_organisation_and_aler
         )
 
         async def told(org: UUID, channel: str) -> list[str]:
-            asked = TargetAsked(org_id=org, alert_definition_id=alert, channel=channel)
+            asked = TargetRequest(org_id=org, alert_definition_id=alert, channel=channel)
             return [one.url for one in (await alert_targets(control, TargetsRequest(targets=[asked]))).targets]
 
         assert await told(mine.id, "ops") == ["https://acme.example.org/"]

@@ -1,4 +1,4 @@
-"""Whatever is sent to the Dispatcher's doors, by their own description or against it, with good tokens, bad or none.
+"""Whatever is sent to the Dispatcher's listeners, by their own description or against it, with good tokens, bad or none.
 
 No answer is a fault of ours, and every answer is one that the description names.
 """
@@ -24,11 +24,11 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from tests.dispatcher.support import control_for
-from tests.dispatcher.test_doors import WORKER, Doors, opened
+from tests.dispatcher.test_doors import WORKER, Listeners, opened
 from tests.loop_thread import LoopThread
-from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.http.openapi import document
-from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import TlsSettings, load_settings
 
@@ -39,12 +39,12 @@ TASK_EXAMPLES, INTERNAL_EXAMPLES = 120, 120
 
 @dataclass(frozen=True)
 class At:
-    doors: Doors
+    listeners: Listeners
     ca: str
     do: Callable[[Coroutine[Any, Any, Any]], Any]
 
     def claim(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.do(self.doors.claim())
+        found: dict[str, Any] = self.do(self.listeners.claim())
         return found
 
 
@@ -58,8 +58,8 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[At]:
         known = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
         control = await stack.enter_async_context(control_for(state_db, queue_db, tmp_path))
         context = ssl.create_default_context(cafile=files.ca)
-        doors = await stack.enter_async_context(opened(control, known, context))
-        return At(doors, str(files.ca), loop.do)
+        listeners = await stack.enter_async_context(opened(control, known, context))
+        return At(listeners, str(files.ca), loop.do)
 
     try:
         yield loop.do(start())
@@ -68,14 +68,16 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[At]:
         loop.close()
 
 
-def operations_of(door: str) -> dict[str, Any]:
-    schema: Any = schemathesis.openapi.from_dict(document(door))  # type: ignore[arg-type]
+def operations_of(listener: str) -> dict[str, Any]:
+    schema: Any = schemathesis.openapi.from_dict(document(listener))  # type: ignore[arg-type]
     return {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
 
 
-def answered(at: At, door: str, case: Any, headers: dict[str, str]) -> int:
+def answered(at: At, listener: str, case: Any, headers: dict[str, str]) -> int:
     """The status, which is one that the description names."""
-    answer = case.call(base_url=str(getattr(at.doors, door).base_url).rstrip("/"), headers=headers, verify=at.ca)
+    answer = case.call(
+        base_url=str(getattr(at.listeners, listener).base_url).rstrip("/"), headers=headers, verify=at.ca
+    )
     assert answer.status_code < 500, (case, answer.text)
     if answer.status_code not in {405, 406, 415}:  # said by the frame of every door, before any route
         case.validate_response(answer, checks=CHECKS)
@@ -83,9 +85,9 @@ def answered(at: At, door: str, case: Any, headers: dict[str, str]) -> int:
     return status
 
 
-def fuzzed(at: At, door: str, examples: int, prepare: Callable[[Any, str, bool], dict[str, str]]) -> None:
+def fuzzed(at: At, listener: str, examples: int, prepare: Callable[[Any, str, bool], dict[str, str]]) -> None:
     """`prepare(case, who, aimed)` gives the headers of that caller, and aims the case at what is there."""
-    operations = operations_of(door)
+    operations = operations_of(listener)
 
     @given(data=st.data())
     @settings(
@@ -102,7 +104,7 @@ def fuzzed(at: At, door: str, examples: int, prepare: Callable[[Any, str, bool],
         except Unsatisfiable:
             reject()
         headers = prepare(case, data.draw(st.sampled_from(WHO)), data.draw(st.booleans()))
-        answered(at, door, case, headers)
+        answered(at, listener, case, headers)
 
     never_fails()
 
@@ -134,11 +136,11 @@ def aim(body: dict[str, Any], output: dict[str, Any]) -> None:
 
 
 def test_no_input_makes_the_internal_door_fail(at: At) -> None:
-    user = at.do(at.doors.control.pool.fetchval("SELECT external_id FROM users LIMIT 1"))
+    user = at.do(at.listeners.control.pool.fetchval("SELECT external_id FROM users LIMIT 1"))
 
     def prepare(case: Any, who: str, aimed: bool) -> dict[str, str]:
         if aimed:
-            known = {"dag": "chain", "job": "first", "dataset": str(at.doors.chain.datasets["first"])}
+            known = {"dag": "chain", "job": "first", "dataset": str(at.listeners.chain.datasets["first"])}
             known["task"] = at.claim()["task"]["task_id"]
             known["publish"] = known["bundle"] = str(uuid4())
             known |= {"alert": "whales", "channel": "ops"}
@@ -148,7 +150,7 @@ def test_no_input_makes_the_internal_door_fail(at: At) -> None:
         named = {"X-Trace-User": quote(user, safe="")} if aimed else {}
         return named | ({"X-Trace-Worker-Token": tokens[who]} if who in tokens else {})
 
-    at.doors.control.stops.close()  # a mark that a Dispatcher might have given is made up too: nothing is waited for
+    at.listeners.control.stops.close()  # a mark that a Dispatcher might have given is made up too: nothing is waited for
     listed = operations_of("internal")["GET /internal/v1/tasks"]
     for who, parameters, status in (("good", {}, 200), ("good", {"limit": "x"}, 400), ("bad", {}, 401)):
         case = listed.Case(query=parameters)
@@ -158,25 +160,25 @@ def test_no_input_makes_the_internal_door_fail(at: At) -> None:
 
 def test_a_wait_for_stops_after_what_is_no_mark_is_refused_at_once(at: At) -> None:
     for mark in ("\x95", "nonsense", "-", "0123abcd-", "0123abcd--1", "0123abcd-1\n", "0123abcd-\u0663"):
-        answer = at.do(at.doors.internal.get("/internal/task-stops", params={"after": mark}, headers=WORKER))
+        answer = at.do(at.listeners.internal.get("/internal/task-stops", params={"after": mark}, headers=WORKER))
         assert answer.status_code == 400, mark
         assert answer.json()["error"]["where"] == "query after"
 
 
 def test_the_description_is_served_to_who_may_have_it_and_names_every_route(at: At) -> None:
     path = "/internal/openapi.json"
-    assert at.do(at.doors.internal.get(path)).status_code == 401
-    assert at.do(at.doors.task.get(path, headers=WORKER)).status_code == 404
-    served = at.do(at.doors.internal.get(path, headers=WORKER)).json()
+    assert at.do(at.listeners.internal.get(path)).status_code == 401
+    assert at.do(at.listeners.task.get(path, headers=WORKER)).status_code == 404
+    served = at.do(at.listeners.internal.get(path, headers=WORKER)).json()
     assert served == document()
     described = {f"{method.upper()} {path}" for path, verbs in served["paths"].items() for method in verbs}
-    frame = {"/healthz", "/readyz", "/metrics", "/internal/openapi.json"}  # the same at other doors, or text
+    frame = {"/healthz", "/readyz", "/metrics", "/internal/openapi.json"}  # the same at other listeners, or text
     routes = set(_routes(at)) - frame
     assert {path for _, _, path in (one.partition(" ") for one in described)} == routes
 
 
 def _routes(at: At) -> Iterator[str]:
     nothing: Any = None
-    for app in (task_door(at.doors.control, nothing), internal_door(at.doors.control)):
+    for app in (task_api(at.listeners.control, nothing), internal_api(at.listeners.control)):
         for route in app.routes:
             yield route.path  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ WORKER = {"X-Trace-Worker-Token": "the worker token"}
 
 
 @dataclass(frozen=True)
-class Doors:
+class Listeners:
     control: Control
     chain: Chain
     task: httpx.AsyncClient
@@ -63,7 +63,7 @@ class Doors:
 
 
 @pytest.fixture
-async def doors(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Doors]:
+async def listeners(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Listeners]:
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
     settings = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
@@ -73,7 +73,7 @@ async def doors(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[D
 
 
 @asynccontextmanager
-async def opened(control: Control, settings: Settings, context: ssl.SSLContext) -> AsyncIterator[Doors]:
+async def opened(control: Control, settings: Settings, context: ssl.SSLContext) -> AsyncIterator[Listeners]:
     verifier = Verifier(lambda: published(control.pool), settings.tokens)
     control = replace(control, minted=verifier.remember)
     chain = await deploy_chain(control)
@@ -84,30 +84,36 @@ async def opened(control: Control, settings: Settings, context: ssl.SSLContext) 
         AsyncClient(base_url=addresses["dispatcher_task"], verify=context, timeout=60) as task,
         AsyncClient(base_url=addresses["dispatcher_internal"], verify=context, timeout=60) as internal,
     ):
-        yield Doors(control, chain, task, internal)
+        yield Listeners(control, chain, task, internal)
 
 
-async def test_one_task_through_both_doors(doors: Doors) -> None:
-    claimed = await doors.claim()
+async def test_one_task_through_both_doors(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
     assert claimed["status"] == "Claimed"
-    beat = await doors.say("heartbeat", claimed, progress={"done": 1, "total": 2})
+    beat = await listeners.say("heartbeat", claimed, progress={"done": 1, "total": 2})
     assert beat.status_code == 200
     assert beat.json()["canceled"] is False
-    event = {"dataset_uuid": str(doors.chain.datasets["first"]), "dataset_version": str(doors.chain.versions["first"])}
-    sent = await doors.say("events", claimed, events=[{**event, "cursor": 1}, {**event, "cursor": 2}])
+    event = {
+        "dataset_uuid": str(listeners.chain.datasets["first"]),
+        "dataset_version": str(listeners.chain.versions["first"]),
+    }
+    sent = await listeners.say("events", claimed, events=[{**event, "cursor": 1}, {**event, "cursor": 2}])
     assert sent.json() == {"accepted": 2}
-    again = await doors.say("events", claimed, events=[{**event, "cursor": 1}, {**event, "cursor": 2}])
+    again = await listeners.say("events", claimed, events=[{**event, "cursor": 1}, {**event, "cursor": 2}])
     assert again.json() == {"accepted": 0}
-    done = await doors.say("complete", claimed, status="Completed", events=[{**event, "start": 0, "end": 9}])
+    done = await listeners.say("complete", claimed, status="Completed", events=[{**event, "start": 0, "end": 9}])
     assert done.json() == {"status": "Completed", "next_retry_at": None, "commits": None}
-    late = await doors.say("heartbeat", claimed)
+    late = await listeners.say("heartbeat", claimed)
     assert (late.status_code, late.json()["error"]["code"]) == (409, "lease_lost")
 
 
-async def test_completions_that_come_together_are_judged_and_answered_each_by_itself(doors: Doors) -> None:
-    good, forged, nonsense, stale, failed = [await doors.claim() for _ in range(5)]
-    assert (await doors.say("complete", stale, status="Failed", error_message="no")).status_code == 200
-    event = {"dataset_uuid": str(doors.chain.datasets["first"]), "dataset_version": str(doors.chain.versions["first"])}
+async def test_completions_that_come_together_are_judged_and_answered_each_by_itself(listeners: Listeners) -> None:
+    good, forged, nonsense, stale, failed = [await listeners.claim() for _ in range(5)]
+    assert (await listeners.say("complete", stale, status="Failed", error_message="no")).status_code == 200
+    event = {
+        "dataset_uuid": str(listeners.chain.datasets["first"]),
+        "dataset_version": str(listeners.chain.versions["first"]),
+    }
     items = [
         item(good, events=[{**event, "cursor": 1}]),
         item(forged, token=good["capability_token"]),
@@ -117,7 +123,7 @@ async def test_completions_that_come_together_are_judged_and_answered_each_by_it
         item(good, events=[{**event, "cursor": 1}]),
         item(forged, token="x.y.z"),
     ]
-    answer = await doors.task.post("/v1/task/complete-batch", json={"items": items})
+    answer = await listeners.task.post("/v1/task/complete-batch", json={"items": items})
     assert answer.status_code == 200, answer.text
     outcomes = answer.json()["outcomes"]
     assert [one["answer"] and one["answer"]["status"] for one in outcomes] == [
@@ -129,14 +135,14 @@ async def test_completions_that_come_together_are_judged_and_answered_each_by_it
     assert codes[3] == ("conflict", "/status")
     assert codes[6][0] == "unauthenticated"
     sql = "SELECT status::text FROM tasks WHERE job_id = $1 ORDER BY 1"
-    found = [row["status"] for row in await doors.control.pool.fetch(sql, doors.chain.jobs["first"])]
+    found = [row["status"] for row in await listeners.control.pool.fetch(sql, listeners.chain.jobs["first"])]
     assert found == ["Completed", "Failed", "Failed", "Running", "Running"]
-    assert await doors.control.pool.fetchval("SELECT count(*) FROM events") == 1
+    assert await listeners.control.pool.fetchval("SELECT count(*) FROM events") == 1
 
 
-async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its_own(doors: Doors) -> None:
-    claims = [msgspec.convert(await doors.claim(), Claimed) for _ in range(30)]
-    client = TaskClient(doors.task)
+async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its_own(listeners: Listeners) -> None:
+    claims = [msgspec.convert(await listeners.claim(), Claimed) for _ in range(30)]
+    client = TaskClient(listeners.task)
     answers = await asyncio.gather(
         *(client.complete(one.capability_token, completion(one)) for one in claims[:29]),
         client.complete(claims[0].capability_token, completion(claims[29])),
@@ -144,22 +150,22 @@ async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its
     )
     assert [getattr(one, "status", None) for one in answers[:29]] == ["Completed"] * 29
     assert isinstance(answers[29], Forbidden)
-    calls = doors.control.metrics.text().decode()
+    calls = listeners.control.metrics.text().decode()
     batches = re.search(r'route="/v1/task/complete-batch",status="200"[^}]*} (\d+)', calls)
     assert batches is not None
     assert int(batches[1]) <= 3
 
 
-async def test_the_largest_completions_that_go_together_fit_into_one_body(doors: Doors) -> None:
+async def test_the_largest_completions_that_go_together_fit_into_one_body(listeners: Listeners) -> None:
     sizes = list[int]()
 
     async def seen(request: httpx.Request) -> None:
         sizes.append(int(request.headers["content-length"]))
 
-    doors.task.event_hooks["request"].append(seen)
-    claims = [msgspec.convert(await doors.claim(), Claimed) for _ in range(MAX_CLAIMS)]
+    listeners.task.event_hooks["request"].append(seen)
+    claims = [msgspec.convert(await listeners.claim(), Claimed) for _ in range(MAX_CLAIMS)]
     state = {"note": "x" * (LARGE_BYTES - len(claims[0].capability_token) - 600)}
-    client = TaskClient(doors.task)
+    client = TaskClient(listeners.task)
     answers = await asyncio.gather(
         *(client.complete(one.capability_token, completion(one, state=state)) for one in claims)
     )
@@ -168,30 +174,30 @@ async def test_the_largest_completions_that_go_together_fit_into_one_body(doors:
     assert MAX_BODY_BYTES / 2 < max(sizes) < MAX_BODY_BYTES
 
 
-async def test_a_completion_with_thousands_of_partitions_is_heard_and_replaced_as_a_whole(doors: Doors) -> None:
-    client = TaskClient(doors.task)
+async def test_a_completion_with_thousands_of_partitions_is_heard_and_replaced_as_a_whole(listeners: Listeners) -> None:
+    client = TaskClient(listeners.task)
     for commit in (1, 2):
-        task = msgspec.convert(await doors.claim(), Claimed)
-        outputs = staged(doors.control.objects, task, *((10 * n, 10 * n + 9) for n in range(3_000)))
-        events = [doors.chain.event("first", start=10 * n, end=10 * n + 9) for n in range(3_000)]
+        task = msgspec.convert(await listeners.claim(), Claimed)
+        outputs = staged(listeners.control.objects, task, *((10 * n, 10 * n + 9) for n in range(3_000)))
+        events = [listeners.chain.event("first", start=10 * n, end=10 * n + 9) for n in range(3_000)]
         request = completion(task, outputs=outputs, events=events)
         assert len(msgspec.json.encode(request)) > MAX_BODY_BYTES
         answer = await client.complete(task.capability_token, request)
-        assert answer.commits == {doors.chain.datasets["first"]: commit}
+        assert answer.commits == {listeners.chain.datasets["first"]: commit}
         assert await client.complete(task.capability_token, request) == answer, "said again, answered again"
     in_force = "SELECT valid_from FROM partition_versions WHERE valid_to IS NULL"
-    assert [row["valid_from"] for row in await doors.control.pool.fetch(in_force)] == [2] * 3_000
+    assert [row["valid_from"] for row in await listeners.control.pool.fetch(in_force)] == [2] * 3_000
 
 
-async def test_only_a_token_that_holds_opens_the_door_for_a_large_completion(doors: Doors) -> None:
-    claimed, large = await doors.claim(), b" " * (MAX_BODY_BYTES + 1)
+async def test_only_a_token_that_holds_opens_the_door_for_a_large_completion(listeners: Listeners) -> None:
+    claimed, large = await listeners.claim(), b" " * (MAX_BODY_BYTES + 1)
     for token, status in ((None, 401), ("x.y.z", 401), (claimed["capability_token"], 400)):
         headers = {"X-Trace-Task-Capability": token} if token else {}
-        answer = await doors.task.post("/v1/task/complete", content=large, headers=headers)
+        answer = await listeners.task.post("/v1/task/complete", content=large, headers=headers)
         assert answer.status_code == status, token
         assert "larger" not in answer.text
     headers = {"X-Trace-Task-Capability": claimed["capability_token"]}
-    answer = await doors.task.post("/v1/task/complete", content=b" " * (MAX_COMPLETION_BYTES + 1), headers=headers)
+    answer = await listeners.task.post("/v1/task/complete", content=b" " * (MAX_COMPLETION_BYTES + 1), headers=headers)
     assert (answer.status_code, "larger" in answer.text) == (400, True)
 
 
@@ -201,138 +207,147 @@ def item(claimed: dict[str, Any], token: str | None = None, **more: Any) -> dict
     return {"capability_token": token or claimed["capability_token"], "completion": completion}
 
 
-async def test_a_buffer_publish_is_recorded_once_and_owed_once(doors: Doors) -> None:
-    dataset = doors.chain.datasets["first"]
-    await doors.control.pool.execute("""UPDATE datasets SET storage = '{"kind": "buffered"}' WHERE id = $1""", dataset)
+async def test_a_buffer_publish_is_recorded_once_and_owed_once(listeners: Listeners) -> None:
+    dataset = listeners.chain.datasets["first"]
+    await listeners.control.pool.execute(
+        """UPDATE datasets SET storage = '{"kind": "buffered"}' WHERE id = $1""", dataset
+    )
     place = "UPDATE dataset_versions SET storage_location = 'postgres_table:buffered.b_x' WHERE dataset_uuid = $1"
-    await doors.control.pool.execute(place, dataset)
-    claimed = await doors.claim()
+    await listeners.control.pool.execute(place, dataset)
+    claimed = await listeners.claim()
     body: dict[str, Any] = {
         "dataset_uuid": str(dataset),
         "batch_uri": f"s3://trace-scratch/buffers/{dataset}/{claimed['task']['task_id']}/1/batch.jsonl",
         "record_count": 10,
     }
-    missing = await doors.say("buffer-publish", claimed, **body)
+    missing = await listeners.say("buffer-publish", claimed, **body)
     assert (missing.status_code, missing.json()["error"]["where"]) == (404, "/batch_uri"), "it is not there yet"
     batch = ObjectName.parse(body["batch_uri"])
-    doors.control.objects.put(batch, b"{}")
-    first = await doors.say("buffer-publish", claimed, **body)
-    doors.control.objects.delete([batch])  # merged, and removed: said again, it is the same publish
-    again = await doors.say("buffer-publish", claimed, **body)
+    listeners.control.objects.put(batch, b"{}")
+    first = await listeners.say("buffer-publish", claimed, **body)
+    listeners.control.objects.delete([batch])  # merged, and removed: said again, it is the same publish
+    again = await listeners.say("buffer-publish", claimed, **body)
     assert first.status_code == 200, first.text
     assert again.json() == first.json()
-    other = await doors.say("buffer-publish", claimed, **{**body, "record_count": 11})
+    other = await listeners.say("buffer-publish", claimed, **{**body, "record_count": 11})
     assert (other.status_code, other.json()["error"]["where"]) == (409, "/batch_uri")
-    foreign = await doors.say("buffer-publish", claimed, **{**body, "batch_uri": "s3://trace/elsewhere/batch.jsonl"})
+    foreign = await listeners.say(
+        "buffer-publish", claimed, **{**body, "batch_uri": "s3://trace/elsewhere/batch.jsonl"}
+    )
     assert (foreign.status_code, foreign.json()["error"]["where"]) == (403, "/batch_uri")
     owed = "SELECT count(*) FROM outbox WHERE kind = 'publish_buffer'"
-    assert await doors.control.pool.fetchval(owed) == 1
+    assert await listeners.control.pool.fetchval(owed) == 1
 
 
-async def test_each_identity_opens_its_own_door_only(doors: Doors) -> None:
-    claimed = await doors.claim()
+async def test_each_identity_opens_its_own_door_only(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
     capability, body = claimed["capability_token"], {"task_id": str(uuid4()), "worker_id": "w"}
     for headers in ({}, {"X-Trace-Worker-Token": capability}, {"X-Trace-Worker-Token": "wrong"}):
-        answer = await doors.internal.post("/internal/task-claim", json=body, headers=headers)
+        answer = await listeners.internal.post("/internal/task-claim", json=body, headers=headers)
         assert answer.status_code == 401, headers
     for token in (WORKER["X-Trace-Worker-Token"], "", capability[:-4] + "AAAA"):
-        assert (await doors.say("heartbeat", claimed, token=token or "x")).status_code == 401, token
-    assert (await doors.task.post("/internal/task-claim", json=body, headers=WORKER)).status_code == 404
-    assert (await doors.internal.post("/v1/task/heartbeat", json=body, headers=WORKER)).status_code == 404
+        assert (await listeners.say("heartbeat", claimed, token=token or "x")).status_code == 401, token
+    assert (await listeners.task.post("/internal/task-claim", json=body, headers=WORKER)).status_code == 404
+    assert (await listeners.internal.post("/v1/task/heartbeat", json=body, headers=WORKER)).status_code == 404
 
 
-async def test_the_token_of_one_task_does_not_speak_for_another(doors: Doors) -> None:
-    one, other = await doors.claim(), await doors.claim()
+async def test_the_token_of_one_task_does_not_speak_for_another(listeners: Listeners) -> None:
+    one, other = await listeners.claim(), await listeners.claim()
     calls: dict[str, dict[str, Any]] = {"heartbeat": {}, "complete": {"status": "Completed"}, "events": {"events": []}}
     for verb, more in calls.items():
-        answer = await doors.say(verb, one, token=other["capability_token"], **more)
+        answer = await listeners.say(verb, one, token=other["capability_token"], **more)
         assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/task_id")
 
 
-async def test_a_good_token_of_an_ended_attempt_is_refused(doors: Doors) -> None:
-    claimed = await doors.claim()
-    await doors.say("complete", claimed, status="Completed")
+async def test_a_good_token_of_an_ended_attempt_is_refused(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
+    await listeners.say("complete", claimed, status="Completed")
     calls: dict[str, dict[str, Any]] = {"heartbeat": {}, "events": {"events": []}}
     for verb, more in calls.items():
-        assert (await doors.say(verb, claimed, **more)).status_code == 409
+        assert (await listeners.say(verb, claimed, **more)).status_code == 409
 
 
 @pytest.mark.parametrize("path", ["/internal/task-complete", "/internal/heartbeat", "/internal/events"])
-async def test_the_names_of_the_first_revision_do_not_exist(doors: Doors, path: str) -> None:
-    for door in (doors.task, doors.internal):
-        answer = await door.post(path, json={}, headers=WORKER)
+async def test_the_names_of_the_first_revision_do_not_exist(listeners: Listeners, path: str) -> None:
+    for listener in (listeners.task, listeners.internal):
+        answer = await listener.post(path, json={}, headers=WORKER)
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_claim_says_why_it_gives_nothing(doors: Doors) -> None:
-    assert await doors.claim(uuid4()) == {"status": "NotClaimed", "reason": "NotFound"}
-    claimed = await doors.claim()
+async def test_a_claim_says_why_it_gives_nothing(listeners: Listeners) -> None:
+    assert await listeners.claim(uuid4()) == {"status": "NotClaimed", "reason": "NotFound"}
+    claimed = await listeners.claim()
     task_id = claimed["task"]["task_id"]
-    assert (await doors.claim(task_id))["reason"] == "AlreadyRunning"
-    await doors.say("complete", claimed, status="Completed")
-    assert (await doors.claim(task_id))["reason"] == "Completed"
+    assert (await listeners.claim(task_id))["reason"] == "AlreadyRunning"
+    await listeners.say("complete", claimed, status="Completed")
+    assert (await listeners.claim(task_id))["reason"] == "Completed"
 
 
-async def test_bad_requests_are_refused_with_the_pointer(doors: Doors) -> None:
-    claimed = await doors.claim()
-    unknown = await doors.say("heartbeat", claimed, surprise=1)
+async def test_bad_requests_are_refused_with_the_pointer(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
+    unknown = await listeners.say("heartbeat", claimed, surprise=1)
     assert (unknown.status_code, unknown.json()["error"]["where"]) == (400, "/surprise")
-    half = await doors.say("events", claimed, events=[{"dataset_uuid": str(uuid4()), "dataset_version": "x"}])
+    half = await listeners.say("events", claimed, events=[{"dataset_uuid": str(uuid4()), "dataset_version": "x"}])
     assert (half.status_code, half.json()["error"]["where"]) == (400, "/events/0/dataset_version")
-    large = await doors.task.post("/v1/task/heartbeat", content=b" " * (MAX_BODY_BYTES + 1))
+    large = await listeners.task.post("/v1/task/heartbeat", content=b" " * (MAX_BODY_BYTES + 1))
     assert large.status_code == 400
-    nul = await doors.say("complete", claimed, status="Failed", error_message="a\0b")
+    nul = await listeners.say("complete", claimed, status="Failed", error_message="a\0b")
     assert nul.status_code == 400
 
 
-async def test_a_task_can_be_fetched_and_the_key_set_shows_public_halves_only(doors: Doors) -> None:
-    claimed = await doors.claim()
+async def test_a_task_can_be_fetched_and_the_key_set_shows_public_halves_only(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
     path = f"/internal/task-fetch?task_id={claimed['task']['task_id']}"
-    fetched = await doors.internal.get(path, headers=WORKER)
+    fetched = await listeners.internal.get(path, headers=WORKER)
     assert fetched.json()["status"] == "Running"
     assert fetched.json()["operator"] == "noop"
-    assert (await doors.internal.get(path)).status_code == 401
-    assert (await doors.internal.get("/internal/task-fetch?task_id=x", headers=WORKER)).status_code == 400
-    keys = (await doors.internal.get("/internal/jwks/task")).json()["keys"]
+    assert (await listeners.internal.get(path)).status_code == 401
+    assert (await listeners.internal.get("/internal/task-fetch?task_id=x", headers=WORKER)).status_code == 400
+    keys = (await listeners.internal.get("/internal/jwks/task")).json()["keys"]
     assert keys
     assert all("d" not in key for key in keys)
 
 
-async def test_the_loops_bring_an_event_to_the_queue_without_being_stepped(doors: Doors) -> None:
-    claimed = await doors.claim()
-    event = {"dataset_uuid": str(doors.chain.datasets["first"]), "dataset_version": str(doors.chain.versions["first"])}
-    await doors.say("complete", claimed, status="Completed", events=[{**event, "cursor": 5}])
-    (delivery,) = await doors.control.queue.receive(
+async def test_the_loops_bring_an_event_to_the_queue_without_being_stepped(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
+    event = {
+        "dataset_uuid": str(listeners.chain.datasets["first"]),
+        "dataset_version": str(listeners.chain.versions["first"]),
+    }
+    await listeners.say("complete", claimed, status="Completed", events=[{**event, "cursor": 5}])
+    (delivery,) = await listeners.control.queue.receive(
         "tasks-ecs_platform", max_messages=1, visibility=timedelta(minutes=1), wait=timedelta(seconds=30)
     )
-    second = await doors.claim(json.loads(delivery.body)["task_id"])
+    second = await listeners.claim(json.loads(delivery.body)["task_id"])
     assert second["task"]["job"] == {"dag_name": "chain", "name": "second"}
     assert second["task"]["scope"]["cursor"] == 5
 
 
-async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_would_be(doors: Doors) -> None:
-    first, second = [await a_task(doors.control, doors.chain) for _ in range(2)]
+async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_would_be(listeners: Listeners) -> None:
+    first, second = [await a_task(listeners.control, listeners.chain) for _ in range(2)]
     asked = [str(task) for task in (first, uuid4(), second, first)]
     body = {"task_ids": asked, "worker_id": "w"}
-    answer = await doors.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
+    answer = await listeners.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
     assert answer.status_code == 200, answer.text
     one, missing, two, again = answer.json()["answers"]
     assert missing == {"status": "NotClaimed", "reason": "NotFound"}
     one, again = sorted((one, again), key=lambda each: str(each["status"]))  # asked twice: given once, to either
     assert again == {"status": "NotClaimed", "reason": "AlreadyRunning"}
     assert [one["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
-    assert one.keys() == (await doors.claim()).keys()
-    done = [await doors.say("complete", claimed, status="Completed") for claimed in (one, two)]
+    assert one.keys() == (await listeners.claim()).keys()
+    done = [await listeners.say("complete", claimed, status="Completed") for claimed in (one, two)]
     assert [each.status_code for each in done] == [200, 200]
 
 
-async def test_a_task_named_twice_in_one_call_is_given_once_also_when_the_call_is_repeated(doors: Doors) -> None:
+async def test_a_task_named_twice_in_one_call_is_given_once_also_when_the_call_is_repeated(
+    listeners: Listeners,
+) -> None:
     """Two wake-ups of one task may be received together; run twice, one attempt would spoil its own output."""
-    task = str(await a_task(doors.control, doors.chain))
+    task = str(await a_task(listeners.control, listeners.chain))
     body = {"task_ids": [task, task], "worker_id": "w", "claim_id": str(uuid4())}
     given = []
     for _ in range(2):
-        answer = await doors.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
+        answer = await listeners.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
         assert answer.status_code == 200, answer.text
         given.append(
             [one["lease_token"] if one["status"] == "Claimed" else one["reason"] for one in answer.json()["answers"]]
@@ -349,8 +364,10 @@ async def test_a_task_named_twice_in_one_call_is_given_once_also_when_the_call_i
         ({"task_ids": ["x"], "worker_id": "w"}, "/task_ids/0"),
     ],
 )
-async def test_a_batch_of_claims_that_is_none_is_refused(doors: Doors, body: dict[str, Any], where: str) -> None:
-    answer = await doors.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
+async def test_a_batch_of_claims_that_is_none_is_refused(
+    listeners: Listeners, body: dict[str, Any], where: str
+) -> None:
+    answer = await listeners.internal.post("/internal/task-claim-batch", json=body, headers=WORKER)
     assert (answer.status_code, answer.json()["error"]["where"]) == (400, where)
-    unknown = await doors.internal.post("/internal/task-claim-batch", json=body)
+    unknown = await listeners.internal.post("/internal/task-claim-batch", json=body)
     assert unknown.status_code == 401

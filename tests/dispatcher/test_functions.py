@@ -27,13 +27,13 @@ from tracelake.adapters.invoker_http import PATH, PLACES, HttpInvoker
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import take_apart
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.runtimes import call_functions
 from tracelake.dispatcher.runtimes.call_functions import SILENT, CallFunctions
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.dispatcher.tasks.complete import Completer
-from tracelake.errors import DoorUnavailable
+from tracelake.errors import ServiceUnavailable
 from tracelake.ports import Invoked, Places
 from tracelake.store.queries import queries
 from tracelake.wire.task_messages import CompleteRequest, Invocation
@@ -226,7 +226,7 @@ async def test_while_nobody_runs_functions_no_attempt_is_used_up_and_one_at_a_ti
         there = True
 
         async def done() -> bool:
-            await Reaper(control).once()
+            await ExpireLeases(control).once()
             return await all_are(control, chain, "Completed", 5)
 
         await run(done)
@@ -341,7 +341,7 @@ async def test_a_task_that_waits_for_its_place_is_not_taken_again_and_again(cont
 
         async def all_done() -> bool:
             await control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at > now()")
-            await Reaper(control).once()
+            await ExpireLeases(control).once()
             return await all_are(control, chain, "Completed", 3)
 
         await run(all_done)
@@ -381,14 +381,14 @@ async def test_a_long_function_that_runs_again_after_an_outage_holds_up_nobody(
     async with calling(control, act) as (host, run):
 
         async def tried() -> bool:
-            await Reaper(control).once()
+            await ExpireLeases(control).once()
             return len(host.asked) >= 2
 
         await run(tried)
         there = True
 
         async def others_done() -> bool:
-            await Reaper(control).once()
+            await ExpireLeases(control).once()
             return sorted(await statuses(control, chain)) == ["Completed"] * 3 + ["Running"]
 
         await run(others_done)
@@ -584,10 +584,10 @@ async def test_places_are_learned_from_who_runs_functions(status: int, body: str
     async with lambda_host(answer, PLACES) as url:
         invoker = HttpInvoker(url, "secret", verify=True)
         if isinstance(told, str):
-            with pytest.raises(DoorUnavailable, match=told):
+            with pytest.raises(ServiceUnavailable, match=told):
                 await invoker.places()
         else:
             assert await invoker.places() == told
-    with pytest.raises(DoorUnavailable):
+    with pytest.raises(ServiceUnavailable):
         await invoker.places()
     await invoker.close()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelake.dispatcher.tasks.grant import _folders, _read
-from tracelake.domain.grants import refuse_twins
+from tracelake.domain.grants import refuse_duplicates
 from tracelake.settings import ObjectSettings
 from tracelake.store.jobs import JobOutput
 from tracelake.wire.task_messages import InputRef
@@ -60,7 +60,7 @@ def test_no_two_inputs_share_a_name(published: list[str], unpublished: list[str]
     inputs = [an_input(number, "any", name) for number, name in enumerate(published)]
     inputs += [an_input(10 + number, alias) for number, alias in enumerate(unpublished)]
     granted = _read(inputs)
-    refuse_twins(granted)
+    refuse_duplicates(granted)
     assert len({one.name for one in granted}) == len(inputs)
 
 

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
-from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.signal import Signal
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ async def test_a_loop_stops_although_its_cancel_came_out_as_an_outage() -> None:
         return None
 
     swallowed: list[bool] = []
-    task = asyncio.create_task(run_loop(Loop("test", once, never, Bell())))
+    task = asyncio.create_task(run_loop(Loop("test", once, never, Signal())))
     await begun.wait()
     async with asyncio.timeout(20):
         await stopped(task)

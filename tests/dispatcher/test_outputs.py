@@ -22,8 +22,8 @@ from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.datasets.resolve_relations import task_relations
-from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
@@ -98,7 +98,7 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files(c
 async def test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql(control: Control) -> None:
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
-    asked = RelationsRequest(wishes=[], task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token)
+    asked = RelationsRequest(tables=[], task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token)
     assert (await task_relations(control, asked)).org_id == chain.org.id
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost):
@@ -331,10 +331,10 @@ async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control
     for each in (claims, theirs, now):
         (place,) = (place for place in each.s3.write if "/scratch/" in place)
         control.objects.put(Folder.parse(place).object("notes"), str(each.task_id).encode())
-    assert await Janitor(control).once() == 0, "it is too early"
+    assert await DeleteOrphanFiles(control).once() == 0, "it is too early"
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
-    assert await Janitor(control).once() == 2
-    assert await Janitor(control).once() == 0, "the next one still runs"
+    assert await DeleteOrphanFiles(control).once() == 2
+    assert await DeleteOrphanFiles(control).once() == 0, "the next one still runs"
     left = {stored.name.name for stored in control.objects.objects(Folder.parse("s3://trace/datasets/"))}
     assert left == {"first_0_99.parquet", "first_200_299.parquet", "_SUCCESS"}
     (scratch,) = control.objects.objects(Folder.parse("s3://trace-scratch/scratch/"))
@@ -364,9 +364,9 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     task, claims = await begun(control, chain)
     outputs = staged(control.objects, task, (0, 99))
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s'")
-    assert await Reaper(control).once() == 1
+    assert await ExpireLeases(control).once() == 1
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
-    sweep = asyncio.create_task(Janitor(replace(control, objects=objects)).once())
+    sweep = asyncio.create_task(DeleteOrphanFiles(replace(control, objects=objects)).once())
     await asyncio.to_thread(objects.asked.wait, 30)
     late = asyncio.create_task(finish(control, task, claims, outputs))
     async with asyncio.timeout(60):
@@ -388,7 +388,7 @@ async def test_a_late_reply_counts_when_only_earlier_attempts_were_swept(control
     task, claims = await begun(control, chain)
     outputs = staged(control.objects, task, (0, 99))
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE status = 'Running'")
-    assert await Reaper(control).once() == 1
-    assert await Janitor(control).once() == 1
+    assert await ExpireLeases(control).once() == 1
+    assert await DeleteOrphanFiles(control).once() == 1
     await finish(control, task, claims, outputs)
     assert await in_force(control) == [("0-99", 1)]

@@ -15,7 +15,7 @@ from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import control_for
 from tests.dispatcher.test_lifecycle import expire, retry_now, status
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.runtimes.call_functions import put_back
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
@@ -105,12 +105,12 @@ async def lost(control: Control, task_id: Any, worker: str, beside: Any = None) 
     tasks = [task_id, *([beside] if beside is not None else [])]
     retry = "UPDATE tasks SET next_retry_at = now() WHERE id = ANY ($1::uuid[]) AND status = 'Failed'"
     await control.pool.execute(retry, tasks)
-    await Reaper(control).once()
+    await ExpireLeases(control).once()
     await control.pool.execute("UPDATE tasks SET woken_at = now() WHERE id = ANY ($1::uuid[])", tasks)
     await claim_tasks(control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
     silent = "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = ANY ($1::uuid[])"
     await control.pool.execute(silent, tasks)
-    assert await Reaper(control).once() == len(tasks)
+    assert await ExpireLeases(control).once() == len(tasks)
     due: datetime | None = await control.pool.fetchval("SELECT next_retry_at FROM tasks WHERE id = $1", task_id)
     return due
 
@@ -198,7 +198,7 @@ async def test_who_was_heard_until_the_time_was_up_used_it_up_and_who_fell_silen
         task.task.task_id,
         silent,
     )
-    assert await Reaper(control).once() == 1
+    assert await ExpireLeases(control).once() == 1
     row = await control.pool.fetchrow("SELECT outcome::text, fault::text FROM task_attempts")
     assert row is not None
     assert tuple(row) == outcome

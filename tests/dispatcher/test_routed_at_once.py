@@ -36,7 +36,7 @@ async def told(control: Control, chain: Chain, **scope: int) -> None:
     assert answer.status == "Completed"
 
 
-async def promises(control: Control) -> list[tuple[str, str]]:
+async def entries(control: Control) -> list[tuple[str, str]]:
     rows = await control.pool.fetch("SELECT kind::text, status::text FROM outbox ORDER BY 1")
     return [(row["kind"], row["status"]) for row in rows]
 
@@ -58,7 +58,7 @@ async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: 
     chain = await deploy_chain(control)
     await told(control, chain, cursor=7)
     assert len(await tasks_of(control, chain, "second")) == 1
-    assert await promises(control) == [("enqueue_task", "Processing"), ("route_event", "Done")]
+    assert await entries(control) == [("enqueue_task", "Processing"), ("route_event", "Done")]
     assert await control.pool.fetchval("SELECT count(*) FROM events WHERE routed_at IS NOT NULL") == 1
 
 
@@ -68,7 +68,7 @@ async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(c
     await told(control, chain, cursor=7)
     assert await messages(control, wait=60) == 1
     await wake.stop()
-    assert (await promises(control))[0] == ("enqueue_task", "Done")
+    assert (await entries(control))[0] == ("enqueue_task", "Done")
     await drained(control)
     assert await messages(control) == 0
 
@@ -84,7 +84,7 @@ async def test_what_goes_out_while_others_are_being_marked_is_marked_too(control
         await told(control, chain, cursor=2)
         assert await messages(control, wait=60) == 1
     await wake.stop()
-    assert await promises(control) == [("enqueue_task", "Done")] * 2 + [("route_event", "Done")] * 2
+    assert await entries(control) == [("enqueue_task", "Done")] * 2 + [("route_event", "Done")] * 2
 
 
 async def test_the_same_news_from_two_completions_makes_one_task(control: Control) -> None:
@@ -100,7 +100,7 @@ async def test_a_reader_that_can_have_no_task_keeps_no_completion_from_counting(
     chain = await deploy_chain(control)
     await control.pool.execute(f"ALTER TABLE tasks ADD CONSTRAINT odd CHECK (job_id <> '{chain.jobs['second']}')")
     await told(control, chain, cursor=7)
-    assert await promises(control) == [("route_event", "Pending")]
+    assert await entries(control) == [("route_event", "Pending")]
     await Drain(control).once()
     (row,) = await control.pool.fetch("SELECT attempts, last_error FROM outbox")
     assert row["attempts"] == 1
@@ -122,7 +122,7 @@ async def test_what_a_replica_died_with_is_published_by_another(
         await control.pool.execute("UPDATE outbox SET taken_until = now() WHERE status = 'Processing'")
         await drained(other)
         assert await messages(other) == 1
-    assert (await promises(control))[0] == ("enqueue_task", "Done")
+    assert (await entries(control))[0] == ("enqueue_task", "Done")
 
 
 async def test_a_generation_that_is_not_served_is_kept_for_the_record(control: Control) -> None:
@@ -132,21 +132,21 @@ async def test_a_generation_that_is_not_served_is_kept_for_the_record(control: C
     assert await tasks_of(control, chain, "second") == []
     row: Any = await control.pool.fetchrow("SELECT disposition::text, routed_at FROM events")
     assert (row["disposition"], row["routed_at"]) == ("AuditOnly", None)
-    assert await promises(control) == []
+    assert await entries(control) == []
 
 
 async def test_a_job_at_its_limit_lets_its_tasks_wait_and_the_drain_is_told(control: Control) -> None:
     chain = await deploy_chain(control, max_concurrency=1)
     for cursor in (1, 2):
         await told(control, chain, cursor=cursor)
-    assert await promises(control) == [("route_event", "Done")] * 2
+    assert await entries(control) == [("route_event", "Done")] * 2
     await drained(control)
     assert await messages(control) == 1
 
 
 async def test_a_completion_inside_a_transaction_owes_its_routing(control: Control) -> None:
     chain = await deploy_chain(control)
-    await told(replace(control, handed=None), chain, cursor=7)
-    assert await promises(control) == [("route_event", "Pending")]
+    await told(replace(control, wake_ups=None), chain, cursor=7)
+    assert await entries(control) == [("route_event", "Pending")]
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 1

@@ -19,8 +19,8 @@ from tracelake.capability.claims import decode
 from tracelake.capability.jws import take_apart
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.accept import accept_events
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
-from tracelake.dispatcher.sources.keep_running import DRAIN_LIMIT, KeepSources
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
+from tracelake.dispatcher.sources.keep_running import DRAIN_LIMIT, KeepSourcesRunning
 from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.sources.stop_all import drain_sources, release_sources
 from tracelake.dispatcher.tasks.claim import claim_tasks
@@ -81,7 +81,7 @@ async def source(control: Control) -> asyncpg.Record:
 
 
 async def settle(control: Control) -> None:
-    keeper = KeepSources(control)
+    keeper = KeepSourcesRunning(control)
     while await keeper.once():
         pass
 
@@ -94,7 +94,7 @@ async def claim(control: Control) -> Claimed:
 
 async def lose(control: Control) -> None:
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    await Reaper(control).once()
+    await ExpireLeases(control).once()
 
 
 async def later(control: Control, seconds: float) -> None:
@@ -134,28 +134,28 @@ async def pause(control: Control, org: Org) -> None:
 async def test_a_source_is_started_with_one_long_task(control: Control, org: Org) -> None:
     done = await deployed_and_active(control, org, DAG)
     assert (await source(control))["state_text"] == "Pending"
-    assert await KeepSources(control).once() == 1
+    assert await KeepSourcesRunning(control).once() == 1
     row = await source(control)
     assert (row["state_text"], row["task_status"], row["timeout_seconds"]) == ("Running", "Queued", None)
     assert row["task_id"] == row["run_id"]
     key = await control.pool.fetchval("SELECT dedupe_key FROM tasks")
     assert key == f"source:{done.jobs['follow']}"
     assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE kind = 'enqueue_task'") == 1
-    assert await KeepSources(control).once() == 0
+    assert await KeepSourcesRunning(control).once() == 0
 
 
 async def test_two_replicas_keep_exactly_one_run_alive(pair: tuple[Control, Control], org: Org) -> None:
     one, two = pair
     await deployed_and_active(one, org, DAG)
     for round_ in range(3):
-        await asyncio.gather(*(KeepSources(each).once() for each in (one, two, one, two)))
+        await asyncio.gather(*(KeepSourcesRunning(each).once() for each in (one, two, one, two)))
         assert await one.pool.fetchval("SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')") == 1
         claimed = await claim(one)
         assert claimed.attempt == round_ + 1
         await lose(one)
-        await asyncio.gather(*(KeepSources(each).once() for each in (one, two)))
+        await asyncio.gather(*(KeepSourcesRunning(each).once() for each in (one, two)))
         await later(one, 3600)
-        await asyncio.gather(*(KeepSources(each).once() for each in (one, two)))
+        await asyncio.gather(*(KeepSourcesRunning(each).once() for each in (one, two)))
     assert await one.pool.fetchval("SELECT count(*) FROM tasks") == 1
 
 
@@ -163,7 +163,7 @@ async def test_missed_heartbeats_make_it_dead_then_pending_then_running_under_th
     control: Control, org: Org
 ) -> None:
     await deployed_and_active(control, org, DAG)
-    keeper = KeepSources(control)
+    keeper = KeepSourcesRunning(control)
     await keeper.once()
     run = (await source(control))["run_id"]
     seen = []
@@ -191,7 +191,7 @@ async def test_a_source_that_ran_well_for_long_is_started_again_at_once_and_its_
     control: Control, org: Org
 ) -> None:
     await deployed_and_active(control, org, DAG)
-    keeper = KeepSources(control)
+    keeper = KeepSourcesRunning(control)
     await keeper.once()
     for lived, waits, restarts in ((0, 10, 1), (0, 20, 2), (15, 25, 3), (86_400, 0, 1), (0, 20, 2)):
         await claim(control)
@@ -328,7 +328,7 @@ async def test_a_source_that_does_not_stop_is_canceled_and_one_that_vanished_is_
 async def test_a_shutdown_drains_and_the_next_start_goes_on(pair: tuple[Control, Control], org: Org) -> None:
     one, two = pair
     await deployed_and_active(one, org, DAG)
-    keeper = KeepSources(one)
+    keeper = KeepSourcesRunning(one)
     await keeper.once()
     claimed = await claim(one)
     assert await drain_sources(one) == 1

@@ -26,7 +26,7 @@ from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.sources.keep_running import BATCH, KeepSources
+from tracelake.dispatcher.sources.keep_running import BATCH, KeepSourcesRunning
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.store.queries import queries
 from tracelake.wire.task_messages import Claimed, ClaimRequest
@@ -60,7 +60,7 @@ async def test_a_version_that_comes_back_in_the_moment_its_source_is_settled_kee
         await holder.connection.execute("SELECT FROM datasets FOR NO KEY UPDATE")
         back = asyncio.create_task(activate_dag(control, org.id, "feed", first.dag_version_id))
         activation = await holder.blocks()  # it has entered its sources, and waits to publish the name
-        keeper = asyncio.create_task(KeepSources(control).once())
+        keeper = asyncio.create_task(KeepSourcesRunning(control).once())
         await blocked_by(control.pool, activation, unless=keeper)
     await back
     await keeper
@@ -73,7 +73,7 @@ async def test_a_source_of_the_active_version_whose_row_is_missing_is_entered_an
 ) -> None:
     done = await deployed_and_active(control, org, DAG)
     await control.pool.execute("DELETE FROM sources")
-    assert await KeepSources(control).once() == 1
+    assert await KeepSourcesRunning(control).once() == 1
     assert await jobs_with_source(control) == {done.jobs["follow"]: "Pending"}
     await settle(control)
     assert await jobs_with_source(control) == {done.jobs["follow"]: "Running"}
@@ -122,7 +122,7 @@ async def test_a_run_that_is_claimed_while_its_version_leaves_is_told_to_stop(
         await worker.connection.execute("SELECT FROM tasks WHERE id = $1 FOR NO KEY UPDATE", row["task_id"])
         claiming = asyncio.create_task(claim_tasks(control, [ClaimRequest(task_id=row["task_id"], worker_id="w")]))
         claimer = await worker.blocks()
-        keeper = asyncio.create_task(KeepSources(control).once())
+        keeper = asyncio.create_task(KeepSourcesRunning(control).once())
         await blocked_by(control.pool, claimer, unless=keeper)
     [run] = await claiming
     await keeper

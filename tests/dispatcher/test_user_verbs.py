@@ -1,4 +1,4 @@
-"""What people ask about tasks, datasets and promises: true, whole, in pages, and never of another organisation."""
+"""What people ask about tasks, datasets and entries: true, whole, in pages, and never of another organisation."""
 
 from __future__ import annotations
 
@@ -174,11 +174,11 @@ async def test_a_promise_that_was_given_up_is_listed_with_its_reason_and_tried_a
 ) -> None:
     chain = await deploy_chain(control)
     task = await a_task(control, chain)
-    promise = await dead_promise(control, chain, task)
+    entry = await dead_promise(control, chain, task)
     assert await rule(control, chain, task=task) == "promise_dead"
     (row,) = (await list_outbox(control.pool, chain.org.id, OutboxQuery(status="Failed"))).rows
-    assert (row.id, row.last_error, row.payload["task_id"]) == (promise, "no such queue", str(task))
-    assert (await retry_outbox(control, chain.org.id, None)).retried == [promise]
+    assert (row.id, row.last_error, row.payload["task_id"]) == (entry, "no such queue", str(task))
+    assert (await retry_outbox(control, chain.org.id, None)).retried == [entry]
     assert await rule(control, chain, task=task) == "waits_for_wakeup"
     await drained(control)
     assert await rule(control, chain, task=task) == "waits_for_worker"
@@ -313,7 +313,7 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
     assert await rule(control, chain, dataset=second, partition="0-9") == "no_event"
 
     task, claims = await claimed(control, await a_task(control, chain))
-    owing = replace(control, handed=None)
+    owing = replace(control, wake_ups=None)
     await Completer(owing)(completion(task, events=[chain.event("first", start=0, end=9)]), claims)
     assert await rule(control, chain, dataset=second, partition="0-9") == "not_routed_yet"
     dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {}"

@@ -35,7 +35,7 @@ publish:
 
 
 @dataclass(frozen=True)
-class Desk:
+class QueryAnswerer:
     control: Control
     org: Org
 
@@ -64,80 +64,80 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Desk]:
+async def answerer(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[QueryAnswerer]:
     async with control_for(state_db, queue_db, tmp_path) as control:
         with registered(pull=PULL):
-            yield Desk(control, await an_org(control.pool))
+            yield QueryAnswerer(control, await an_org(control.pool))
 
 
-async def test_a_dataset_of_news_alone_tells_its_whole_chain(desk: Desk) -> None:
-    await deployed_and_active(desk.control, desk.org, RANGES)
-    await desk.trigger("ranges", 0, 999)
-    told = await desk.why("joined", "0-999")
+async def test_a_dataset_of_news_alone_tells_its_whole_chain(answerer: QueryAnswerer) -> None:
+    await deployed_and_active(answerer.control, answerer.org, RANGES)
+    await answerer.trigger("ranges", 0, 999)
+    told = await answerer.why("joined", "0-999")
     assert told.stopped is None
     assert [step.kind for step in told.steps] == ["event", "rule", "task", "attempt", "event", "rule", "task"]
     assert "joined has 0-999" in told.verdict
     assert "ranges.note" in told.verdict
-    cut = await desk.why("pieces", "0-49")
+    cut = await answerer.why("pieces", "0-49")
     assert cut.stopped is None
     assert "ranges.cut" in cut.steps[1].sentence
-    asked = await desk.why("asked", "0-999")  # a trigger: no task made it
+    asked = await answerer.why("asked", "0-999")  # a trigger: no task made it
     assert [step.kind for step in asked.steps] == ["event", "rule", "task"]
     assert "manual trigger" in asked.steps[0].sentence
-    assert (await desk.why("joined", "100-199")).steps == told.steps  # a part of it, by the same news
+    assert (await answerer.why("joined", "100-199")).steps == told.steps  # a part of it, by the same news
 
 
-async def test_parts_that_do_not_make_the_whole_yet_are_named(desk: Desk) -> None:
-    await deployed_and_active(desk.control, desk.org, RANGES)
-    assert await desk.rule("joined", "0-999") == "no_event"
-    await desk.trigger("ranges", 0, 499)
-    told = await desk.why("joined", "0-999")
+async def test_parts_that_do_not_make_the_whole_yet_are_named(answerer: QueryAnswerer) -> None:
+    await deployed_and_active(answerer.control, answerer.org, RANGES)
+    assert await answerer.rule("joined", "0-999") == "no_event"
+    await answerer.trigger("ranges", 0, 499)
+    told = await answerer.why("joined", "0-999")
     assert told.stopped is not None
-    assert told.stopped.rule == "parts_missing"
+    assert told.stopped.rule == "missing_ranges"
     assert "10 that touch it" in told.verdict
 
 
-async def test_a_part_that_is_stuck_stops_the_whole(desk: Desk) -> None:
-    await deployed_and_active(desk.control, desk.org, RANGES)
-    await desk.trigger("ranges", 0, 499)
-    await desk.control.pool.execute(
+async def test_a_part_that_is_stuck_stops_the_whole(answerer: QueryAnswerer) -> None:
+    await deployed_and_active(answerer.control, answerer.org, RANGES)
+    await answerer.trigger("ranges", 0, 499)
+    await answerer.control.pool.execute(
         "UPDATE tasks SET status = 'Failed', error_message = 'cheese', fault = 'job', outputs = NULL,"
         " completion_hash = NULL, completion_answer = NULL WHERE id = (SELECT min(t.id::text)::uuid"
         " FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'join')"
     )
-    told = await desk.why("joined", "0-999")
+    told = await answerer.why("joined", "0-999")
     assert told.stopped is not None
     assert told.stopped.rule == "failed_for_good"
     assert "cheese" in told.verdict
 
 
-async def test_news_is_followed_from_acceptance_to_its_readers(desk: Desk) -> None:
-    await desk.deploy()
-    assert await desk.rule("asked", "0-9") == "source_has_not_made_it"
-    await desk.trigger("shop", 0, 9, run=False)
-    assert await desk.rule("asked", "0-9") == "not_routed_yet"
-    await desk.control.pool.execute("UPDATE outbox SET status = 'Failed', last_error = 'x', processed_at = now()")
-    told = await desk.why("asked", "0-9")
+async def test_news_is_followed_from_acceptance_to_its_readers(answerer: QueryAnswerer) -> None:
+    await answerer.deploy()
+    assert await answerer.rule("asked", "0-9") == "source_has_not_made_it"
+    await answerer.trigger("shop", 0, 9, run=False)
+    assert await answerer.rule("asked", "0-9") == "not_routed_yet"
+    await answerer.control.pool.execute("UPDATE outbox SET status = 'Failed', last_error = 'x', processed_at = now()")
+    told = await answerer.why("asked", "0-9")
     assert told.stopped is not None
     assert told.stopped.rule == "promise_dead"
     assert "trace outbox retry" in str(told.stopped.hint)
-    await desk.control.pool.execute("UPDATE outbox SET status = 'Pending', processed_at = NULL")
-    await run_here(desk.control)
-    assert await desk.rule("asked", "0-9") is None
-    assert await desk.rule("done", "0-9") == "waits_for_worker"
+    await answerer.control.pool.execute("UPDATE outbox SET status = 'Pending', processed_at = NULL")
+    await run_here(answerer.control)
+    assert await answerer.rule("asked", "0-9") is None
+    assert await answerer.rule("done", "0-9") == "waits_for_worker"
 
 
-async def test_news_that_nobody_reads_and_news_of_an_old_generation_say_so(desk: Desk) -> None:
-    await desk.deploy()
-    await desk.trigger("shop", 0, 9)
-    (task,) = await desk.tasks()
-    one, claims = await claimed(desk.control, task)
-    pool = desk.control.pool
+async def test_news_that_nobody_reads_and_news_of_an_old_generation_say_so(answerer: QueryAnswerer) -> None:
+    await answerer.deploy()
+    await answerer.trigger("shop", 0, 9)
+    (task,) = await answerer.tasks()
+    one, claims = await claimed(answerer.control, task)
+    pool = answerer.control.pool
     output = one.task.outputs[0]
     event = {"dataset_uuid": output.dataset_uuid, "dataset_version": output.dataset_version, "start": 0, "end": 9}
-    await Completer(desk.control)(completion(one, events=[event_body(event)]), claims)
-    await run_here(desk.control)
-    told = await desk.why("done", "0-9")
+    await Completer(answerer.control)(completion(one, events=[event_body(event)]), claims)
+    await run_here(answerer.control)
+    told = await answerer.why("done", "0-9")
     assert told.stopped is not None
     assert told.stopped.rule == "no_dependents"
     assert [step.kind for step in told.steps] == ["event", "rule", "task", "attempt", "event"]
@@ -145,55 +145,55 @@ async def test_news_that_nobody_reads_and_news_of_an_old_generation_say_so(desk:
         "UPDATE events SET disposition = 'AuditOnly', audit_reason = 'not the current generation', routed_at = NULL"
         " WHERE producer_task_id IS NOT NULL"
     )
-    assert await desk.rule("done", "0-9") == "audit_only"
+    assert await answerer.rule("done", "0-9") == "audit_only"
 
 
-async def test_each_way_a_task_can_wait_or_end_is_the_rule_that_stopped_its_partition(desk: Desk) -> None:
-    await desk.deploy(scaling=", scaling: {max_concurrency: 1}")
+async def test_each_way_a_task_can_wait_or_end_is_the_rule_that_stopped_its_partition(answerer: QueryAnswerer) -> None:
+    await answerer.deploy(scaling=", scaling: {max_concurrency: 1}")
     for start in (0, 10, 20):
-        await desk.trigger("shop", start, start + 9)
-    first, second, third = await desk.tasks()
-    assert await desk.rule("done", "0-9") == "waits_for_worker"
-    assert await desk.rule("done", "10-19") == "waits_for_slot"
-    one, claims = await claimed(desk.control, first)
-    assert await desk.rule("done", "0-9") == "running"
-    await Completer(desk.control)(completion(one, status="Failed", error_message="x"), claims)
-    assert await desk.rule("done", "0-9") == "waits_for_retry"
-    await run_here(desk.control)
-    one, claims = await claimed(desk.control, second)
-    await Completer(desk.control)(completion(one, status="Failed", error_message="x", retryable=False), claims)
-    assert await desk.rule("done", "10-19") == "failed_for_good"
-    await cancel_task(desk.control, desk.org.id, third, "not today")
-    assert await desk.rule("done", "20-29") == "canceled"
-    assert "not today" in (await desk.why("done", "20-29")).verdict
+        await answerer.trigger("shop", start, start + 9)
+    first, second, third = await answerer.tasks()
+    assert await answerer.rule("done", "0-9") == "waits_for_worker"
+    assert await answerer.rule("done", "10-19") == "waits_for_slot"
+    one, claims = await claimed(answerer.control, first)
+    assert await answerer.rule("done", "0-9") == "running"
+    await Completer(answerer.control)(completion(one, status="Failed", error_message="x"), claims)
+    assert await answerer.rule("done", "0-9") == "waits_for_retry"
+    await run_here(answerer.control)
+    one, claims = await claimed(answerer.control, second)
+    await Completer(answerer.control)(completion(one, status="Failed", error_message="x", retryable=False), claims)
+    assert await answerer.rule("done", "10-19") == "failed_for_good"
+    await cancel_task(answerer.control, answerer.org.id, third, "not today")
+    assert await answerer.rule("done", "20-29") == "canceled"
+    assert "not today" in (await answerer.why("done", "20-29")).verdict
 
 
-async def test_a_wake_up_that_was_given_up_stops_its_partition(desk: Desk) -> None:
-    await desk.deploy()
-    await desk.trigger("shop", 0, 9)
-    await desk.control.pool.execute(
+async def test_a_wake_up_that_was_given_up_stops_its_partition(answerer: QueryAnswerer) -> None:
+    await answerer.deploy()
+    await answerer.trigger("shop", 0, 9)
+    await answerer.control.pool.execute(
         "UPDATE outbox SET status = 'Failed', last_error = 'queue gone', processed_at = now()"
         " WHERE kind = 'enqueue_task'"
     )
-    told = await desk.why("done", "0-9")
+    told = await answerer.why("done", "0-9")
     assert told.stopped is not None
     assert told.stopped.rule == "promise_dead"
     assert "queue gone" in told.verdict
 
 
-async def test_a_filter_stops_nothing_and_is_named(desk: Desk) -> None:
-    await desk.deploy(filter_=", where: 'x > 3'")
-    await desk.trigger("shop", 0, 9)
-    asked = await desk.why("asked", "0-9")
+async def test_a_filter_stops_nothing_and_is_named(answerer: QueryAnswerer) -> None:
+    await answerer.deploy(filter_=", where: 'x > 3'")
+    await answerer.trigger("shop", 0, 9)
+    asked = await answerer.why("asked", "0-9")
     assert asked.stopped is None
     assert "narrowed by its filter" in asked.steps[1].sentence
-    assert "narrowed by its filter" in (await desk.why("done", "0-9")).steps[1].sentence
+    assert "narrowed by its filter" in (await answerer.why("done", "0-9")).steps[1].sentence
 
 
-async def test_news_of_another_organisation_explains_nothing(desk: Desk) -> None:
-    await desk.deploy()
-    await desk.trigger("shop", 0, 9)
-    rival = Desk(desk.control, await an_org(desk.control.pool, "rival"))
+async def test_news_of_another_organisation_explains_nothing(answerer: QueryAnswerer) -> None:
+    await answerer.deploy()
+    await answerer.trigger("shop", 0, 9)
+    rival = QueryAnswerer(answerer.control, await an_org(answerer.control.pool, "rival"))
     await rival.deploy()
     assert await rival.rule("asked", "0-9") == "source_has_not_made_it"
 

@@ -13,14 +13,14 @@ import typer
 
 from tools.write_docs import cli_page, settings_page, verbs
 from tracelake.cli.app import app
-from tracelake.delivery.routes import delivery_door
+from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.internal_routes import internal_door
-from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.domain.sql.functions import FUNCTIONS
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.operators.registry import specs
-from tracelake.query.process import metrics_route, query_door
+from tracelake.query.process import metrics_route, query_api
 from tracelake.query.routes import openapi_route, task_route, user_route
 from tracelake.runtime.process import PROCESSES
 from tracelake.settings import IdentitySettings, TokenSettings, leaves
@@ -34,12 +34,12 @@ NOTHING: Any = None  # the routes of an API are known without the services behin
 HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, NOTHING, "docs")
 
 APIS = {
-    "Gateway": public_door(DispatcherClient(NOTHING), IdentitySettings()),
-    "Dispatcher, task API": task_door(HOLLOW, NOTHING),
-    "Dispatcher, internal API": internal_door(HOLLOW),
-    "Delivery, internal API": delivery_door(NOTHING, NOTHING, IdentitySettings(), NOTHING),
-    "Query, task API": query_door(NOTHING, task_route(NOTHING, NOTHING)),
-    "Query, internal API": query_door(
+    "Gateway": public_api(DispatcherClient(NOTHING), IdentitySettings()),
+    "Dispatcher, task API": task_api(HOLLOW, NOTHING),
+    "Dispatcher, internal API": internal_api(HOLLOW),
+    "Delivery, internal API": delivery_api(NOTHING, NOTHING, IdentitySettings(), NOTHING),
+    "Query, task API": query_api(NOTHING, task_route(NOTHING, NOTHING)),
+    "Query, internal API": query_api(
         NOTHING,
         user_route(NOTHING, IdentitySettings()),
         openapi_route(IdentitySettings()),
@@ -113,6 +113,12 @@ def test_every_operator_and_each_of_its_settings_is_documented() -> None:
         assert spec.runtimes
         for field in config.model_fields:
             assert f"| `{field}` |" in pages[name], f"{name}.{field}"
+
+
+def test_every_rule_of_why_is_explained_and_no_other() -> None:
+    explained = re.findall(r"^\| `(\w+)` \|", (DOCS / "how-to" / "find_out_why.md").read_text(), re.MULTILINE)
+    code = "".join(path.read_text() for path in (ROOT / "tracelake" / "dispatcher" / "why").glob("*.py"))
+    assert set(explained) == {"queued", *re.findall(r'rule="(\w+)"', code)}
 
 
 def test_every_function_of_sql_is_listed_and_none_that_is_not() -> None:

@@ -1,6 +1,6 @@
 """What must be true of the history after any fault, read from what is stored and never from what the code believes.
 
-Each promise is a sentence and a statement that finds what breaks it. `assert_kept` runs when the queues have drained.
+Each entry is a sentence and a statement that finds what breaks it. `assert_kept` runs when the queues have drained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROMISES: Final[Mapping[str, str]] = {
           FROM events e
           JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
           JOIN jobs j ON j.id = i.job_id
-          -- Told by two producers, the same part of the same generation is one unit of work.
+          -- NewEvent by two producers, the same part of the same generation is one unit of work.
           JOIN events same ON same.dataset_uuid = e.dataset_uuid AND same.dataset_version = e.dataset_version
                AND same.scope = e.scope AND same.commit_number IS NOT DISTINCT FROM e.commit_number
           LEFT JOIN tasks t ON t.job_id = j.id AND t.event_id = same.id
@@ -63,8 +63,8 @@ PROMISES: Final[Mapping[str, str]] = {
           LEFT JOIN events e ON e.producer_task_id = t.id
          WHERE t.status = 'Completed' AND t.event_id IS NOT NULL
          GROUP BY t.id HAVING count(e.id) <> 1""",
-    "every promise was kept": "SELECT id, kind, status, last_error FROM outbox WHERE status <> 'Done'",
-    "every accepted mutation has its promise": """
+    "every entry was kept": "SELECT id, kind, status, last_error FROM outbox WHERE status <> 'Done'",
+    "every accepted mutation has its entry": """
         SELECT 'event', id::text FROM events e WHERE disposition = 'Route' AND NOT EXISTS (
             SELECT FROM outbox o WHERE o.kind = 'route_event' AND o.payload ->> 'event_id' = e.id::text)
         UNION ALL
@@ -97,12 +97,12 @@ PROMISES: Final[Mapping[str, str]] = {
 
 
 async def broken(pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy) -> dict[str, list[str]]:
-    """The promises that the history breaks, with the first rows that show it."""
+    """The entries that the history breaks, with the first rows that show it."""
     found = {}
-    for promise, statement in PROMISES.items():
+    for entry, statement in PROMISES.items():
         rows = await pool.fetch(statement)
         if rows:
-            found[promise] = [str(tuple(row)) for row in rows[:5]]
+            found[entry] = [str(tuple(row)) for row in rows[:5]]
     return found
 
 
@@ -110,7 +110,7 @@ async def assert_kept(pool: asyncpg.Pool, queue: asyncpg.Pool, accepted: set[UUI
     """`accepted`: the ids of the events that callers were told of; then there are exactly those."""
     assert await broken(pool) == {}
     if accepted is not None:
-        assert accepted, "a system of which nothing was asked breaks no promise"
+        assert accepted, "a system of which nothing was asked breaks no entry"
         rows = await pool.fetch("SELECT id FROM events WHERE origin = 'manual'")
         assert {row["id"] for row in rows} == accepted
     left = (

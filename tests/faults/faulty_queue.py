@@ -1,6 +1,6 @@
 """A queue that does everything its port does not forbid, by a seed: doubles, shuffles, delays, loses the word of it.
 
-It stands on the real queue. What it never does is what the port promises not to: a message whose `publish` returned is
+It stands on the real queue. What it never does is what the port entries not to: a message whose `publish` returned is
 delivered until it is acknowledged.
 """
 

@@ -2,7 +2,7 @@
 
 A program: it imports once and forks for each line on standard input, a JSON object, answering with the child's pid. A
 child is what `trace dispatcher`, `worker`, `sink` and `delivery` are, on the same settings document; only that worker
-and sink have no Spark session, and that pauses are shorter (they are beats, and no promise hangs on them).
+and sink have no Spark session, and that pauses are shorter (they are beats, and no entry hangs on them).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tracelake.dispatcher import process as dispatcher_process
 from tracelake.dispatcher.maintenance import delete_applied_batches, loop, republish_batches, rotate_keys
 from tracelake.errors import NoConnection
 from tracelake.gateway import process as gateway_process
-from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Invoked, ObjectStore
 from tracelake.runtime.process import Process, run_process
@@ -266,9 +266,9 @@ class _Here:
 
 
 class _Runner(Runner):
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+    def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
         if claimed.task.operator != "pull":
-            return super().run(claimed, door)
+            return super().run(claimed, listener)
         # A source that ends at once: it is started again and again.
         fence = {"attempt": claimed.attempt, "lease_token": claimed.lease_token}
         return Finished(CompleteRequest(task_id=claimed.task.task_id, status="Completed", **fence))  # type: ignore[arg-type]

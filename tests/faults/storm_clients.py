@@ -25,7 +25,7 @@ AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClientRequest:
     url: str
     ca_file: str
     token: str
@@ -61,11 +61,11 @@ class Clients:
 
 
 def main() -> None:
-    asked = Asked(**json.load(sys.stdin))
+    asked = ClientRequest(**json.load(sys.stdin))
     json.dump(vars(asyncio.run(_call(asked))), sys.stdout)
 
 
-async def _call(asked: Asked) -> Calls:
+async def _call(asked: ClientRequest) -> Calls:
     calls = Calls(asked.triggers, asked.queries)
     async with httpx.AsyncClient(
         base_url=asked.url,

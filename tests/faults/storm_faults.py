@@ -24,7 +24,7 @@ from tracelake.store.queries import queries
 
 PROCESSES: Final = ("worker", "dispatcher", "sink", "query", "gateway", "delivery", "runner", "postgres-data")
 WITH_JAVA: Final = ("worker", "query", "sink")
-HOT: Final = ("trigger", "claim", "heartbeat", "complete", "complete with outputs", "route events", "keep promises")
+HOT: Final = ("trigger", "claim", "heartbeat", "complete", "complete with outputs", "route events", "keep entries")
 FROZEN_SECONDS: Final = (0.5, 4.0)
 CUT_SECONDS: Final = (0.2, 2.0)
 FULL_SECONDS: Final = (1.0, 4.0)

@@ -57,7 +57,7 @@ def drained(system: WholeSystem) -> tuple[Chain, list[Line], list[str]]:
         "the follower is at the head": lambda: _followed(system) == chain.head,
         "what is final is compacted": lambda: _ranges(system) >= STORY.compacted(chain),
         "tasks have ended, and the outbox is empty": lambda: _is_quiet(system),
-        "deliveries have arrived": lambda: raised(*_about(system, chain)).all_told,
+        "deliveries have arrived": lambda: raised(*_about(system, chain)).all_received,
         "nothing came after that": lambda: _is_quiet(system),
     }
     began, lines, told = time.monotonic(), list[Line](), list[str]()
@@ -160,10 +160,10 @@ def _tasks(seen: Seen) -> Iterator[Line]:
 
 
 def _history(seen: Seen) -> Iterator[Line]:
-    for promise, statement in PROMISES.items():
-        if promise != FOREIGN:
+    for entry, statement in PROMISES.items():
+        if entry != FOREIGN:
             rows = [row for row in seen.system.state(statement) if "follow" not in row]  # a source never ends
-            yield Line(promise, "0 broken", f"{len(rows)} broken" + (f", such as {rows[0]}" if rows else ""))
+            yield Line(entry, "0 broken", f"{len(rows)} broken" + (f", such as {rows[0]}" if rows else ""))
 
 
 SECTIONS: Final[Mapping[str, Callable[[Seen], Iterator[Line]]]] = {

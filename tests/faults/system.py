@@ -115,7 +115,7 @@ class System:
     tls: TlsFiles
     pool: asyncpg.Pool
     queue_pool: asyncpg.Pool
-    doors: list[tuple[int, int]]
+    listeners: list[tuple[int, int]]
     """Task and internal port of each Dispatcher that there may be."""
     started: list[Child] = field(default_factory=list)
 
@@ -141,7 +141,7 @@ class System:
 
         `hold`: when there is such a file, all its connections are held for ever. `state`: settings of that group.
         """
-        task, internal = self.doors[replica]
+        task, internal = self.listeners[replica]
         more = {
             "state": {"dsn": state_dsn or self.state_dsn, **state},
             "dispatcher": {"task_port": task, "internal_port": internal},
@@ -159,7 +159,7 @@ class System:
         hold: Path | None = None,
         clock: Path | None = None,
     ) -> Child:
-        task, internal = self.doors[replica]
+        task, internal = self.listeners[replica]
         more = {
             "endpoints": {"dispatcher_task": _url(task), "dispatcher_internal": _url(internal)},
             "identity": {"worker_token": WORKER_TOKEN},
@@ -172,7 +172,7 @@ class System:
         """`spark_sink`, as a role, has a Spark session of its own; `sink` does in its process what Spark would do."""
         more = {
             "data": {"dsn": data_dsn},
-            "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
+            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN},
         }
         return self._start(role, more, {"point": point, "nth": nth, "how": how}, None)
@@ -181,7 +181,7 @@ class System:
         more = {
             "gateway": {"port": port},
             "http": http,
-            "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
+            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN, "user_public_key": user_public_key},
         }
         return self._start("gateway", more, {"point": None, "nth": 1, "how": "kill"}, None)
@@ -191,7 +191,7 @@ class System:
     ) -> Child:
         more = {
             "data": {"delivery_dsn": data_dsn},
-            "endpoints": {"dispatcher_internal": _url(self.doors[0][1])},
+            "endpoints": {"dispatcher_internal": _url(self.listeners[0][1])},
             "identity": {"worker_token": WORKER_TOKEN},
             "delivery": told,
         }
@@ -310,8 +310,8 @@ async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Pat
         asyncpg.create_pool(queue_dsn, min_size=0, max_size=2) as queue_pool,
     ):
         ports = free_ports(4)
-        doors = [(ports[0], ports[1]), (ports[2], ports[3])]
-        system = System(nursery, folder, state_dsn, queue_dsn, tls, pool, queue_pool, doors)
+        listeners = [(ports[0], ports[1]), (ports[2], ports[3])]
+        system = System(nursery, folder, state_dsn, queue_dsn, tls, pool, queue_pool, listeners)
         try:
             yield system
         finally:
@@ -324,9 +324,9 @@ async def a_system(nursery: Nursery, state_dsn: str, queue_dsn: str, folder: Pat
 class Caller:
     """Calls until it is answered, whoever dies meanwhile: the same call again, if need be to the next Dispatcher."""
 
-    def __init__(self, http: httpx.AsyncClient, doors: list[tuple[int, int]]) -> None:
+    def __init__(self, http: httpx.AsyncClient, listeners: list[tuple[int, int]]) -> None:
         self._http = http
-        self._doors = doors
+        self._listeners = listeners
 
     async def user(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN, "content-type": "application/json"}
@@ -343,16 +343,18 @@ class Caller:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 with suppress(httpx.HTTPError):
-                    if (await self._http.get(_url(self._doors[replica][1]) + "/readyz")).is_success:
+                    if (await self._http.get(_url(self._listeners[replica][1]) + "/readyz")).is_success:
                         return
                 await asyncio.sleep(0.02)
 
-    async def _insist(self, method: str, door: int, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+    async def _insist(
+        self, method: str, listener: int, path: str, body: Any, headers: dict[str, str]
+    ) -> tuple[int, Any]:
         content = b"" if body is None else msgspec.json.encode(body)
-        tries = random.randrange(len(self._doors))  # noqa: S311 - any of them will do
+        tries = random.randrange(len(self._listeners))  # noqa: S311 - any of them will do
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                url = _url(self._doors[tries % len(self._doors)][door]) + path
+                url = _url(self._listeners[tries % len(self._listeners)][listener]) + path
                 tries += 1
                 try:
                     answer = await self._http.request(method, url, content=content, headers=headers)
@@ -374,7 +376,7 @@ async def calling(system: System, *, replicas: int = 1, seconds: float = PATIENC
     """
     context = ssl.create_default_context(cafile=system.tls.ca)
     async with AsyncClient(verify=context, timeout=seconds) as http:
-        yield Caller(http, system.doors[:replicas])
+        yield Caller(http, system.listeners[:replicas])
 
 
 async def eventually(true: Any, seconds: float) -> bool:

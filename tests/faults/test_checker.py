@@ -31,8 +31,8 @@ SPOILED = {
     ),
     "the commits of a dataset are numbered without a gap": "UPDATE dataset_heads SET last_commit = last_commit + 1",
     "a completed noop told what it heard, once": "DELETE FROM events WHERE producer_task_id IS NOT NULL",
-    "every promise was kept": "UPDATE outbox SET status = 'Failed', last_error = 'given up'",
-    "every accepted mutation has its promise": "DELETE FROM outbox WHERE kind = 'publish_buffer'",
+    "every entry was kept": "UPDATE outbox SET status = 'Failed', last_error = 'given up'",
+    "every accepted mutation has its entry": "DELETE FROM outbox WHERE kind = 'publish_buffer'",
     "nothing is left to do": "UPDATE tasks SET status = 'Queued', completed_at = NULL, cancel_reason = NULL"
     " WHERE status = 'Canceled' AND started_at IS NULL",
     "ranges in force do not overlap": "UPDATE partition_versions SET block_range = int8range(0, 1000)",
@@ -56,11 +56,11 @@ async def test_each_promise_is_missed_when_it_is_broken(system: System) -> None:
         await child.kill()
     async with system.pool.acquire() as connection:
         await loosen(connection)
-        for promise, spoil in SPOILED.items():
+        for entry, spoil in SPOILED.items():
             transaction = connection.transaction()
             await transaction.start()
             await connection.execute(spoil)
-            assert promise in await broken(connection), promise
+            assert entry in await broken(connection), entry
             await transaction.rollback()
 
 

@@ -145,7 +145,7 @@ async def test_a_pool_that_lost_a_connection_still_knows_that_it_is_stuck(contro
 async def asking(system: System) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"x-trace-worker-token": WORKER_TOKEN, USER: FIRST_ADMIN}
     context = ssl.create_default_context(cafile=system.tls.ca)
-    url = f"https://127.0.0.1:{system.doors[0][1]}"
+    url = f"https://127.0.0.1:{system.listeners[0][1]}"
     async with httpx.AsyncClient(base_url=url, headers=headers, verify=context, timeout=60) as http:
         yield http
 

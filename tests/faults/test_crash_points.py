@@ -51,7 +51,7 @@ TASKS = [
 ELSEWHERE = [*RETAINING, *BATCHES, *OPERATORS, *ALERTS, *RUNNER]
 LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *ELSEWHERE}]
 DISTURBED = Faults(seed=1, lost=0.3)
-"""So that promises are put off, which is a commit too."""
+"""So that entries are put off, which is a commit too."""
 
 
 async def test_every_call_in_the_code_is_a_point_and_every_point_a_call() -> None:

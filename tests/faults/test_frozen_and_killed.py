@@ -35,7 +35,7 @@ FROZEN_AT = [
     "run_in_process.after_commit",
     "reap.leases_ended",
 ]
-"""Where a Dispatcher holds something that another takes over: promises, an answer, a wake-up."""
+"""Where a Dispatcher holds something that another takes over: entries, an answer, a wake-up."""
 
 
 async def test_a_worker_frozen_beyond_its_lease_cannot_commit_when_it_wakes(system: System, tmp_path: Path) -> None:

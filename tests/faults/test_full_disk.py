@@ -91,7 +91,7 @@ async def test_a_full_disk_of_the_object_store_is_named_until_there_is_room(disk
 
 async def test_a_log_that_cannot_be_written_breaks_no_answer(system: Processes) -> None:
     (system.folder / "0-dispatcher.log").symlink_to("/dev/full")
-    task, internal = system.doors[0]
+    task, internal = system.listeners[0]
     more = {
         "state": {"dsn": system.state_dsn},
         "dispatcher": {"task_port": task, "internal_port": internal},

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.faults.storm_clients import Asked, Calls
+from tests.faults.storm_clients import Calls, ClientRequest
 from tests.faults.storm_faults import Storm
 from tests.faults.storm_table import Line, Seen, attempts_by_end, checked, drained, table, wrong
 from tests.faults.whole_system import STORY, WholeSystem, whole_system
@@ -156,7 +156,7 @@ def _clients(system: WholeSystem, seconds: float) -> Iterator[subprocess.Popen[s
     """In a process of their own, so that a test that is busy does not make them slow."""
     ready = system.running.ready
     to = ready["endpoints"]["gateway"], ready["ca_file"], ready["user_token"]
-    asked = Asked(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
+    asked = ClientRequest(*to, TRIGGERS, QUERIES, seconds + PATIENCE_SECONDS)
     argv = [sys.executable, "-m", "tests.faults.storm_clients"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as clients:
         assert clients.stdin is not None

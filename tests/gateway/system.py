@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.dispatcher.support import control_for
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.dag.catalog import OperatorSpec
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings
@@ -84,9 +84,9 @@ async def system(state_dsn: str, queue_dsn: str, folder: Path) -> AsyncIterator[
         await people(control)
         service = {WORKER_TOKEN: SERVICE}
         async with (
-            over(internal_door(control), service) as inside,
-            over(public_door(DispatcherClient(inside), identity)) as gateway,
-            over(internal_door(control)) as internal,
+            over(internal_api(control), service) as inside,
+            over(public_api(DispatcherClient(inside), identity)) as gateway,
+            over(internal_api(control)) as internal,
         ):
             with workers():
                 yield System(control, key, identity, gateway, internal, inside)

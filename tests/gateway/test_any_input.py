@@ -18,9 +18,9 @@ from schemathesis import GenerationMode
 
 from tests.gateway.system import DAG, System, system
 from tests.loop_thread import LoopThread
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import TlsSettings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.user_calls import CALLS
@@ -45,9 +45,9 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[tuple[str, str,
         done = await trace.got("acme|writer", "POST", "/v1/dags/shop/versions", json={"yaml": DAG})
         await trace.got("acme|writer", "PUT", "/v1/dags/shop/active", json={"dag_version_id": done["dag_version_id"]})
         files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
-        door = Door("gateway", "127.0.0.1", 0, public_door(DispatcherClient(trace.inside), trace.identity))
-        doors = open_doors([door], TlsSettings(ca=files.ca, cert=files.cert, key=files.key))
-        return (await stack.enter_async_context(doors))["gateway"], str(files.ca), trace.token("acme|admin")
+        service = Listener("gateway", "127.0.0.1", 0, public_api(DispatcherClient(trace.inside), trace.identity))
+        listeners = open_listeners([service], TlsSettings(ca=files.ca, cert=files.cert, key=files.key))
+        return (await stack.enter_async_context(listeners))["gateway"], str(files.ca), trace.token("acme|admin")
 
     try:
         yield loop.do(opened())
@@ -63,7 +63,7 @@ def test_no_input_makes_the_user_api_fail(at: tuple[str, str, str]) -> None:
     operations = {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
     del operations["POST /v1/query"]  # there is no Query service here; tests/query/test_any_question.py asks one
     for call in CALLS.values():
-        if call.door != "dispatcher":  # nor a delivery process: tests/delivery
+        if call.service != "dispatcher":  # nor a delivery process: tests/delivery
             del operations[f"{call.method} /v1{call.path}"]
 
     @given(data=st.data())

@@ -24,11 +24,11 @@ from starlette.routing import Route
 from tests.dispatcher.chain import claimed, drained
 from tests.gateway.system import DAG, SERVICE, System, over, system
 from tracelake.capability.jws import encode_part, public_jwk, seal
-from tracelake.dispatcher.http.internal_routes import internal_door
-from tracelake.gateway.process import public_door
+from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.gateway.process import public_api
 from tracelake.gateway.user_keys import UserKeys
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.runtime.listeners import Door, json_response, open_doors
+from tracelake.runtime.listeners import Listener, json_response, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
 from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 from tracelake.wire.user_calls import CALLS, ROLES, USER, Call
@@ -165,7 +165,7 @@ def path_of(call: Call) -> str:
     )
 
 
-HERE = {name: call for name, call in CALLS.items() if call.door == "dispatcher"}
+HERE = {name: call for name, call in CALLS.items() if call.service == "dispatcher"}
 """Those of the delivery process are asked in tests/delivery."""
 
 
@@ -336,11 +336,11 @@ def twin(token: str) -> str:
 async def test_a_caller_shows_one_identity_at_every_listener(trace: System, tmp_path: Path) -> None:
     """Two tokens in one request: whoever stands before us may have read the other one."""
     files = ensure_certificates(tmp_path / "two", datetime.now(UTC))
-    doors = [Door(name, "127.0.0.1", 0, app) for name, app in apps(trace).items()]
+    listeners = [Listener(name, "127.0.0.1", 0, app) for name, app in apps(trace).items()]
     good = {"gateway": ("authorization", f"Bearer {trace.token(ADMIN)}"), "internal": (WORKER_TOKEN, SERVICE)}
     paths = {"gateway": "/v1/me", "internal": "/internal/v1/tasks"}
     context = ssl.create_default_context(cafile=str(files.ca))
-    async with open_doors(doors, TlsSettings(cert=files.cert, key=files.key)) as at:
+    async with open_listeners(listeners, TlsSettings(cert=files.cert, key=files.key)) as at:
         for name, header in good.items():
             async with httpx.AsyncClient(base_url=at[name], verify=context) as http:
                 user = [(USER, ADMIN)] if name == "internal" else []
@@ -352,8 +352,8 @@ async def test_a_caller_shows_one_identity_at_every_listener(trace: System, tmp_
 
 def apps(trace: System) -> dict[str, Any]:
     return {
-        "gateway": public_door(DispatcherClient(trace.inside), trace.identity),
-        "internal": internal_door(trace.control),
+        "gateway": public_api(DispatcherClient(trace.inside), trace.identity),
+        "internal": internal_api(trace.control),
     }
 
 
@@ -392,11 +392,11 @@ async def test_a_dispatcher_that_is_away_or_refuses_the_gateway_is_a_retryable_5
     without_database = replace(trace.control, pool=cast("Any", None))  # a fault of ours, as the Gateway sees it
     upstreams = [
         httpx.AsyncClient(base_url="https://127.0.0.1:1", trust_env=False),
-        over(internal_door(trace.control), {WORKER_TOKEN: "revoked"}),
-        over(internal_door(without_database), {WORKER_TOKEN: SERVICE}),
+        over(internal_api(trace.control), {WORKER_TOKEN: "revoked"}),
+        over(internal_api(without_database), {WORKER_TOKEN: SERVICE}),
     ]
     for upstream in upstreams:
-        async with upstream, over(public_door(DispatcherClient(upstream), trace.identity)) as gateway:
+        async with upstream, over(public_api(DispatcherClient(upstream), trace.identity)) as gateway:
             headers = {"authorization": f"Bearer {trace.token(ADMIN)}"}
             answer = await gateway.get("/v1/tasks", headers=headers)
         assert answer.status_code == 503, answer.text
@@ -438,12 +438,15 @@ async def test_an_oidc_issuers_users_are_known_by_its_published_keys(trace: Syst
 
     files = ensure_certificates(tmp_path / "tls", _now())
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
-    door = Door("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", jwks)]))
-    async with open_doors([door], tls) as at, over(internal_door(trace.control), {WORKER_TOKEN: SERVICE}) as inside:
+    service = Listener("issuer", "127.0.0.1", 0, Starlette(routes=[Route("/keys", jwks)]))
+    async with (
+        open_listeners([service], tls) as at,
+        over(internal_api(trace.control), {WORKER_TOKEN: SERVICE}) as inside,
+    ):
         identity = IdentitySettings(
             user_issuer="https://login", user_audience="me", user_jwks_url=f"{at['issuer']}/keys"
         )
-        app = public_door(DispatcherClient(inside), identity, tls)
+        app = public_api(DispatcherClient(inside), identity, tls)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://g") as gateway:
 
             async def status(kid: str | None, algorithm: str, key: Any) -> int:

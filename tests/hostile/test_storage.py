@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from tests.dispatcher.staging import folder_of, staged
 from tests.dispatcher.support import control_for
-from tests.dispatcher.test_doors import Doors, opened
+from tests.dispatcher.test_doors import Listeners, opened
 from tests.hostile.storage_cases import ESCAPES, GLOBS, MARKED, PREFIXES
 from tests.support.session_policy import allows
 from tests.tokens.forge import CLAIMS
@@ -37,7 +37,7 @@ from tracelake.domain.ids import DatasetId, DatasetVersion
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.session_policy import LIST, READ, WRITE, refuse_wider, session_policy
 from tracelake.errors import Forbidden, InvalidRequest, NotFound, TraceError
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import IdentitySettings, TlsSettings, load_settings
 from tracelake.wire.client import DispatcherClient
@@ -146,7 +146,7 @@ def test_whatever_is_given_as_a_prefix_opens_that_folder_or_nothing(pytestconfig
 
 
 @pytest.fixture
-async def doors(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Doors]:
+async def listeners(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Listeners]:
     files = ensure_certificates(tmp_path / "tls", datetime.now(UTC))
     tls = TlsSettings(ca=files.ca, cert=files.cert, key=files.key)
     home = load_settings({}, home=tmp_path).model_copy(update={"tls": tls})
@@ -156,70 +156,72 @@ async def doors(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[D
 
 
 @pytest.mark.anyio
-async def test_26_a_batch_outside_of_what_the_attempt_may_write_is_refused(doors: Doors) -> None:
-    claimed, dataset = await doors.claim(), str(doors.chain.datasets["first"])
+async def test_26_a_batch_outside_of_what_the_attempt_may_write_is_refused(listeners: Listeners) -> None:
+    claimed, dataset = await listeners.claim(), str(listeners.chain.datasets["first"])
     for case, uri in ESCAPES.items():
         given = uri.format(dataset=dataset, task=claimed["task"]["task_id"])
-        answer = await doors.say("buffer-publish", claimed, dataset_uuid=dataset, batch_uri=given, record_count=1)
+        answer = await listeners.say("buffer-publish", claimed, dataset_uuid=dataset, batch_uri=given, record_count=1)
         assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/batch_uri"), case
-    assert await doors.control.pool.fetchval("SELECT count(*) FROM buffer_publishes") == 0
+    assert await listeners.control.pool.fetchval("SELECT count(*) FROM buffer_publishes") == 0
 
 
 @pytest.mark.anyio
-async def test_24_an_output_that_lies_elsewhere_is_not_committed(doors: Doors) -> None:
+async def test_24_an_output_that_lies_elsewhere_is_not_committed(listeners: Listeners) -> None:
     """Not even in the attempt's own scratch: what lies there is removed."""
-    claimed = await doors.claim()
+    claimed = await listeners.claim()
     task, told = claimed["task"]["task_id"], claimed["task"]["outputs"][0]
     dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
     for location in (
-        f"s3://trace-scratch/scratch/{doors.chain.org.id}/{task}/1/",
+        f"s3://trace-scratch/scratch/{listeners.chain.org.id}/{task}/1/",
         f"{told['storage_location']}attempts/{task}/2/",
         f"{told['storage_location']}attempts/{task}/1/deeper/",
         told["storage_location"],
         f"s3://trace/datasets/{uuid4()}/v/attempts/{task}/1/",
     ):
-        answer = await doors.say(
+        answer = await listeners.say(
             "complete", claimed, status="Completed", outputs=[{**dataset, "location": location, "start": 0, "end": 1}]
         )
         assert (answer.status_code, answer.json()["error"]["where"]) == (403, "/outputs/0/location"), location
 
 
 @pytest.mark.anyio
-async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(doors: Doors) -> None:
+async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(listeners: Listeners) -> None:
     """Neither at the door itself, as a function of Lambda speaks, nor by what it returns to the worker's sandbox."""
-    claimed = await doors.claim()
+    claimed = await listeners.claim()
     good = msgspec.convert(claimed, Claimed)
-    outputs = msgspec.to_builtins(staged(doors.control.objects, good, (0, 9)))
-    answer = await doors.say("complete", claimed, status="Completed", outputs=outputs)
+    outputs = msgspec.to_builtins(staged(listeners.control.objects, good, (0, 9)))
+    answer = await listeners.say("complete", claimed, status="Completed", outputs=outputs)
     assert answer.status_code == 200, answer.text
 
-    claimed = await doors.claim()
+    claimed = await listeners.claim()
     told = claimed["task"]["outputs"][0]
     dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
     for lie in ({"start": 0, "end": 9}, {"start": 10, "end": 19}, {"partition_key": "x"}, {"partition_key": "all"}, {}):
         output = {**dataset, **lie, "row_count": 7, "files": [{"name": "x"}]}
         returned = run_udf.completion(msgspec.convert(claimed, Claimed), msgspec.json.encode({"outputs": [output]}))
         for said in (output, msgspec.to_builtins(returned.outputs[0])):
-            answer = await doors.say("complete", claimed, status="Completed", outputs=[said])
+            answer = await listeners.say("complete", claimed, status="Completed", outputs=[said])
             assert (answer.status_code, answer.json()["error"]["where"]) == (400, "/outputs/0/location"), lie
 
-    files = await doors.say("files", claimed, dataset_uuid=dataset["dataset_uuid"])
+    files = await listeners.say("files", claimed, dataset_uuid=dataset["dataset_uuid"])
     (partition,) = files.json()["partitions"]
     assert Folder.parse(partition["location"]) == folder_of(good)
 
 
 @pytest.mark.anyio
-async def test_25_a_range_is_published_only_where_its_generation_lies(doors: Doors) -> None:
-    claimed = await doors.claim()
+async def test_25_a_range_is_published_only_where_its_generation_lies(listeners: Listeners) -> None:
+    claimed = await listeners.claim()
     told = claimed["task"]["outputs"][0]
     dataset = {name: told[name] for name in ("dataset_uuid", "dataset_version")}
     home = told["storage_location"].removeprefix("s3://trace/")
     for bucket, prefix in (("trace", "datasets/"), ("lake", home), ("trace", f"{home}../x/"), ("trace", f"x/{home}")):
         ref = {"scheme": "s3", "bucket": bucket, "prefix": prefix, "glob": "*.parquet"}
         published = [{**dataset, "storage_ref": ref, "range_start": 0, "range_end": 1}]
-        answer = await doors.say("complete", claimed, status="Completed", datasets_published=published)
+        answer = await listeners.say("complete", claimed, status="Completed", datasets_published=published)
         assert answer.status_code in {400, 403}, (bucket, prefix)
-    assert await doors.control.pool.fetchval("SELECT count(*) FROM dataset_versions WHERE generation IS NOT NULL") == 0
+    assert (
+        await listeners.control.pool.fetchval("SELECT count(*) FROM dataset_versions WHERE generation IS NOT NULL") == 0
+    )
 
 
 @pytest.mark.parametrize("glob", GLOBS)
@@ -233,7 +235,7 @@ def test_25_a_glob_leads_nowhere_else(glob: str) -> None:
 
 def test_28_the_gateway_has_no_way_to_what_is_for_tasks_or_inside() -> None:
     nothing: Any = None
-    paths = [getattr(route, "path", "") for route in public_door(DispatcherClient(nothing), IdentitySettings()).routes]
+    paths = [getattr(route, "path", "") for route in public_api(DispatcherClient(nothing), IdentitySettings()).routes]
     assert not [path for path in paths if path.startswith(("/v1/task/", "/internal"))]
 
 

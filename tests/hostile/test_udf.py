@@ -1,4 +1,4 @@
-"""Hostile code, each case as a real bundle in a real sandbox: it gets its task's doors, and nothing else.
+"""Hostile code, each case as a real bundle in a real sandbox: it gets its task's listeners, and nothing else.
 
 A case tells what it got hold of; the test says what it should have been.
 """
@@ -26,7 +26,7 @@ from tests.support.postgres import RunningServer
 from tests.udf.zips import zipped
 from tracelake.domain.object_names import ObjectName
 from tracelake.store.migrate import Database
-from tracelake.udf.bubblewrap import Walls, bwraps
+from tracelake.udf.bubblewrap import Isolation, bwraps
 
 pytestmark = pytest.mark.anyio
 
@@ -60,8 +60,8 @@ async def rig(
 async def anybodys(
     postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
-    """Walls as everybody can build them. If we are root, they are weaker here than in truth: uid 0 stands behind."""
-    async with a_rig(postgres, template, tmp_path_factory.mktemp("anybody"), Walls(bwraps()[0])) as made:
+    """Isolation as everybody can build them. If we are root, they are weaker here than in truth: uid 0 stands behind."""
+    async with a_rig(postgres, template, tmp_path_factory.mktemp("anybody"), Isolation(bwraps()[0])) as made:
         yield made
 
 
@@ -73,7 +73,7 @@ def either(request: pytest.FixtureRequest) -> Rig:
 
 @asynccontextmanager
 async def a_rig(
-    postgres: RunningServer, template: Callable[[Database], str], folder: Path, walls: Walls | None
+    postgres: RunningServer, template: Callable[[Database], str], folder: Path, isolation: Isolation | None
 ) -> AsyncIterator[Rig]:
     dsns: dict[str, str] = {
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
@@ -81,7 +81,7 @@ async def a_rig(
     os.environ["TRACE_TEST_SECRET"] = SECRET
     try:
         with registered(hands=HANDS):
-            async with rigged(dsns, folder, walls, **BOUNDS) as made:
+            async with rigged(dsns, folder, isolation, **BOUNDS) as made:
                 yield made
     finally:
         os.environ.pop("TRACE_TEST_SECRET", None)
@@ -324,7 +324,7 @@ async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
     abstract.bind(f"\0{name}")
     abstract.listen()
     ports = [
-        int(url.rpartition(":")[2]) for url in (*either.walk.doors.values(), str(either.http.base_url).rstrip("/"))
+        int(url.rpartition(":")[2]) for url in (*either.walk.listeners.values(), str(either.http.base_url).rstrip("/"))
     ]
     udf = either.python(
         """
@@ -574,7 +574,7 @@ async def test_what_breaks_the_runtime_apis_rules_fails_and_is_not_used_again(ri
     answer = await rig.run(udf, timeout_seconds=2 if expected == "timed out" else 50)
     assert answer.failed
     assert expected in answer.body["errorMessage"]
-    assert not [cell for cell in rig.functions.pool._idle if cell.key.sha256 == udf.sha256]
+    assert not [host for host in rig.functions.pool._idle if host.key.sha256 == udf.sha256]
 
 
 async def test_an_answer_given_twice_ends_the_sandbox(rig: Rig) -> None:
@@ -584,7 +584,7 @@ async def test_an_answer_given_twice_ends_the_sandbox(rig: Rig) -> None:
     async with asyncio.timeout(60):
         while rig.functions.pool._busy:  # noqa: ASYNC110 - the housework is waited for
             await asyncio.sleep(0.01)
-    assert not [cell for cell in rig.functions.pool._idle if cell.key.sha256 == udf.sha256]
+    assert not [host for host in rig.functions.pool._idle if host.key.sha256 == udf.sha256]
 
 
 async def test_calls_that_climb_are_refused(either: Rig) -> None:

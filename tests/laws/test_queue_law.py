@@ -1,4 +1,4 @@
-"""Any sequence of queue verbs, by two processes, against a model of the promise and a real Postgres.
+"""Any sequence of queue verbs, by two processes, against a model of the entry and a real Postgres.
 
 Time is moved by hand: what passes in the model is taken off every moment that the queue remembers. Durations are
 hundreds of seconds, so that the few that really pass change nothing.
@@ -49,7 +49,7 @@ class Message:
 
 @dataclass
 class Model:
-    """The promise, without a database."""
+    """The entry, without a database."""
 
     now: int = 0
     unseen: list[Message] = field(default_factory=list)

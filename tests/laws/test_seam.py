@@ -165,7 +165,7 @@ class SeamMachine(RuleBasedStateMachine):
         return [(first + step, place, self.written) for step, count in enumerate(counts) for place in range(count)]
 
     def read(self, commit: int, start: int, stop: int) -> tuple[HotView, list[Row]]:
-        """As `read_seam` does it, without Spark."""
+        """As `read_with_cold` does it, without Spark."""
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             held = HeldSnapshot(self.connection, "")

@@ -20,7 +20,7 @@ from tests.dispatcher.support import control_for
 from tests.support.task_machine import ENDED, Phase, Verb, after, after_failure, phase_of, state_of
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
@@ -141,7 +141,7 @@ class TaskMachine(RuleBasedStateMachine):
             return
         sql = "UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE id = $1"
         self.do(self.control.pool.execute(sql, task))
-        self.do(Reaper(self.control).once())
+        self.do(ExpireLeases(self.control).once())
         self._fail(model, Verb.TIME_OUT, platform=True)
 
     @rule(task=tasks)
@@ -150,7 +150,7 @@ class TaskMachine(RuleBasedStateMachine):
         if model.phase not in {Phase.FAILED_WAITING, Phase.LOST_WAITING}:
             return
         self.do(self.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE id = $1", task))
-        self.do(Reaper(self.control).once())
+        self.do(ExpireLeases(self.control).once())
         model.phase, model.attempt, model.holder = after(model.phase, Verb.RETRY), model.attempt + 1, None
         model.is_lost = False
 

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_client_that_trusts_the_authority_connects_by_name_and_by_both_loopback_addresses(folder: Path) -> None:
     files = ensure_certificates(folder, NOW)
     assert files.notes == ()
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         for name in ("localhost", "127.0.0.1", "::1"):
             assert greet(port, client_context(files.ca), name) == b"hello"
 
@@ -51,14 +51,14 @@ def test_only_tls_1_2_and_newer_are_spoken(folder: Path) -> None:
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = client_context(files.ca)
         context.minimum_version = context.maximum_version = version
-        with door(server_context(files)) as port:
+        with listener(server_context(files)) as port:
             assert greet(port, context, "localhost") == b"hello"
 
 
 def test_another_authority_and_another_name_are_refused(folder: Path, tmp_path: Path) -> None:
     files = ensure_certificates(folder, NOW)
     other = ensure_certificates(tmp_path / "other", NOW)
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get|self-signed"):
             greet(port, client_context(other.ca), "localhost")
         with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
@@ -118,7 +118,7 @@ def test_renewed_at_29_days_left_by_the_same_authority_so_that_clients_go_on(fol
     old, trusting = certificate(files.cert), client_context(files.ca)
     ensure_certificates(folder, NOW)
     assert certificate(files.cert) != old
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         assert greet(port, trusting, "localhost") == b"hello"
 
 
@@ -127,7 +127,7 @@ def test_a_running_door_takes_up_the_renewed_certificate(folder: Path) -> None:
     running, trusting = server_context(files), client_context(files.ca)
     seen = reload_if_changed(running, files, None)
     assert reload_if_changed(running, files, seen) == seen
-    with door(running) as port:
+    with listener(running) as port:
         assert served(port, trusting) == certificate(files.cert)
         ensure_certificates(folder, NOW)
         assert served(port, trusting) != certificate(files.cert)
@@ -147,7 +147,7 @@ def test_a_running_door_keeps_what_it_has_when_the_file_is_bad(
     for bad in (b"", b"rubbish", good[: len(good) // 2], key_of(good) + certificate_of(other)):
         files.cert.write_bytes(bad)
         assert reload_if_changed(running, files, seen) == seen
-        with door(running) as port:
+        with listener(running) as port:
             assert greet(port, trusting, "localhost") == b"hello"
     assert "the old one stays" in caplog.text
     files.cert.unlink()
@@ -159,7 +159,7 @@ def test_new_names_make_a_new_certificate_and_keep_the_authority(folder: Path) -
     trusting, authority = client_context(files.ca), files.ca.read_bytes()
     ensure_certificates(folder, NOW, names=("localhost", "trace.example"))
     assert files.ca.read_bytes() == authority
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         assert greet(port, trusting, "trace.example") == b"hello"
     # and back again; the order of names does not count
     before = files.cert.read_bytes()
@@ -176,9 +176,9 @@ def test_an_authority_nearly_over_is_followed_by_another_and_both_are_trusted(fo
     renewed = ensure_certificates(folder, NOW)
     assert ["nearly over" in note for note in renewed.notes] == [True]
     assert [one == first for one in certificates(files.ca)] == [False, True]
-    with door(old_door) as port:  # a door that has not restarted yet
+    with listener(old_door) as port:  # a door that has not restarted yet
         assert greet(port, client_context(files.ca), "localhost") == b"hello"
-    with door(server_context(files)) as port:  # a client that has not restarted yet
+    with listener(server_context(files)) as port:  # a client that has not restarted yet
         with pytest.raises(ssl.SSLCertVerificationError):
             greet(port, old_client, "localhost")
         assert reload_if_changed(old_client, files, seen) != seen
@@ -208,7 +208,7 @@ def test_a_server_certificate_from_the_future_is_made_again(folder: Path) -> Non
     ensure_certificates(folder, NOW)
     files = ensure_certificates(folder, NOW + 80 * DAY)
     ensure_certificates(folder, NOW)
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         assert greet(port, client_context(files.ca), "localhost") == b"hello"
 
 
@@ -287,7 +287,7 @@ def test_a_lost_public_file_is_written_again_from_the_same_authority(folder: Pat
         files.ca.write_bytes(damage)
     assert len(ensure_certificates(folder, NOW).notes) == (0 if damage is None else 1)
     assert files.ca.read_bytes() == before
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         assert greet(port, trusting, "localhost") == b"hello"
 
 
@@ -358,7 +358,7 @@ print(files.ca.read_text(), files.cert.read_text(), files.notes)
 
 
 @contextmanager
-def door(context: ssl.SSLContext) -> Iterator[int]:
+def listener(context: ssl.SSLContext) -> Iterator[int]:
     """A server on both loopback addresses that says hello to whoever passes the handshake."""
     listeners = []
     v4 = socket.create_server(("127.0.0.1", 0))
@@ -416,7 +416,7 @@ def served(port: int, context: ssl.SSLContext) -> x509.Certificate:
 
 
 def works(files: TlsFiles) -> bool:
-    with door(server_context(files)) as port:
+    with listener(server_context(files)) as port:
         return greet(port, client_context(files.ca), "localhost") == b"hello"
 
 

@@ -292,7 +292,7 @@ def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
 
 
 def test_a_child_is_asked_to_stop_once_and_finishes_what_it_has_in_hand(folder: Path) -> None:
-    """Asked twice, a process takes it that there is no time, and drops its work."""
+    """UserCall twice, a process takes it that there is no time, and drops its work."""
     counts = (
         "\nasked = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"

@@ -83,10 +83,10 @@ class System:
     def pids(self) -> set[int]:
         return {int(one["pid"]) for one in self.processes().values() if one["pid"]}
 
-    def get(self, door: str, path: str, **headers: str) -> httpx.Response:
+    def get(self, listener: str, path: str, **headers: str) -> httpx.Response:
         ready = self.ready()
         context = ssl.create_default_context(cafile=ready["ca_file"])
-        return httpx.get(ready["endpoints"][door] + path, headers=headers, verify=context, timeout=20)
+        return httpx.get(ready["endpoints"][listener] + path, headers=headers, verify=context, timeout=20)
 
     def me(self) -> dict[str, Any]:
         answer = self.get("gateway", "/v1/me", Authorization=f"Bearer {self.ready()['user_token']}")
@@ -143,8 +143,8 @@ def folder() -> Iterator[Path]:
 def test_every_process_is_ready_and_every_door_answers_over_tls(system: System) -> None:
     assert {one["state"] for one in system.processes().values()} == {"ready"}
     assert len(system.ready()["endpoints"]) == 6
-    for door in system.ready()["endpoints"]:
-        assert system.get(door, "/readyz").json() == {"status": "ready"}, door
+    for listener in system.ready()["endpoints"]:
+        assert system.get(listener, "/readyz").json() == {"status": "ready"}, listener
 
 
 def test_no_door_answers_without_tls_or_to_a_stranger_ca(system: System) -> None:
@@ -285,7 +285,7 @@ def test_a_child_killed_with_9_comes_back_and_everything_answers(system: System,
     me = system.me()
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: is_new(system.processes()[name], before))
-    wait_until(lambda: all(ready_at(system, door) for door in system.ready()["endpoints"]))
+    wait_until(lambda: all(ready_at(system, listener) for listener in system.ready()["endpoints"]))
     assert system.me() == me
     assert members_of({before}) == []
 
@@ -294,9 +294,9 @@ def is_new(one: dict[str, Any], before: int) -> bool:
     return bool(one["state"] == "ready" and one["pid"] != before)
 
 
-def ready_at(system: System, door: str) -> bool:
+def ready_at(system: System, listener: str) -> bool:
     try:
-        return system.get(door, "/readyz").status_code == 200
+        return system.get(listener, "/readyz").status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -403,9 +403,9 @@ def test_the_doors_are_open_and_verbs_answered_while_spark_is_still_on_its_way(f
     system.process = subprocess.Popen(
         [*argv, *system._options], env=system._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    doors = system.home / "run" / "ready.json"
+    listeners = system.home / "run" / "ready.json"
     try:
-        wait_until(doors.exists)
+        wait_until(listeners.exists)
         listed = system.trace("dag", "list", "--json")
         assert listed.returncode == 0, listed.stderr
         assert system.processes()["worker"]["state"] == "starting"

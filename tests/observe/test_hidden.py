@@ -13,7 +13,7 @@ import structlog
 
 from tracelake.errors import SettingsError
 from tracelake.runtime.logs import configure_logging
-from tracelake.runtime.redact import INSTEAD, hider
+from tracelake.runtime.redact import INSTEAD, redactor
 from tracelake.settings import LogSettings, Settings, load_settings
 from tracelake.store.db import required
 
@@ -44,17 +44,17 @@ def settings(tmp_path: Path) -> Settings:
     ],
 )
 def test_a_secret_and_every_secret_part_of_it_is_taken_out(settings: Settings, secret: str) -> None:
-    assert hider(settings)(f"cannot connect to {secret}, try again") == f"cannot connect to {INSTEAD}, try again"
+    assert redactor(settings)(f"cannot connect to {secret}, try again") == f"cannot connect to {INSTEAD}, try again"
 
 
 @pytest.mark.parametrize("said", ["db.example:5432", "worker vm:17", "one.example does not answer", "trace", "v3", ""])
 def test_what_is_no_secret_is_said_as_it_is(settings: Settings, said: str) -> None:
-    assert hider(settings)(said) == said
+    assert redactor(settings)(said) == said
 
 
 def test_a_line_of_the_log_holds_no_secret_also_in_a_stack_trace(settings: Settings) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        configure_logging("worker", LogSettings(), hider(settings))
+        configure_logging("worker", LogSettings(), redactor(settings))
         try:
             int("pass@word1")
         except ValueError:

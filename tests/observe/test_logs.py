@@ -19,7 +19,7 @@ import structlog
 from tests.dispatcher.chain import claimed
 from tests.walk.walking import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.errors import LeaseLost
 from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.coalesce import Coalesced
@@ -119,7 +119,7 @@ async def test_an_attempt_that_is_given_up_is_said_with_whose_it_was(lines: Line
     await walk.until("work", ["Queued"])
     await claimed(walk.control, await walk.control.pool.fetchval("SELECT id FROM tasks"))
     await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now()")
-    await Reaper(walk.control).once()
+    await ExpireLeases(walk.control).once()
     await walk.until("work", ["Failed"])
     (line,) = [one for one in lines() if one["event"] == "attempt given up"]
     assert set(line) >= SUBJECT

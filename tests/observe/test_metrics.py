@@ -18,14 +18,14 @@ from tests.walk.walking import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.errors import SetupError, Unauthenticated
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.lite.plan import _metrics
 from tracelake.lite.ports import free_port
 from tracelake.query.process import metrics_route
 from tracelake.runtime.metrics import GAUGES, Metrics
 from tracelake.runtime.metrics_listener import serve_metrics
 from tracelake.runtime.process import PROCESSES
-from tracelake.runtime.request_context import Doorway, Routes
+from tracelake.runtime.request_middleware import RequestMiddleware, Routes
 from tracelake.settings import IdentitySettings, MetricsSettings
 from tracelake.store.queries import queries
 
@@ -160,7 +160,7 @@ async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
     nobody: httpx.AsyncClient = None  # type: ignore[assignment]
     from tracelake.wire.client import DispatcherClient
 
-    async with _over(public_door(DispatcherClient(nobody), IdentitySettings())) as public:
+    async with _over(public_api(DispatcherClient(nobody), IdentitySettings())) as public:
         assert (await public.get("/metrics", headers=BEARER)).status_code == 404
 
 
@@ -170,9 +170,9 @@ async def test_what_a_caller_chooses_never_becomes_a_label(walk: Walk) -> None:
     await inside.request("PROPFIND", "/internal/task-claim")
     await inside.get(f"/internal/v1/tasks/{uuid4()}")
     found = {key[1:5] for key in await scraped(walk) if key[0] == "trace_http_requests_total"}
-    door = "dispatcher_internal"
-    assert (door, "GET", "(none)", "404") in found
-    assert (door, "other", "/internal/task-claim", "405") in found
+    listener = "dispatcher_internal"
+    assert (listener, "GET", "(none)", "404") in found
+    assert (listener, "other", "/internal/task-claim", "405") in found
     assert any(key[2] == "/internal/v1/tasks/{task}" for key in found)
     labels = " ".join(" ".join(key) for key in found)
     assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}", labels)
@@ -192,9 +192,10 @@ async def test_an_application_that_breaks_is_counted_as_a_fault() -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError
 
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     with pytest.raises(RuntimeError):
-        await Doorway(broken, "d", metrics)({"type": "http", "method": "GET", "path": "/", "headers": []}, None, None)  # type: ignore[arg-type]
-    labels = {"door": "d", "method": "GET", "route": "(none)", "status": "500"}
+        await RequestMiddleware(broken, "d", metrics)(scope, None, None)  # type: ignore[arg-type]
+    labels = {"listener": "d", "method": "GET", "route": "(none)", "status": "500"}
     assert metrics.registry.get_sample_value("trace_http_requests_total", labels) == 1
     assert Routes([]).template("/x") == "(none)"
 

@@ -15,8 +15,8 @@ from tests.dispatcher.support import control_for
 from tests.walk.walking import Walk, walking
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.maintenance.listen import HearOthers
-from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.maintenance.listen import ListenForReplicas
+from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.store.pool import BoundedPool
 
@@ -37,7 +37,7 @@ async def awake(state_db: str, queue_db: str, folder: Path) -> AsyncIterator[Wal
 async def mute(state_db: str, queue_db: str, folder: Path, *, tells: bool = True) -> AsyncIterator[Control]:
     """Another replica that can write and whose loops do not run."""
     async with control_for(state_db, queue_db, folder, replica="mute") as control:
-        others = HearOthers(control)
+        others = ListenForReplicas(control)
         if tells:
             await others.start()
         try:
@@ -62,8 +62,8 @@ async def listener(walk: Walk) -> int | None:
 
 
 def asleep(walk: Walk) -> bool:
-    bells = (walk.control.owed, walk.control.leases, walk.control.sources)
-    return all(bell._sleeps_until is not None for bell in bells)
+    signals = (walk.control.outbox_signal, walk.control.leases, walk.control.sources)
+    return all(signal._sleeps_until is not None for signal in signals)
 
 
 async def test_work_of_a_replica_whose_loops_are_stopped_is_done_by_another_at_once(
@@ -72,10 +72,10 @@ async def test_work_of_a_replica_whose_loops_are_stopped_is_done_by_another_at_o
     async with awake(state_db, queue_db, tmp_path) as walk, mute(state_db, queue_db, tmp_path) as other:
         await trigger(other, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Queued"])
-        heard = walk.control.metrics.registry.get_sample_value(
-            "trace_wakes_total", {"bell": "owed", "direction": "heard"}
+        wait = walk.control.metrics.registry.get_sample_value(
+            "trace_wakes_total", {"signal": "outbox", "direction": "received"}
         )
-        assert heard
+        assert wait
 
 
 async def test_a_retry_that_another_replica_planned_is_not_slept_through(
@@ -128,18 +128,18 @@ async def test_a_replica_that_gets_to_its_own_work_tells_nobody(state_db: str, q
     async with awake(state_db, queue_db, tmp_path) as walk:
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Queued"])
-        walk.control.owed._unheard()  # as if the time were up, whatever this machine is busy with
+        walk.control.outbox_signal._unheard()  # as if the time were up, whatever this machine is busy with
         told = walk.control.metrics.registry.get_sample_value(
-            "trace_wakes_total", {"bell": "owed", "direction": "told"}
+            "trace_wakes_total", {"signal": "outbox", "direction": "sent"}
         )
         assert told is None
 
 
 async def test_a_bell_that_nobody_hears_tells_others_once_for_many_rings() -> None:
-    bell, told = Bell(), list[int]()
-    bell.tell_others(lambda: told.append(1))
+    signal, told = Signal(), list[int]()
+    signal.notify_replicas(lambda: told.append(1))
     for _ in range(100):
-        bell.ring()
+        signal.notify()
     async with asyncio.timeout(60):
         while not told:  # noqa: ASYNC110 - a timer does it
             await asyncio.sleep(0.01)
@@ -147,28 +147,28 @@ async def test_a_bell_that_nobody_hears_tells_others_once_for_many_rings() -> No
 
 
 async def test_a_bell_that_was_heard_tells_nobody_and_a_wake_is_never_passed_on() -> None:
-    bell, told = Bell(), list[int]()
-    bell.tell_others(lambda: told.append(1))
-    bell.ring()
-    await bell.heard(AN_HOUR)
-    bell._unheard()
-    bell.wake()
-    await bell.heard(AN_HOUR)
-    assert bell._check is None or not told
+    signal, told = Signal(), list[int]()
+    signal.notify_replicas(lambda: told.append(1))
+    signal.notify()
+    await signal.wait(AN_HOUR)
+    signal._unheard()
+    signal.wake()
+    await signal.wait(AN_HOUR)
+    assert signal._check is None or not told
     assert told == []
 
 
 async def test_what_falls_due_while_a_loop_works_shortens_its_next_sleep() -> None:
-    bell = Bell()
-    with bell.attended():
-        bell.due_in(0.01)  # during a step: nothing to wake
-        assert not bell._event.is_set()
+    signal = Signal()
+    with signal.attended():
+        signal.due_in(0.01)  # during a step: nothing to wake
+        assert not signal._event.is_set()
         async with asyncio.timeout(60):
-            await bell.heard(AN_HOUR)
-        sleeper = asyncio.create_task(bell.heard(AN_HOUR))
+            await signal.wait(AN_HOUR)
+        sleeper = asyncio.create_task(signal.wait(AN_HOUR))
         await asyncio.sleep(0)
-        bell.due_in(2 * AN_HOUR)  # later than it wakes anyway
-        assert not bell._event.is_set()
-        bell.due_in(1)
+        signal.due_in(2 * AN_HOUR)  # later than it wakes anyway
+        assert not signal._event.is_set()
+        signal.due_in(1)
         async with asyncio.timeout(60):
             await sleeper

@@ -1,4 +1,4 @@
-"""Operators as they really run: a Dispatcher with its doors, worker loops, one Spark session, datasets read back."""
+"""Operators as they really run: a Dispatcher with its listeners, worker loops, one Spark session, datasets read back."""
 
 from __future__ import annotations
 

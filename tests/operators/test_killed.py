@@ -22,14 +22,14 @@ from tests.chain_walk.rig import rows_of, truth
 from tests.dispatcher.support import PULL
 from tests.operators.rig import Rig, operator
 from tests.operators.test_evm_decode import write_logs
-from tests.operators.victim import a_victim, files_of, held_in, swept, told_of
+from tests.operators.victim import a_victim, event_status, files_of, held_in, swept
 from tests.sink.rig import Rig as SinkRig
 from tests.sink.test_alerts import STANDARD, alerts_of, event, publish
 from tests.support.devchain import Devchain, running
 from tests.support.operators import registered
 from tests.walk.walking import working
 from tracelake.dispatcher.events.invalidate import invalidate
-from tracelake.dispatcher.maintenance.delete_applied_batches import ClearBatches
+from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.sources.pause import pause_source
 from tracelake.store.identity import find_user
 
@@ -194,7 +194,7 @@ class House:
 async def house(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> AsyncIterator[House]:
     resources = replace(rig.resources, data_dsn=data_db, rpc_pools={"dev": devchain.pool("a")})
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
-    told = told_of(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
+    told = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
     sink = SinkRig(rig.walk, rig.spark, data_db, rig.folder)
     chain = ChainRig(rig.walk, data_db, rig.spark, devchain)
     with registered(pull=replace(PULL, runtimes=frozenset({"ecs_udf"}))), operator("some_logs", write_logs):
@@ -222,7 +222,7 @@ async def test_workers_killed_in_the_middle_and_at_the_end_leave_garbage_and_the
         await rig.settled()
     await house.sink.settled()
     await swept(rig.walk)
-    await ClearBatches(rig.walk.control, timedelta()).once()
+    await DeleteAppliedBatches(rig.walk.control, timedelta()).once()
     for attempt, tasks in left.items():
         assert [files_of(rig.folder, task, attempt) for task in tasks.values()] == [[]] * len(tasks)
     await every_row_is_there_once(house)
@@ -307,10 +307,10 @@ async def nothing_is_seen(house: House, attempt: int, tasks: dict[str, UUID]) ->
 async def leases_end(rig: Rig) -> None:
     pool = rig.walk.control.pool
     await pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE status = 'Running'")
-    rig.walk.control.leases.ring()
+    rig.walk.control.leases.notify()
     await rig.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
     await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-    rig.walk.control.leases.ring()
+    rig.walk.control.leases.notify()
 
 
 async def every_row_is_there_once(house: House) -> None:

@@ -17,7 +17,7 @@ from tests.walk.walking import working
 from tracelake.errors import InvalidDag
 from tracelake.operators.api.context import TaskContext
 from tracelake.runtime.logs import configure_logging
-from tracelake.runtime.redact import INSTEAD, hider
+from tracelake.runtime.redact import INSTEAD, redactor
 from tracelake.settings import LogSettings, Settings, load_settings
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper
@@ -56,7 +56,7 @@ def worker(rig: Rig, settings: Settings) -> Wrapper:
     """As `trace worker` makes it of its settings."""
     made = rig.worker()
     assert isinstance(made.runner, Runner)
-    return replace(made, runner=replace(made.runner, hide=hider(settings), secrets=settings.secrets))
+    return replace(made, runner=replace(made.runner, hide=redactor(settings), secrets=settings.secrets))
 
 
 async def ran(rig: Rig, env: dict[str, str]) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ async def ran(rig: Rig, env: dict[str, str]) -> dict[str, list[str]]:
 def logged(settings: Settings) -> Iterator[io.StringIO]:
     """What the worker says meanwhile, set up as its process sets it up."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        configure_logging("worker", LogSettings(level="debug"), hider(settings))
+        configure_logging("worker", LogSettings(level="debug"), redactor(settings))
         try:
             yield out
         finally:

@@ -25,7 +25,7 @@ from tests.spark_session import a_session
 from tests.walk.walking import TOKEN, Walk
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.queue_pg import PgQueue
-from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
+from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.domain.object_names import ObjectName
 from tracelake.operators.api.context import Resources
 from tracelake.runtime.http_client import AsyncClient
@@ -128,12 +128,12 @@ async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
     assert alive == []
 
 
-def told_of(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, Any]:
+def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, Any]:
     """What a victim has to know to work beside the workers of a walk whose files are in `folder`."""
     return {
         "queue": queue_db,
-        "internal": walk.doors["dispatcher_internal"],
-        "task": walk.doors["dispatcher_task"],
+        "internal": walk.listeners["dispatcher_internal"],
+        "task": walk.listeners["dispatcher_task"],
         "ca": str(walk.ca),
         "token": TOKEN,
         "folder": str(folder),
@@ -149,7 +149,7 @@ def files_of(folder: Path, task: Any, attempt: int) -> list[str]:
 async def swept(walk: Walk) -> None:
     """The janitor has been everywhere, without waiting for anybody who might still write."""
     for _ in range(10):  # while the Dispatcher's own is at it, another finds nothing to do
-        while await Janitor(walk.control, grace=timedelta(0)).once():
+        while await DeleteOrphanFiles(walk.control, grace=timedelta(0)).once():
             pass
         await asyncio.sleep(0.05)
 

@@ -26,14 +26,14 @@ from tests.walk.walking import TOKEN, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by, every_input
 from tracelake.domain.dag.model import Storage
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
 from tracelake.operators.api.outcome import Settings as NoConfig
 from tracelake.query.process import serving
 from tracelake.query.sessions import Sessions
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from tracelake.store.db import open_pool
@@ -84,7 +84,7 @@ class Given:
 
     async def give_up(self, stuck: Sessions) -> bool:
         del stuck
-        raise AssertionError("a question could not be interrupted")
+        raise AssertionError("a query could not be interrupted")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class House:
     settings: Settings
     key: ec.EllipticCurvePrivateKey
     gateway: httpx.AsyncClient
-    task_door: httpx.AsyncClient
+    task_api: httpx.AsyncClient
     query_internal: httpx.AsyncClient
     spark: Given
     rival: Org
@@ -125,7 +125,7 @@ class House:
             "lease_token": str(claimed.lease_token),
         }
         headers = {CAPABILITY_HEADER: more.pop("token", claimed.capability_token)} | more.pop("headers", {})
-        return await self.task_door.post("/v1/task/query", json={**fence, "sql": sql, **more}, headers=headers)
+        return await self.task_api.post("/v1/task/query", json={**fence, "sql": sql, **more}, headers=headers)
 
     async def claimed(self, job: str = "think", org: Org | None = None) -> Claimed:
         """A task of this job, claimed: the first that nobody has."""
@@ -179,17 +179,22 @@ async def a_house(dsns: dict[str, str], folder: Path, spark: SparkSession, **que
         given = Given(spark)
         async with (
             open_pool(dsns["data"], name="query", max_size=2) as pool,
-            serving(settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, metrics=Metrics()) as doors,
+            serving(
+                settings, pool, rig.walk.dispatcher, given, rig.walk.control.objects, metrics=Metrics()
+            ) as listeners,
             AsyncClient(
-                base_url=doors["query_internal"], verify=context, headers={"X-Trace-Worker-Token": TOKEN}, timeout=120
+                base_url=listeners["query_internal"],
+                verify=context,
+                headers={"X-Trace-Worker-Token": TOKEN},
+                timeout=120,
             ) as inside,
-            AsyncClient(base_url=doors["query_task"], verify=context, timeout=120) as task_door,
+            AsyncClient(base_url=listeners["query_task"], verify=context, timeout=120) as task_api,
             _gateway(settings, rig.walk.dispatcher, inside) as url,
             AsyncClient(base_url=url, verify=context, timeout=120) as gateway,
         ):
             rival = await an_org(rig.walk.control.pool, "rival")
             await _people(rig.walk.control.pool, rig.walk.org)
-            yield House(rig, settings, key, gateway, task_door, inside, given, rival, context)
+            yield House(rig, settings, key, gateway, task_api, inside, given, rival, context)
 
 
 @asynccontextmanager
@@ -229,8 +234,8 @@ def _settings(rig: Rig, data: str, folder: Path, key: ec.EllipticCurvePrivateKey
 
 @asynccontextmanager
 async def _gateway(settings: Settings, dispatcher: DispatcherClient, inside: httpx.AsyncClient) -> AsyncIterator[str]:
-    app = public_door(dispatcher, settings.identity, settings.tls, inside)
-    async with open_doors([Door("gateway", "127.0.0.1", 0, app)], settings.tls) as addresses:
+    app = public_api(dispatcher, settings.identity, settings.tls, inside)
+    async with open_listeners([Listener("gateway", "127.0.0.1", 0, app)], settings.tls) as addresses:
         yield addresses["gateway"]
 
 

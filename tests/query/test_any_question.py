@@ -24,8 +24,8 @@ QUERIES = ("SELECT 1 AS x", "SELECT value FROM orders LIMIT 2", "SELECT * FROM t
 async def test_no_input_makes_a_door_of_the_query_service_fail(house: House) -> None:
     schema: Any = schemathesis.openapi.from_dict(document())
     operations = {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
-    doors = {"POST /v1/query": house.query_internal, "POST /v1/task/query": house.task_door}
-    assert set(doors) == set(operations)
+    listeners = {"POST /v1/query": house.query_internal, "POST /v1/task/query": house.task_api}
+    assert set(listeners) == set(operations)
     await house.make("feed", 1400, 1401)
     token = (await house.claimed()).capability_token
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "X-Trace-Task-Capability": token}
@@ -44,8 +44,10 @@ async def test_no_input_makes_a_door_of_the_query_service_fail(house: House) -> 
         case = data.draw(operations[label].as_strategy(generation_mode=mode))
         if isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body["sql"] = data.draw(st.sampled_from(QUERIES))
-        answer = case.call(base_url=str(doors[label].base_url), headers=headers, verify=str(house.rig.walk.ca))
-        overran = answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"  # a limit it asked for
+        answer = case.call(base_url=str(listeners[label].base_url), headers=headers, verify=str(house.rig.walk.ca))
+        overran = (
+            answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"
+        )  # a limit it asked for
         assert answer.status_code < 500 or overran, (case, answer.text)
         assert str(answer.status_code) in operations[label].definition.raw["responses"], answer.text
 

@@ -30,10 +30,12 @@ async def test_a_user_exports_to_the_default_place_with_the_key_that_the_service
     serves = serving(settings, house.pool, house.rig.walk.dispatcher, house.spark, store, metrics=Metrics())
     headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
     async with (
-        serves as doors,
-        httpx.AsyncClient(base_url=doors["query_internal"], verify=house.context, headers=headers, timeout=120) as door,
+        serves as listeners,
+        httpx.AsyncClient(
+            base_url=listeners["query_internal"], verify=house.context, headers=headers, timeout=120
+        ) as listener,
     ):
-        answer = await door.post("/v1/query", json={"sql": "SELECT 42 AS answer", "export": {}})
+        answer = await listener.post("/v1/query", json={"sql": "SELECT 42 AS answer", "export": {}})
     assert answer.status_code == 200, answer.text
     done = answer.json()["exported"]
     folder = Folder.parse(done["location"])

@@ -21,7 +21,7 @@ from tracelake.data.hot.writer import rewrite
 from tracelake.domain.buffered import Column, Declaration
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql, Unavailable
-from tracelake.query.checked_query import Asker, Question, Relation
+from tracelake.query.checked_query import Caller, CheckedQuery, Relation
 from tracelake.query.engine import Engine
 from tracelake.settings import QuerySettings
 
@@ -61,10 +61,10 @@ def filled(dsn: str, contents: list[int]) -> HotTable:
     return table
 
 
-def question(table: HotTable, org: UUID) -> Question:
+def query(table: HotTable, org: UUID) -> CheckedQuery:
     live = Relation("live", table.dataset_uuid, table.dataset_version, 0, hot=True, cold=None)
-    asker = Asker(org, ("user", uuid4()))
-    return Question(uuid4(), asker, check_sql(SUM, {"live"}), {"live": live}, 100, 240)
+    caller = Caller(org, ("user", uuid4()))
+    return CheckedQuery(uuid4(), caller, check_sql(SUM, {"live"}), {"live": live}, 100, 240)
 
 
 async def test_a_hot_table_is_read_by_the_role_that_only_reads_and_for_its_own_organisation_alone(
@@ -72,10 +72,10 @@ async def test_a_hot_table_is_read_by_the_role_that_only_reads_and_for_its_own_o
 ) -> None:
     table, other = filled(data_db, [5, 6, 7]), filled(data_db, [100])
     engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
-    found: Any = (await engine.ask(question(table, table.org_id))).table
+    found: Any = (await engine.ask(query(table, table.org_id))).table
     assert found.to_pylist() == [{"n": 3, "s": 18}]
     with pytest.raises(Unavailable, match="nothing has been written"):
-        await engine.ask(question(other, table.org_id))
+        await engine.ask(query(other, table.org_id))
     with psycopg.connect(reader) as connection:
         connection.execute("SET TRANSACTION READ WRITE")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -102,7 +102,7 @@ async def test_a_question_that_reads_a_table_in_several_places_filters_each_by_i
     table = filled(data_db, [5, 6, 7, 8])
     engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
     for asked, found in IN_PLACES.items():
-        told = replace(question(table, table.org_id), checked=check_sql(asked, {"live"}))
+        told = replace(query(table, table.org_id), checked=check_sql(asked, {"live"}))
         answer: Any = (await engine.ask(told)).table
         assert sorted(answer.column("n").to_pylist()) == found, asked
 
@@ -125,10 +125,12 @@ async def test_a_buffered_dataset_is_read_by_that_role_with_its_own_columns_and_
                 admin.execute(row.format(table.identifier), (org, key, content))
     engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
     live = Relation("live", ours.dataset_uuid, ours.dataset_version, 0, hot=True, cold=None)
-    asked = Question(uuid4(), Asker(ours.org_id, ("user", uuid4())), check_sql(SUM, {"live"}), {"live": live}, 100, 240)
+    asked = CheckedQuery(
+        uuid4(), Caller(ours.org_id, ("user", uuid4())), check_sql(SUM, {"live"}), {"live": live}, 100, 240
+    )
     found: Any = (await engine.ask(asked)).table
     assert found.to_pylist() == [{"n": 2, "s": 11}]
-    stranger = replace(asked, asker=Asker(theirs.org_id, ("user", uuid4())))
+    stranger = replace(asked, caller=Caller(theirs.org_id, ("user", uuid4())))
     with pytest.raises(Unavailable, match="nothing has been written"):
         await engine.ask(stranger)
     hidden = replace(asked, id=uuid4(), checked=check_sql("SELECT org_id FROM live", {"live"}))

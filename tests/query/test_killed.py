@@ -49,7 +49,7 @@ async def a_service(
         update={
             "home": home,
             "objects": ObjectSettings(folder=house.rig.walk.control.objects.root),  # type: ignore[attr-defined]
-            "endpoints": EndpointSettings(dispatcher_internal=house.rig.walk.doors["dispatcher_internal"]),
+            "endpoints": EndpointSettings(dispatcher_internal=house.rig.walk.listeners["dispatcher_internal"]),
             "query": house.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": stuck_seconds}),
         }
     )
@@ -65,30 +65,30 @@ async def a_service(
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
     url = f"https://127.0.0.1:{port}"
     try:
-        async with AsyncClient(base_url=url, verify=house.context, headers=headers, timeout=300) as door:
-            await until_ready(process, door)
-            yield process, door
+        async with AsyncClient(base_url=url, verify=house.context, headers=headers, timeout=300) as listener:
+            await until_ready(process, listener)
+            yield process, listener
     finally:
         process.kill()
         process.wait()
 
 
-async def until_ready(process: subprocess.Popen[bytes], door: httpx.AsyncClient) -> None:
+async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
     async with asyncio.timeout(120):
         while process.poll() is None:
             try:
-                if (await door.get("/readyz")).is_success:
+                if (await listener.get("/readyz")).is_success:
                     return
             except httpx.TransportError:
                 await asyncio.sleep(0.1)
     raise AssertionError(f"it ended with {process.returncode}")
 
 
-async def answered(door: httpx.AsyncClient, sql: str) -> list[list[int]]:
-    """Asked again for as long as it is told that this may help."""
+async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
+    """UserCall again for as long as it is told that this may help."""
     async with asyncio.timeout(240):
         while True:
-            answer = await door.post("/v1/query", json={"sql": sql})
+            answer = await listener.post("/v1/query", json={"sql": sql})
             if answer.is_success:
                 found: list[list[int]] = answer.json()["rows"]
                 return found
@@ -124,17 +124,17 @@ def members(leader: int, word: str) -> list[int]:
 async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: House, tmp_path: Path) -> None:
     audited, (_, before) = len(await house.audit()), exports(house)
     await a_hot_table(house)
-    async with a_service(house, tmp_path / "home") as (process, door):
-        assert await answered(door, COUNT) == [[ROWS]]
-        await until_loops_cost_it_its_spark(process, door)
-        assert await answered(door, COUNT) == [[ROWS]], "Spark is started again, the service goes on"
-        done = await door.post("/v1/query", json={"sql": COUNT, "export": {}})
+    async with a_service(house, tmp_path / "home") as (process, listener):
+        assert await answered(listener, COUNT) == [[ROWS]]
+        await until_loops_cost_it_its_spark(process, listener)
+        assert await answered(listener, COUNT) == [[ROWS]], "Spark is started again, the service goes on"
+        done = await listener.post("/v1/query", json={"sql": COUNT, "export": {}})
         assert done.is_success, done.text
-        export = asyncio.create_task(door.post("/v1/query", json={"sql": MANY, "export": {}}))
+        export = asyncio.create_task(listener.post("/v1/query", json={"sql": MANY, "export": {}}))
         async with asyncio.timeout(120):
             while not members(process.pid, "pyspark.worker"):  # noqa: ASYNC110 - Spark's work is waited for
                 await asyncio.sleep(0.05)
-        hot = asyncio.create_task(door.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
+        hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
         async with asyncio.timeout(120):
             while not holders(house):  # noqa: ASYNC110 - the snapshot is waited for
                 await asyncio.sleep(0.05)
@@ -151,13 +151,13 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
     async with asyncio.timeout(60):
         while holders(house):  # noqa: ASYNC110 - Postgres sees that they are gone
             await asyncio.sleep(0.05)
-    async with a_service(house, tmp_path / "home") as (_, door):
-        assert await answered(door, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
+    async with a_service(house, tmp_path / "home") as (_, listener):
+        assert await answered(listener, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
         # What was asked before the kill is told by it.
         await house.rig.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
-        bomb = await door.post("/v1/query", json={"sql": BOMB})
+        bomb = await listener.post("/v1/query", json={"sql": BOMB})
         assert bomb.status_code in {422, 503, 504}, bomb.text
-        assert (await door.get("/readyz")).is_success, "whatever became of its Spark"
+        assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
 
 
 def exports(house: House) -> tuple[set[str], set[str]]:
@@ -168,21 +168,21 @@ def exports(house: House) -> tuple[set[str], set[str]]:
     return {str(one).split("/")[5] for one in names}, {str(one).split("/")[5] for one in whole}
 
 
-async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], door: httpx.AsyncClient) -> None:
-    """Asked again if its time was over before its task had begun."""
+async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
+    """UserCall again if its time was over before its task had begun."""
     (java,) = members(process.pid, "java")
     async with asyncio.timeout(240):
         while members(process.pid, "java") == [java]:
-            await door.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": 5})
+            await listener.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": 5})
             await asyncio.sleep(2)
     async with asyncio.timeout(60):  # it is counted when the JVM has ended; once more if the next one was asked too
-        while not await counted(door):  # noqa: ASYNC110 - another process' work is waited for
+        while not await counted(listener):  # noqa: ASYNC110 - another process' work is waited for
             await asyncio.sleep(0.1)
 
 
-async def counted(door: httpx.AsyncClient) -> int:
-    """How often Spark was ended with a question."""
-    told = (await door.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+async def counted(listener: httpx.AsyncClient) -> int:
+    """How often Spark was ended with a query."""
+    told = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
     (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", told, re.MULTILINE)
     return int(times)
 

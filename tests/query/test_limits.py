@@ -1,4 +1,4 @@
-"""A question has so much time, so many rows and bytes, and its turn. Whatever it does, the service goes on."""
+"""A query has so much time, so many rows and bytes, and its turn. Whatever it does, the service goes on."""
 
 from __future__ import annotations
 

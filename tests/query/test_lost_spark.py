@@ -44,14 +44,14 @@ async def service(house: House, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 async def test_queries_under_which_spark_is_killed_are_run_once_more_one_after_the_other(service: Service) -> None:
-    process, door = service
-    await answered(door, COUNT)
-    asked = [asyncio.create_task(door.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
+    process, listener = service
+    await answered(listener, COUNT)
+    asked = [asyncio.create_task(listener.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
     first = await java_of(process)
-    await until_running(door, 2)
+    await until_running(listener, 2)
     os.kill(first, signal.SIGKILL)
     await java_of(process, other_than=first)
-    await until_running(door, 1)
+    await until_running(listener, 1)
     os.kill(await java_of(process, other_than=first), signal.SIGKILL)
     answers = sorted([await one for one in asked], key=lambda answer: answer.status_code)
     assert [one.status_code for one in answers] == [200, 503], [one.text for one in answers]
@@ -64,16 +64,16 @@ async def test_queries_under_which_spark_is_killed_are_run_once_more_one_after_t
 async def test_a_query_that_no_interrupt_ends_costs_little_more_than_its_time(
     service: Service, sql: str, hangs_up: bool
 ) -> None:
-    process, door = service
-    await answered(door, COUNT)
+    process, listener = service
+    await answered(listener, COUNT)
     java = await java_of(process)
     before = processor_seconds(java) or 0
     spent, times = before, 0
     async with asyncio.timeout(300):
         while processor_seconds(java) is not None:  # asked again if its time was over before its tasks had begun
             began, times = spent, times + 1
-            asked = asyncio.create_task(door.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
-            while (now := processor_seconds(java)) is not None and (not asked.done() or await in_hand(door)):
+            asked = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
+            while (now := processor_seconds(java)) is not None and (not asked.done() or await in_hand(listener)):
                 spent = now
                 if hangs_up and spent - began > BEGUN:
                     asked.cancel()
@@ -83,7 +83,7 @@ async def test_a_query_that_no_interrupt_ends_costs_little_more_than_its_time(
                 assert said(asked.result()) == (504, "query_timeout", True)
     # Processor and not wall time, which depends on what else the machine does: it used no more than all its cores.
     assert spent - before < times * CORES * (LIMIT + 2) + JAVA_ITSELF
-    assert await answered(door, COUNT) == [[ROWS]]
+    assert await answered(listener, COUNT) == [[ROWS]]
 
 
 async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
@@ -95,19 +95,19 @@ async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
             await asyncio.sleep(0.05)
 
 
-async def until_running(door: httpx.AsyncClient, queries: int) -> None:
+async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
     """As many as have a slot run in Spark, which has started: sessions stand ready."""
     async with asyncio.timeout(120):
-        while await in_hand(door) != queries or not await gauge(door, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
+        while await in_hand(listener) != queries or not await gauge(listener, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # another process' work is waited for
 
 
-async def in_hand(door: httpx.AsyncClient) -> float:
-    return await gauge(door, "trace_queries_in_hand", "running")
+async def in_hand(listener: httpx.AsyncClient) -> float:
+    return await gauge(listener, "trace_queries_in_hand", "running")
 
 
-async def gauge(door: httpx.AsyncClient, name: str, state: str) -> float:
-    told = (await door.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:
+    told = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
     return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', told, re.MULTILINE)[0])
 
 

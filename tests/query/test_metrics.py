@@ -1,4 +1,4 @@
-"""The Query service counts what it does: by asker and outcome, never by anything that a caller chose."""
+"""The Query service counts what it does: by caller and outcome, never by anything that a caller chose."""
 
 from __future__ import annotations
 

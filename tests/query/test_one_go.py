@@ -43,7 +43,7 @@ def small(store: Store) -> ColdFiles:
 
 
 def answered(spark: SparkSession, store: Store, files: ColdFiles) -> tuple[str, list[tuple[int, int]]]:
-    """The plan of a question with a GROUP BY, a sort and a join, and its rows."""
+    """The plan of a query with a GROUP BY, a sort and a join, and its rows."""
     session = spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "false")
     relation = Relation("events", uuid4(), files.pin[0], 1, hot=False, cold=files)

@@ -16,7 +16,7 @@ from tracelake.domain.filter.parse import from_json
 from tracelake.domain.object_names import Folder
 from tracelake.domain.sql.gate import check_sql
 from tracelake.errors import InvalidSql
-from tracelake.query.checked_query import ONE_GO_BYTES, Asker, ColdFiles, Question, Relation
+from tracelake.query.checked_query import ONE_GO_BYTES, Caller, CheckedQuery, ColdFiles, Relation
 from tracelake.query.collect import collect
 from tracelake.query.plans import planned
 from tracelake.query.sessions import MOST_PLANS, Prepared
@@ -55,10 +55,10 @@ def events(store: Store, rows: int, commit: int = 1) -> Relation:
 
 def asked(prepared: Prepared, store: Store, relation: Relation, sql: str, max_rows: int = 100) -> list[list[object]]:
     checked = check_sql(sql, {"events"}, deterministic=False)
-    asker = Asker(uuid4(), "a grant")
-    question = Question(uuid4(), asker, checked, {"events": relation}, max_rows=max_rows, seconds=60)
-    with views_of(prepared, question.relations, store, asker.org_id) as views:
-        table = collect(planned(prepared, question, views, BYTES), max_rows, BYTES).table
+    caller = Caller(uuid4(), "a grant")
+    query = CheckedQuery(uuid4(), caller, checked, {"events": relation}, max_rows=max_rows, seconds=60)
+    with views_of(prepared, query.relations, store, caller.org_id) as views:
+        table = collect(planned(prepared, query, views, BYTES), max_rows, BYTES).table
     return [list(row.values()) for row in table.to_pylist()]
 
 

@@ -18,7 +18,7 @@ from tests.runner.rig import invocation, settings_for
 from tests.runner.whole import bundle
 from tests.udf.functions import NODE, PYTHON, ROOT, event_of
 from tracelake.settings import Settings
-from tracelake.udf.bubblewrap import build_walls
+from tracelake.udf.bubblewrap import choose_isolation
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.process import running
 from tracelake.udf.unpack import unpack
@@ -95,12 +95,12 @@ async def test_code_in_a_sandbox_asks_the_query_service_and_is_told_why_not(hous
     await house.make("feed", 2200, 2201)
     claimed = await house.claimed()
     walk, base = house.rig.walk, settings_for(house.rig.walk, tmp_path)
-    doors = base.endpoints.model_copy(update={"query_task": str(house.task_door.base_url).rstrip("/")})
-    settings = base.model_copy(update={"endpoints": doors})
+    listeners = base.endpoints.model_copy(update={"query_task": str(house.task_api.base_url).rstrip("/")})
+    settings = base.model_copy(update={"endpoints": listeners})
     # A state of its own: one that is as it was is not said again.
     udf = on_the_runner(settings, bundle(CODE.replace('"rows": rows', '"rows": rows, "in": "a sandbox"')))
     stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
-    async with running(settings, build_walls(), walk.dispatcher, walk.tasks, stores) as functions:
+    async with running(settings, choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions:
         ended = await functions.run(invocation(claimed, udf, completes="wrapper"))
     assert isinstance(ended, bytes), ended
     state = json.loads(ended)["state"]
@@ -138,8 +138,8 @@ async def asked(
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
-            "TRACE_TASK_URL": house.rig.walk.doors["dispatcher_task"],
-            "TRACE_QUERY_URL": str(house.task_door.base_url),
+            "TRACE_TASK_URL": house.rig.walk.listeners["dispatcher_task"],
+            "TRACE_QUERY_URL": str(house.task_api.base_url),
             "SSL_CERT_FILE": str(house.rig.walk.ca),
             "NODE_EXTRA_CA_CERTS": str(house.rig.walk.ca),
         },

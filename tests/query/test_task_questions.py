@@ -68,7 +68,7 @@ async def test_a_token_speaks_for_its_own_attempt_and_no_other_identity_for_it(h
         assert (await house.ask_as(one, COUNT, token=token)).status_code == 401
     worker = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "authorization": f"Bearer {TOKEN}"}
     assert (await house.ask_as(one, COUNT, token="", headers=worker)).status_code == 401
-    assert (await house.task_door.post("/v1/query", json={"sql": COUNT}, headers=worker)).status_code == 404
+    assert (await house.task_api.post("/v1/query", json={"sql": COUNT}, headers=worker)).status_code == 404
     assert (await house.ask_as(one, COUNT)).status_code == 200
 
 

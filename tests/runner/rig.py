@@ -1,4 +1,4 @@
-"""Untrusted code as it really runs: a Dispatcher with its doors, a runner with its own, sandboxes; bundles of a test.
+"""Untrusted code as it really runs: a Dispatcher with its listeners, a runner with its own, sandboxes; bundles of a test.
 
 A task is claimed as the Dispatcher would, and its bundle handed to the runner's door with the claim's token and fence.
 """
@@ -26,12 +26,12 @@ from tests.udf.zips import zipped
 from tests.walk.walking import TOKEN, Walk, walking
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.runtime.listeners import open_doors
+from tracelake.runtime.listeners import open_listeners
 from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings, load_settings
-from tracelake.udf.bubblewrap import Walls, build_walls
+from tracelake.udf.bubblewrap import Isolation, choose_isolation
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
-from tracelake.udf.process import PATH, runner_door, running
+from tracelake.udf.process import PATH, runner_api, running
 from tracelake.wire.task_messages import Claimed, Invocation, UdfRef
 from tracelake.wiring import session_objects
 
@@ -175,7 +175,7 @@ def invocation(claimed: Claimed, udf: UdfRef, **more: Any) -> Invocation:
 async def rigged(
     dsns: Mapping[str, str],
     folder: Path,
-    walls: Walls | None = None,
+    isolation: Isolation | None = None,
     s3: Mapping[str, Any] | None = None,
     **udf: Any,
 ) -> AsyncIterator[Rig]:
@@ -189,9 +189,9 @@ async def rigged(
         stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
         context = ssl.create_default_context(cafile=walk.ca)
         async with (
-            running(settings, walls or build_walls(), walk.dispatcher, walk.tasks, stores) as functions,
-            open_doors([runner_door(functions, settings.udf)], settings.tls) as doors,
-            AsyncClient(base_url=doors["runner"], verify=context, timeout=SECONDS) as http,
+            running(settings, isolation or choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions,
+            open_listeners([runner_api(functions, settings.udf)], settings.tls) as listeners,
+            AsyncClient(base_url=listeners["runner"], verify=context, timeout=SECONDS) as http,
         ):
             yield Rig(walk, shelf, functions, settings, http)
 
@@ -204,9 +204,9 @@ def settings_for(walk: Walk, folder: Path, **udf: Any) -> Settings:
             "tls": TlsSettings(ca=walk.ca, cert=pem, key=pem),
             "identity": IdentitySettings(worker_token=SecretStr(TOKEN)),
             "endpoints": EndpointSettings(
-                dispatcher_task=walk.doors["dispatcher_task"],
-                dispatcher_internal=walk.doors["dispatcher_internal"],
-                query_task=walk.doors["dispatcher_task"],
+                dispatcher_task=walk.listeners["dispatcher_task"],
+                dispatcher_internal=walk.listeners["dispatcher_internal"],
+                query_task=walk.listeners["dispatcher_task"],
             ),
             "udf": base.udf.model_copy(update={"invoke_token": SecretStr(INVOKE_TOKEN), **udf}),
         }

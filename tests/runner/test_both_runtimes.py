@@ -178,9 +178,9 @@ async def test_a_task_that_takes_too_long_is_ended(whole: Whole, functions: Func
 
 def running_first(functions: Functions) -> int:
     """The first process of the one sandbox that is busy."""
-    (cell,) = [cell for cell in functions.pool._busy if cell._in_hand is not None]
-    assert cell._sandbox is not None
-    return cell._sandbox._first
+    (host,) = [host for host in functions.pool._busy if host._in_hand is not None]
+    assert host._sandbox is not None
+    return host._sandbox._first
 
 
 async def ended(first: int) -> None:

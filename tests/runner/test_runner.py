@@ -188,8 +188,8 @@ async def test_a_caller_that_hangs_up_ends_the_function(rig: Rig) -> None:
     async with asyncio.timeout(SECONDS):
         while not await rig.walk.control.pool.fetchval(heard, claimed.task.task_id):  # noqa: ASYNC110 - others' work
             await asyncio.sleep(0.02)
-        (cell,) = [cell for cell in rig.functions.pool._busy if cell.key.sha256 == udf.sha256]
-        first = cell._sandbox._first  # type: ignore[union-attr]
+        (host,) = [host for host in rig.functions.pool._busy if host.key.sha256 == udf.sha256]
+        first = host._sandbox._first  # type: ignore[union-attr]
         asked.cancel()
         while runs(first):  # noqa: ASYNC110 - the kernel's work is waited for
             await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ from tests.runner.conftest import HANDS
 from tests.runner.rig import SECONDS, Rig, invocation, rigged
 from tests.support.operators import registered
 from tracelake.errors import SetupError
-from tracelake.udf.bubblewrap import Walls, build_walls, bwraps
+from tracelake.udf.bubblewrap import Isolation, bwraps, choose_isolation
 from tracelake.udf.process import Refusing
 from tracelake.udf.seccomp import ARCHITECTURES, program
 
@@ -35,32 +35,32 @@ def failing(tmp_path: Path) -> Path:
 
 def test_without_namespaces_untrusted_code_is_refused(failing: Path) -> None:
     with pytest.raises(SetupError, match="No permissions to create new namespace") as refused:
-        build_walls(candidates=[failing])
+        choose_isolation(candidates=[failing])
     assert "TRACE_UDF__UNSAFE=1" in (refused.value.hint or "")
     with pytest.raises(SetupError, match="there is no bubblewrap"):
-        build_walls(candidates=[])
+        choose_isolation(candidates=[])
 
 
 def test_the_next_bubblewrap_is_tried_when_the_first_does_not_work(failing: Path) -> None:
-    walls = build_walls(candidates=[failing, *bwraps()])
-    assert walls.bwrap == bwraps()[0]
-    walls.close()
+    isolation = choose_isolation(candidates=[failing, *bwraps()])
+    assert isolation.bwrap == bwraps()[0]
+    isolation.close()
 
 
 async def test_a_runner_without_walls_tells_each_task_why(rig: Rig, failing: Path) -> None:
     with pytest.raises(SetupError) as missing:
-        build_walls(candidates=[failing])
+        choose_isolation(candidates=[failing])
     udf = rig.python("def handler(event, context): return 1\n")
     with pytest.raises(SetupError, match="cannot be locked in"):
         await Refusing(missing.value, rig.settings.udf).run(invocation(await rig.claimed(), udf))
 
 
 async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, failing: Path) -> None:
-    walls = build_walls(unsafe=True, candidates=[failing])
-    assert walls == Walls(None)
+    isolation = choose_isolation(unsafe=True, candidates=[failing])
+    assert isolation == Isolation(None)
     dsns = {"state": clone("state"), "queue": clone("queue")}
     with registered(hands=HANDS):
-        async with rigged(dsns, tmp_path / "unsafe", walls) as rig:
+        async with rigged(dsns, tmp_path / "unsafe", isolation) as rig:
             udf = rig.python("import os\ndef handler(event, context): return os.getuid()\n")
             assert (await rig.run(udf)).body == os.getuid()
 

@@ -32,14 +32,14 @@ from tracelake.dispatcher.bundles.upload import upload_bundle
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.ports import free_ports
-from tracelake.runtime.listeners import open_doors
+from tracelake.runtime.listeners import open_listeners
 from tracelake.runtime.tls import client_context
 from tracelake.settings import QueueSettings, Settings
 from tracelake.store.identity import find_user
-from tracelake.udf.bubblewrap import build_walls
+from tracelake.udf.bubblewrap import choose_isolation
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
-from tracelake.udf.process import runner_door, running
+from tracelake.udf.process import runner_api, running
 from tracelake.wire.user_messages import BundleRequest
 from tracelake.worker.run_udf import SandboxRunner
 from tracelake.worker.wrapper import Wrapper
@@ -183,8 +183,8 @@ async def serving(whole: Whole) -> AsyncIterator[Functions]:
     walk, settings = whole.walk, whole.settings
     stores = Stores(settings, walk.control.objects, walk.tasks, lambda _: walk.control.objects)
     async with (
-        running(settings, build_walls(), walk.dispatcher, walk.tasks, stores) as functions,
-        open_doors([runner_door(functions, settings.udf)], settings.tls),
+        running(settings, choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions,
+        open_listeners([runner_api(functions, settings.udf)], settings.tls),
     ):
         runner = SandboxRunner(functions, walk.tasks, asyncio.get_running_loop())
         wrapper = Wrapper(walk.control.queue, "tasks-ecs_udf", walk.dispatcher, walk.tasks, runner, "runner", 3)

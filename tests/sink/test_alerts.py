@@ -20,7 +20,7 @@ from tests.support.operators import registered
 from tests.walk.walking import working
 from tracelake.delivery.listen import listening
 from tracelake.delivery.post import Sender
-from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
 from tracelake.dispatcher.alerts.edit import create_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel
@@ -114,7 +114,7 @@ async def delivering(rig: Rig) -> AsyncIterator[None]:
     """What is routed is sent, by the Dispatcher's word about where."""
     stop, sender = asyncio.Event(), Sender(0)
     async with open_pool(rig.data_dsn, name="test", max_size=4) as pool:
-        courier = Courier(pool, Targets(rig.walk.dispatcher, 0), sender, TOLD)
+        courier = AlertSender(pool, Targets(rig.walk.dispatcher, 0), sender, TOLD)
         async with listening(pool, courier.wake):
             task = asyncio.create_task(courier.deliver(stop))
             try:

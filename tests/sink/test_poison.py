@@ -15,7 +15,7 @@ from tests.sink.faulty_store import POISON as POISON_NAME
 from tests.sink.faulty_store import FaultyObjects
 from tests.sink.rig import LIMITS, SECONDS, Producer, Rig, alert, lines
 from tests.sink.test_bombs import parquet
-from tracelake.dispatcher.maintenance.republish_batches import OweBatches
+from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.errors import Forbidden
@@ -153,7 +153,7 @@ async def test_a_fault_that_nobody_foresaw_is_tried_again_holds_up_nobody_and_ki
         assert await rig.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]
         store.fails.unlink()
         await rig.walk.control.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
-        assert await OweBatches(rig.walk.control, timedelta(minutes=5)).once() == 1
+        assert await RepublishBatches(rig.walk.control, timedelta(minutes=5)).once() == 1
         assert await rig.settled() == {"Committed": 2}
     assert {row["dedupe_key"] for row in await rig.rows()} == {"a", "b"}
 

@@ -7,7 +7,7 @@ import pytest
 from tests.sink.rig import Rig, alert
 from tracelake.dispatcher.datasets.resolve_relations import user_relations
 from tracelake.store.identity import User
-from tracelake.wire.query_messages import RelationsRequest, Wish
+from tracelake.wire.query_messages import RelationRequest, RelationsRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -37,5 +37,7 @@ async def test_a_published_row_is_in_the_table_once_and_makes_one_task_downstrea
     # A query of the table says as of which commit it was read.
     user = User(rig.walk.org.user, rig.walk.org.id, "acme", None, "admin")
     name = await rig.walk.control.pool.fetchval("SELECT name FROM datasets WHERE id = $1", producer.dataset)
-    (read,) = (await user_relations(rig.walk.control, user, RelationsRequest(wishes=[Wish(name=name)]))).relations
+    (read,) = (
+        await user_relations(rig.walk.control, user, RelationsRequest(tables=[RelationRequest(name=name)]))
+    ).relations
     assert (read.hot, read.commit) == (True, 1)

@@ -15,9 +15,9 @@ from tests.sink.rig import ALERTS, Producer, Rig, alert, lines
 from tracelake.data.buffered.merge_batches import Applied
 from tracelake.dispatcher.buffers.list_dead import list_dead_batches
 from tracelake.dispatcher.buffers.replay import replay_batch
-from tracelake.dispatcher.maintenance.delete_applied_batches import ClearBatches
-from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
-from tracelake.dispatcher.maintenance.republish_batches import OweBatches
+from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
+from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
+from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Conflict, Forbidden, LeaseLost, NotFound
 from tracelake.wire.task_messages import CommittedBatch, DeadBatch, SettleRequest
@@ -83,7 +83,7 @@ async def _second_attempts(rig: Rig, failed: Sequence[Producer]) -> list[Produce
     for one in failed:
         await one.complete("Failed", error_message="as planned")
     await rig.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
-    rig.walk.control.leases.ring()
+    rig.walk.control.leases.notify()
     second = await rig.claim_all(len(failed), DETECTORS)
     assert {(one.claimed.task.task_id, one.claimed.attempt) for one in second} == {
         (one.claimed.task.task_id, 2) for one in failed
@@ -114,7 +114,7 @@ async def test_a_second_attempt_that_sends_the_same_rows_adds_none(rig: Rig) -> 
         await rig.settled()
         await first.complete("Failed", error_message="as planned")
         await rig.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
-        rig.walk.control.leases.ring()
+        rig.walk.control.leases.notify()
         second = await rig.claim()
         assert second.claimed.attempt == 2
         await second.publish([alert("a"), alert("b"), alert("c")])
@@ -173,9 +173,9 @@ async def test_batches_leave_the_store_after_their_commit_and_dead_ones_stay(rig
         await producer.publish(b"?", "dead.jsonl")
         await rig.settled()
     objects = rig.walk.control.objects
-    assert await ClearBatches(rig.walk.control, timedelta(hours=1)).once() == 0
-    assert await ClearBatches(rig.walk.control, timedelta()).once() == 1
-    assert await ClearBatches(rig.walk.control, timedelta()).once() == 0
+    assert await DeleteAppliedBatches(rig.walk.control, timedelta(hours=1)).once() == 0
+    assert await DeleteAppliedBatches(rig.walk.control, timedelta()).once() == 1
+    assert await DeleteAppliedBatches(rig.walk.control, timedelta()).once() == 0
     assert [one.name.name for one in objects.objects(producer.folder)] == ["dead.jsonl"]
 
 
@@ -215,10 +215,10 @@ async def test_a_batch_whose_path_names_no_dataset_goes_where_its_publish_says_a
     async with rig.sinking():
         assert await rig.settled() == {"Committed": 1, "Dead": 1}
         assert [row["publish_id"] for row in await rig.rows()] == [first]
-        assert await ClearBatches(control, timedelta()).once() == 0, "a dead batch of it may be replayed"
+        assert await DeleteAppliedBatches(control, timedelta()).once() == 0, "a dead batch of it may be replayed"
         await replay_batch(control, rig.walk.org.id, dead, body)
         assert await rig.settled() == {"Committed": 2}
-    assert await ClearBatches(control, timedelta()).once() == 2
+    assert await DeleteAppliedBatches(control, timedelta()).once() == 2
     assert control.objects.head(name) is None
 
 
@@ -243,9 +243,9 @@ async def test_batches_that_were_never_published_leave_the_store_when_their_atte
         control.objects.put(beside.object(name), b"not rows")
     await lost.hand_over(str(beside.object("published.jsonl")))
     await lost.complete("Failed", error_message="as planned", retryable=False)
-    assert await Janitor(control).once() == 0, "it is too early"
+    assert await DeleteOrphanFiles(control).once() == 0, "it is too early"
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
-    while await Janitor(control).once():
+    while await DeleteOrphanFiles(control).once():
         pass
     left = {one.name.name for one in control.objects.objects(lost.folder)}
     (repaired,) = await rig.fetch("SELECT repaired_uri FROM buffer_publishes WHERE id = $1", dead)
@@ -283,7 +283,7 @@ async def test_a_batch_that_one_sink_refused_and_another_merged_is_committed_wit
             "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', owed_at = owed_at - interval '2 h'"
         )
         async with rig.sinking():
-            while await OweBatches(control, timedelta(minutes=5)).once():
+            while await RepublishBatches(control, timedelta(minutes=5)).once():
                 pass
             await rig.until("SELECT status = 'Committed' FROM buffer_publishes")
     await rig.walk.until("after", ["Completed"])
@@ -302,7 +302,7 @@ async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_nobody_merg
         await control.pool.execute(
             "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', owed_at = owed_at - interval '2 h'"
         )
-        assert [await OweBatches(control, timedelta(minutes=5)).once() for _ in range(2)] == [1, 0]
+        assert [await RepublishBatches(control, timedelta(minutes=5)).once() for _ in range(2)] == [1, 0]
         await rig.walk.until_nothing_is_owed()
         while (depth := await control.queue.depth("buffer")).ready or depth.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -28,7 +28,7 @@ from tracelake.data.hot.follower_outbox import (
     advance,
     announce,
     begin,
-    forget_source,
+    delete_source,
     lock_source,
     told,
     untold,
@@ -283,7 +283,7 @@ def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, 
     told(data, "eth", waiting[:1])
     assert untold(data, "eth") == waiting[1:]
     assert lock_source(data, "eth", RUN) == Progress(0, 0)
-    forget_source(data, "eth")
+    delete_source(data, "eth")
     assert (untold(data, "eth"), lock_source(data, "eth", RUN)) == ([], Progress(None, None))
 
 
@@ -305,7 +305,7 @@ def test_a_run_that_a_later_one_has_followed_gets_the_source_no_more(data: Conne
     for old in (RUN, later[0]):
         with pytest.raises(LeaseLost, match="a later one"):
             lock_source(data, "eth", old)
-    forget_source(data, "eth")
+    delete_source(data, "eth")
     with pytest.raises(LeaseLost):
         lock_source(data, "eth", RUN)
     assert lock_source(data, "eth", later[1]) == Progress(None, None)

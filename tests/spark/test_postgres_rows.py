@@ -18,7 +18,7 @@ from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unhel
 from tests.spark_session import end_shared
 from tests.support.postgres import RunningServer
 from tracelake.data.filter_column import as_column
-from tracelake.data.hot.reader import pieces_of, read_hot, read_seam, spark_schema
+from tracelake.data.hot.reader import pieces_of, read_hot, read_with_cold, spark_schema
 from tracelake.data.hot.sweep import mark_compacted, sweep
 from tracelake.data.hot.tables import HotTable, ensure
 from tracelake.data.hot.view import Run, held, view_of
@@ -118,9 +118,9 @@ def test_hot_and_cold_are_one_table_without_overlap_or_hole(spark: SparkSession,
     expected = [(n, 2 if 10 <= n < 20 else 1) for n in range(25)] + [(25, 3)]
     with held(dsn) as snapshot:
         view = view_of(snapshot, table, start=0, stop=1_000, commit=1)
-        both = read_seam(spark, dsn, view, cold, columns=["block_number", "content"])
+        both = read_with_cold(spark, dsn, view, cold, columns=["block_number", "content"])
         assert sorted(map(tuple, both.collect())) == expected
-        odd = read_seam(spark, dsn, view, cold, predicate=(F.col("content") > 1) & (F.col("block_number") < 12))
+        odd = read_with_cold(spark, dsn, view, cold, predicate=(F.col("content") > 1) & (F.col("block_number") < 12))
         assert sorted(map(tuple, odd.collect())) == [(10, 0, 2), (11, 0, 2)]
 
 
@@ -162,7 +162,7 @@ def test_many_islands_of_hot_blocks_are_read_and_cut_out(spark: SparkSession, ds
     with held(dsn) as snapshot:
         view = view_of(snapshot, table, start=0, stop=130, commit=7)
         assert len(view.runs) == 65
-        rows = read_seam(spark, dsn, view, cold, partitions=3).collect()
+        rows = read_with_cold(spark, dsn, view, cold, partitions=3).collect()
     assert sorted(map(tuple, rows)) == [(n, 0, 1 if n % 2 else 2) for n in range(130)]
 
 

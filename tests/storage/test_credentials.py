@@ -16,7 +16,7 @@ import pytest
 
 from tests.dispatcher.chain import a_task
 from tests.dispatcher.support import control_for
-from tests.dispatcher.test_doors import Doors, opened
+from tests.dispatcher.test_doors import Listeners, opened
 from tests.storage.sts_stub import StsStub, an_sts
 from tracelake.capability.claims import Claims, decode, mint
 from tracelake.capability.jws import take_apart
@@ -40,11 +40,11 @@ def claims_of(token: str) -> Claims:
 
 @dataclass(frozen=True)
 class Minting:
-    doors: Doors
+    listeners: Listeners
     sts: StsStub
 
     async def ask(self, claimed: dict[str, Any], **more: Any) -> tuple[int, dict[str, Any]]:
-        answer = await self.doors.say("credentials", claimed, **more)
+        answer = await self.listeners.say("credentials", claimed, **more)
         return answer.status_code, answer.json()
 
 
@@ -64,12 +64,12 @@ async def minting(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
         control = replace(
             plain, minter=make_minter(settings), credentials=settings.credentials, places=settings.objects
         )
-        async with opened(control, settings, context) as doors:
-            yield Minting(doors, sts)
+        async with opened(control, settings, context) as listeners:
+            yield Minting(listeners, sts)
 
 
 async def test_keys_are_for_the_folders_of_the_token_and_end_before_it_does(minting: Minting) -> None:
-    claimed = await minting.doors.claim()
+    claimed = await minting.listeners.claim()
     status, keys = await minting.ask(claimed)
     assert status == 200, keys
     claims = claims_of(claimed["capability_token"])
@@ -86,23 +86,23 @@ async def test_keys_are_for_the_folders_of_the_token_and_end_before_it_does(mint
 
 
 async def test_a_session_names_organisation_task_and_attempt(minting: Minting) -> None:
-    claimed = await minting.doors.claim()
+    claimed = await minting.listeners.claim()
     await minting.ask(claimed)
     name = minting.sts.asked[0]["RoleSessionName"]
     org, task, attempt = name.split(".")
-    assert minting.doors.chain.org.id.hex.startswith(org)
+    assert minting.listeners.chain.org.id.hex.startswith(org)
     assert (UUID(task), attempt) == (UUID(claimed["task"]["task_id"]), "1")
     assert len(session_name(replace(claims_of(claimed["capability_token"]), attempt=2**31 - 1))) <= 64  # type: ignore[arg-type]
 
 
 async def token_that_ends_in(minting: Minting, claimed: dict[str, Any], seconds: int) -> str:
     claims: Claims = claims_of(claimed["capability_token"])
-    now = int(minting.doors.control.clock())
-    return await mint(minting.doors.control.signer, replace(claims, iat=now - 10, exp=now + seconds, jti=uuid4()))
+    now = int(minting.listeners.control.clock())
+    return await mint(minting.listeners.control.signer, replace(claims, iat=now - 10, exp=now + seconds, jti=uuid4()))
 
 
 async def test_keys_never_outlive_the_token(minting: Minting) -> None:
-    claimed = await minting.doors.claim()
+    claimed = await minting.listeners.claim()
     status, keys = await minting.ask(claimed, token=await token_that_ends_in(minting, claimed, 1200))
     assert status == 200
     assert 1100 < int(minting.sts.asked[0]["DurationSeconds"]) <= 1200
@@ -113,33 +113,35 @@ async def test_keys_never_outlive_the_token(minting: Minting) -> None:
     assert len(minting.sts.asked) == 1
 
 
-async def completed(doors: Doors, claimed: dict[str, Any]) -> None:
-    await doors.say("complete", claimed, status="Completed")
+async def completed(listeners: Listeners, claimed: dict[str, Any]) -> None:
+    await listeners.say("complete", claimed, status="Completed")
 
 
-async def failed_and_to_be_tried_again(doors: Doors, claimed: dict[str, Any]) -> None:
-    await doors.say("complete", claimed, status="Failed", error_message="x")
+async def failed_and_to_be_tried_again(listeners: Listeners, claimed: dict[str, Any]) -> None:
+    await listeners.say("complete", claimed, status="Failed", error_message="x")
 
 
-async def canceled(doors: Doors, claimed: dict[str, Any]) -> None:
-    await cancel_task(doors.control, doors.chain.org.id, UUID(claimed["task"]["task_id"]), "not needed")
+async def canceled(listeners: Listeners, claimed: dict[str, Any]) -> None:
+    await cancel_task(listeners.control, listeners.chain.org.id, UUID(claimed["task"]["task_id"]), "not needed")
 
 
-async def given_up_unheard(doors: Doors, claimed: dict[str, Any]) -> None:
+async def given_up_unheard(listeners: Listeners, claimed: dict[str, Any]) -> None:
     """As the reaper leaves it: attempt and lease token stay, so that a late reply may count."""
     task = UUID(claimed["task"]["task_id"])
-    await doors.control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 h' WHERE id = $1", task)
+    await listeners.control.pool.execute(
+        "UPDATE tasks SET lease_expires_at = now() - interval '1 h' WHERE id = $1", task
+    )
     for _ in range(600):
-        if await doors.control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task) != "Running":
+        if await listeners.control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", task) != "Running":
             return
-        doors.control.leases.ring()
+        listeners.control.leases.notify()
         await asyncio.sleep(0.1)
     raise AssertionError("nobody gave it up")
 
 
-async def taken_by_a_newer_attempt(doors: Doors, claimed: dict[str, Any]) -> None:
+async def taken_by_a_newer_attempt(listeners: Listeners, claimed: dict[str, Any]) -> None:
     task = UUID(claimed["task"]["task_id"])
-    await doors.control.pool.execute("UPDATE tasks SET attempt = 2, lease_token = $2 WHERE id = $1", task, uuid4())
+    await listeners.control.pool.execute("UPDATE tasks SET attempt = 2, lease_token = $2 WHERE id = $1", task, uuid4())
 
 
 @pytest.mark.parametrize(
@@ -148,19 +150,19 @@ async def taken_by_a_newer_attempt(doors: Doors, claimed: dict[str, Any]) -> Non
     ids=lambda end: end.__name__,
 )
 async def test_an_attempt_that_has_ended_gets_no_keys(minting: Minting, end: Any) -> None:
-    claimed = await minting.doors.claim()
-    await end(minting.doors, claimed)
+    claimed = await minting.listeners.claim()
+    await end(minting.listeners, claimed)
     status, refusal = await minting.ask(claimed)
     assert (status, refusal["error"]["code"]) == (409, "lease_lost")
     assert minting.sts.asked == []
 
 
 async def test_keys_that_come_after_the_attempt_has_ended_are_thrown_away(minting: Minting) -> None:
-    claimed = await minting.doors.claim()
+    claimed = await minting.listeners.claim()
     minting.sts.held.clear()
     asking = asyncio.create_task(minting.ask(claimed))
     await asyncio.wait_for(minting.sts.heard.wait(), 60)
-    await completed(minting.doors, claimed)
+    await completed(minting.listeners, claimed)
     minting.sts.held.set()
     status, refusal = await asking
     assert (status, refusal["error"]["code"]) == (409, "lease_lost")
@@ -168,7 +170,7 @@ async def test_keys_that_come_after_the_attempt_has_ended_are_thrown_away(mintin
 
 
 async def test_the_token_of_one_task_gets_no_keys_of_another(minting: Minting) -> None:
-    one, other = await minting.doors.claim(), await minting.doors.claim()
+    one, other = await minting.listeners.claim(), await minting.listeners.claim()
     for mine, token in ((one, other), (other, one)):
         status, refusal = await minting.ask(mine, token=token["capability_token"])
         assert (status, refusal["error"]["where"]) == (403, "/task_id")
@@ -182,7 +184,7 @@ async def test_the_token_of_one_task_gets_no_keys_of_another(minting: Minting) -
 
 
 async def test_a_body_cannot_ask_for_more(minting: Minting) -> None:
-    claimed = await minting.doors.claim()
+    claimed = await minting.listeners.claim()
     for more in ({"s3": {"read": ["s3://trace/"]}}, {"prefix": "s3://trace/x/"}, {"policy": "{}"}, {"org_id": "x"}):
         status, _ = await minting.ask(claimed, **more)
         assert status == 400
@@ -190,7 +192,7 @@ async def test_a_body_cannot_ask_for_more(minting: Minting) -> None:
 
 
 async def test_an_sts_that_refuses_is_said_without_its_secrets(minting: Minting) -> None:
-    claimed = await minting.doors.claim()
+    claimed = await minting.listeners.claim()
     for said, status, code in (
         ((403, "AccessDenied"), 503, "credentials_unavailable"),
         ((503, "ServiceUnavailable"), 503, "credentials_unavailable"),
@@ -204,26 +206,26 @@ async def test_an_sts_that_refuses_is_said_without_its_secrets(minting: Minting)
 
 
 async def test_on_a_disk_the_answer_is_the_folders_that_are_mounted(minting: Minting, tmp_path: Path) -> None:
-    claimed = await minting.doors.claim()
-    control = replace(minting.doors.control, minter=make_minter(load_settings({}, home=tmp_path)))
+    claimed = await minting.listeners.claim()
+    control = replace(minting.listeners.control, minter=make_minter(load_settings({}, home=tmp_path)))
     fence = {"task_id": UUID(claimed["task"]["task_id"]), "lease_token": UUID(claimed["lease_token"])}
     request, claims = CredentialsRequest(attempt=1, **fence), claims_of(claimed["capability_token"])
     answer = await mint_credentials(control, request, claims)
     assert isinstance(answer, MountedStorage)
     assert set(answer.write) == set(claims.s3.write)
     assert set(answer.read) == {*claims.s3.read, *claims.s3.write}
-    await completed(minting.doors, claimed)
+    await completed(minting.listeners, claimed)
     with pytest.raises(LeaseLost):
         await mint_credentials(control, request, claims)
 
 
 async def test_every_claim_brings_a_scratch_folder_of_its_own(minting: Minting) -> None:
-    doors = minting.doors
-    one, other = await doors.claim(), await doors.claim(await a_task(doors.control, doors.chain))
+    listeners = minting.listeners
+    one, other = await listeners.claim(), await listeners.claim(await a_task(listeners.control, listeners.chain))
     own = [
         {place for place in claims_of(each["capability_token"]).s3.write if "/scratch/" in place}
         for each in (one, other)
     ]
-    task, org = one["task"]["task_id"], doors.chain.org.id
+    task, org = one["task"]["task_id"], listeners.chain.org.id
     assert own[0] == {f"s3://trace-scratch/scratch/{org}/{task}/1/"}
     assert not own[0] & own[1]

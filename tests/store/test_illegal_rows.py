@@ -1,6 +1,6 @@
 """The state database cannot hold a row that makes no sense.
 
-Each case is a promise. It names a legal row, which must be accepted, and the smallest change that breaks the promise,
+Each case is a entry. It names a legal row, which must be accepted, and the smallest change that breaks the entry,
 which must be refused by the constraint that stands for it. The last test sees to it that none is without a case.
 """
 
@@ -277,7 +277,7 @@ BY_HAND = {"reason": "manual", "paused_by": uid("user a"), "cause_job_id": None,
 
 @dataclass(frozen=True)
 class Case:
-    promise: str
+    entry: str
     constraint: str
     table: str
     broken: Row
@@ -288,11 +288,11 @@ class Case:
     """A row that is there already."""
 
 
-def of(table: str, *promises: tuple[Any, ...]) -> list[Case]:
-    """Cases of one table: promise, constraint (without the table's name), what breaks it, the twin, rows beside it."""
+def of(table: str, *entries: tuple[Any, ...]) -> list[Case]:
+    """Cases of one table: entry, constraint (without the table's name), what breaks it, the twin, rows beside it."""
     return [
-        Case(promise, name if name.startswith("idx_") else f"{table}_{name}", table, *given)
-        for promise, name, *given in promises
+        Case(entry, name if name.startswith("idx_") else f"{table}_{name}", table, *given)
+        for entry, name, *given in entries
     ]
 
 
@@ -1010,7 +1010,7 @@ CASES = [
             {"status": "Failed", "processed_at": T1, "last_error": "queue says no"},
         ),
         (
-            "a promise is owed once",
+            "a entry is owed once",
             "owed_once",
             {"status": "Pending", "processed_at": None},
             {"dedupe_key": "k", "status": "Done", "processed_at": T1},
@@ -1066,9 +1066,9 @@ CASES = [
 
 @dataclass(frozen=True)
 class Change:
-    """A promise about what may become of a row: one change is accepted, the other refused."""
+    """A entry about what may become of a row: one change is accepted, the other refused."""
 
-    promise: str
+    entry: str
     constraint: str
     table: str
     legal: Row
@@ -1158,7 +1158,7 @@ def test_a_legal_row_is_accepted(state: psycopg.Connection[Any], table: str) -> 
     insert(state, table, LEGAL[table])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.promise.replace(" ", "_"))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.entry.replace(" ", "_"))
 def test_the_row_is_refused_and_its_legal_twin_is_not(state: psycopg.Connection[Any], case: Case) -> None:
     if case.beside:
         insert(state, *case.beside)
@@ -1168,7 +1168,7 @@ def test_the_row_is_refused_and_its_legal_twin_is_not(state: psycopg.Connection[
     assert refusal(state, lambda: insert(state, case.table, {**twin, **case.broken})) == case.constraint
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.promise.replace(" ", "_"))
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.entry.replace(" ", "_"))
 def test_the_change_is_refused_and_its_legal_twin_is_not(state: psycopg.Connection[Any], change: Change) -> None:
     insert(state, change.table, {**LEGAL[change.table], **change.row})
     update(state, change.table, change.legal)

@@ -55,7 +55,7 @@ HOT = {
     "claim": {"claim_tasks", "renew_leases", "statuses"},
     "complete": {"complete_plain"},
     "route": {"route_events", "route_invalidations", "lock_slots", "wake_waiting"},
-    "outbox": {"look", "take_promises", "keep_promises", "put_off_promises", "forget_kept"},
+    "outbox": {"look", "take_entries", "mark_entries_done", "postpone_entries", "delete_done_entries"},
 }
 """What runs on kept plans (`store.db.STEADY`)."""
 LARGE = {"tasks", "task_attempts", "task_inputs", "events", "outbox"}

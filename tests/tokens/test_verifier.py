@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from tests.tokens.forge import CLAIMS, ISSUER, NOW, TASK, Clock, Key, as_json, b64
 from tracelake.capability import MAX_TOKEN_CHARS, Claims, Reason, TokenRefused, Verifier, encode, jws, keyset, verifier
 from tracelake.capability.jws import is_canonical, key_of, thumbprint
-from tracelake.errors import DoorUnavailable, InvalidRequest, Unauthenticated
+from tracelake.errors import InvalidRequest, ServiceUnavailable, Unauthenticated
 from tracelake.settings import TokenSettings
 
 pytestmark = pytest.mark.anyio
@@ -518,7 +518,7 @@ async def test_a_stranger_waits_for_two_fetches_at_most_however_slow_they_are() 
     assert publisher.fetches == 2
 
 
-FAULTS = [DoorUnavailable("away"), RuntimeError("?"), OSError("reset"), TimeoutError(), KeyError("keys")]
+FAULTS = [ServiceUnavailable("away"), RuntimeError("?"), OSError("reset"), TimeoutError(), KeyError("keys")]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -527,7 +527,7 @@ async def test_while_keys_cannot_be_fetched_a_good_token_is_not_called_bad(fault
     publisher.fault = fault
     checked = make(publisher, clock)
     for _ in range(100):
-        with pytest.raises(DoorUnavailable) as refused:
+        with pytest.raises(ServiceUnavailable) as refused:
             await checked.verify(GOOD)
         assert refused.value.retryable
     assert publisher.fetches == 1
@@ -550,7 +550,7 @@ async def test_a_document_without_keys_is_no_answer_and_takes_none_away(document
     assert await checked.verify(GOOD) == CLAIMS
     answers.append(document)
     clock.now += 5
-    with pytest.raises(DoorUnavailable):
+    with pytest.raises(ServiceUnavailable):
         await checked.verify(HOSTILE["kid unknown"][0])
     assert await checked.verify(saying()) == CLAIMS
 
@@ -559,7 +559,7 @@ async def test_a_fetch_that_hangs_is_cut_off(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(keyset, "FETCH_SECONDS", 0.01)
     publisher = Publisher(KEY)
     publisher.gate = asyncio.Event()
-    with pytest.raises(DoorUnavailable):
+    with pytest.raises(ServiceUnavailable):
         await make(publisher).verify(GOOD)
 
 

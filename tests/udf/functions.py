@@ -82,7 +82,7 @@ class Functions:
     def environment(self) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
-            "TRACE_TASK_URL": self.walk.doors["dispatcher_task"],
+            "TRACE_TASK_URL": self.walk.listeners["dispatcher_task"],
             "SSL_CERT_FILE": str(self.walk.ca),
             "NODE_EXTRA_CA_CERTS": str(self.walk.ca),
         }

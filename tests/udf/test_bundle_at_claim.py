@@ -22,7 +22,7 @@ from tests.udf.zips import zipped
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.bundles.url import bundle_bytes, bundle_url
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.task_routes import task_door
+from tracelake.dispatcher.http.task_routes import task_api
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Forbidden
 from tracelake.lite.seaweedfs import SeaweedFS
@@ -46,15 +46,15 @@ async def told(trace: System) -> UdfRef:
 
 
 @pytest.fixture
-async def door(trace: System) -> AsyncIterator[httpx.AsyncClient]:
+async def listener(trace: System) -> AsyncIterator[httpx.AsyncClient]:
     verifier = Verifier(lambda: published(trace.control.pool), TokenSettings(), clock=trace.control.clock)
-    async with over(task_door(trace.control, verifier)) as client:
+    async with over(task_api(trace.control, verifier)) as client:
         yield client
     await verifier.close()
 
 
 async def test_a_claim_tells_of_the_bundle_and_its_url_opens_it_without_a_token(
-    trace: System, door: httpx.AsyncClient
+    trace: System, listener: httpx.AsyncClient
 ) -> None:
     udf = await told(trace)
     assert msgspec.structs.replace(udf, url="") == UdfRef(
@@ -65,7 +65,7 @@ async def test_a_claim_tells_of_the_bundle_and_its_url_opens_it_without_a_token(
         size_bytes=len(BUNDLE),
         url="",
     )
-    answer = await door.get(udf.url)
+    answer = await listener.get(udf.url)
     assert (answer.status_code, answer.content, answer.headers["content-type"]) == (200, BUNDLE, "application/zip")
 
 
@@ -82,7 +82,7 @@ def changed(url: str, **other: str) -> str:
 
 
 async def test_a_url_opens_one_bundle_of_one_organisation_for_a_while_and_nothing_else(
-    trace: System, door: httpx.AsyncClient
+    trace: System, listener: httpx.AsyncClient
 ) -> None:
     url = (await told(trace)).url
     other = await pushed(trace, zipped(("main.py", b"other")), name="other")
@@ -107,7 +107,7 @@ async def test_a_url_opens_one_bundle_of_one_organisation_for_a_while_and_nothin
         "nothing": url.partition("?")[0],
     }
     for what, asked in hostile.items():
-        answer = await door.get(asked)
+        answer = await listener.get(asked)
         assert answer.status_code in {403, 404}, (what, answer.text)
         assert BUNDLE not in answer.content
 

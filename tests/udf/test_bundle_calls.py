@@ -11,9 +11,9 @@ import pytest
 from tests.gateway.system import System, over
 from tests.udf.push import BUNDLE, WRITER, announced, pushed, sha256, uploaded
 from tests.udf.zips import zipped
-from tracelake.dispatcher.http.internal_routes import internal_door
+from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.domain.object_names import ObjectName
-from tracelake.gateway.process import public_door
+from tracelake.gateway.process import public_api
 from tracelake.settings import BundleSettings
 from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
 
@@ -118,8 +118,8 @@ async def test_a_bundle_that_is_too_large_is_refused_before_and_while_it_is_sent
     small = replace(trace.control, bundles=BundleSettings(max_bytes=1024))
     archive = zipped(("main.py", bytes(range(256)) * 8), method=0)
     async with (
-        over(internal_door(small), {WORKER_TOKEN: "a-worker-token"}) as inside,
-        over(public_door(DispatcherClient(inside), trace.identity)) as gateway,
+        over(internal_api(small), {WORKER_TOKEN: "a-worker-token"}) as inside,
+        over(public_api(DispatcherClient(inside), trace.identity)) as gateway,
     ):
         narrow = replace(trace, gateway=gateway)
         assert await narrow.refused(WRITER, "POST", "/v1/udf/bundles", json=announced(archive)) == (

@@ -73,7 +73,7 @@ HOSTILE: dict[str, tuple[str, bytes]] = {
     "is otherwise packed before its content": ("disagreement", by_hand([Made(b"main.py", local_method=0)])),
     "is otherwise flagged before its content": ("disagreement", by_hand([Made(b"main.py", local_flags=8)])),
     "is stored with two sizes": ("disagreement", by_hand([Made(b"main.py", b"x", method=0, size=2)])),
-    "promises sizes behind it": ("disagreement", by_hand([Made(b"main.py", flags=8)])),
+    "entries sizes behind it": ("disagreement", by_hand([Made(b"main.py", flags=8)])),
     "has another name in an extra field": ("disagreement", by_hand([Made(b"a.py", extra=QUINE_NAME)])),
     "lies nowhere": ("disagreement", by_hand([Made(b"main.py", offset=3)])),
     "lies within another": ("overlap", by_hand([Made(b"a.py", INNER, 0), Made(b"inner.py", b"inner", offset=34)])),

@@ -18,7 +18,7 @@ Answer = Callable[[BaseHTTPRequestHandler, int], tuple[int, bytes]]
 
 
 @contextmanager
-def door(answer: Answer) -> Iterator[tuple[str, list[int]]]:
+def listener(answer: Answer) -> Iterator[tuple[str, list[int]]]:
     """A door that answers by a function of how many were asked before; with the port that each came from."""
     came = list[int]()
 
@@ -51,7 +51,7 @@ def door(answer: Answer) -> Iterator[tuple[str, list[int]]]:
 
 
 def test_a_connection_is_kept_from_call_to_call() -> None:
-    with door(lambda _, n: (200, str(n).encode())) as (url, came):
+    with listener(lambda _, n: (200, str(n).encode())) as (url, came):
         assert [call(url, Asked("POST", "/"))[1] for _ in range(3)] == [b"0", b"1", b"2"]
     assert len(set(came)) == 1
 
@@ -61,15 +61,15 @@ def test_a_connection_that_the_door_closed_meanwhile_is_opened_anew_at_once() ->
         handler.close_connection = True  # without a word
         return 200, str(n).encode()
 
-    with door(closing) as (url, came):
+    with listener(closing) as (url, came):
         assert [call(url, Asked("POST", "/"))[1] for _ in range(3)] == [b"0", b"1", b"2"]
     assert len(set(came)) == 3
 
 
 def test_what_may_help_later_is_tried_again_and_what_may_not_is_not() -> None:
-    with door(lambda _, n: (503 if n < 2 else 200, str(n).encode())) as (url, _):
+    with listener(lambda _, n: (503 if n < 2 else 200, str(n).encode())) as (url, _):
         assert call(url, Asked("POST", "/")) == (200, b"2")
-    with door(lambda *_: (409, b"no")) as (url, came):
+    with listener(lambda *_: (409, b"no")) as (url, came):
         assert call(url, Asked("POST", "/")) == (409, b"no")
     assert len(came) == 1
 
@@ -83,7 +83,7 @@ def test_a_door_that_takes_too_long_is_asked_once_and_its_late_answer_is_nobodys
             late.wait(60)
         return 200, str(n).encode()
 
-    with door(slow) as (url, came):
+    with listener(slow) as (url, came):
         assert call(url, Asked("POST", "/"))[1] == b"0"
         with pytest.raises(Refused, match=r"does not answer: no answer within 0\.2 s") as refused:
             call(url, Asked("POST", "/", seconds=0.2))
@@ -102,4 +102,4 @@ def test_nobody_there_is_said_with_the_address(monkeypatch: pytest.MonkeyPatch) 
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Refused, match=f"{url} does not answer") as refused:
             call(url, Asked("POST", "/v1/task/complete"))
-    assert (refused.value.code, refused.value.retryable, len(waits)) == ("door_unavailable", True, TRIES - 1)
+    assert (refused.value.code, refused.value.retryable, len(waits)) == ("service_unavailable", True, TRIES - 1)

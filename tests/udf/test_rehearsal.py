@@ -132,21 +132,21 @@ def test_a_fresh_token_is_used_from_the_heartbeat_that_brings_it_on(
 ) -> None:
     (tmp_path / "main.py").write_text("def handler(event, context): ...")
     invocation = _invocation(pack(tmp_path), Rehearsal(publishes=["large"]))
-    doors = Renewing(invocation, Snapshot({}, tmp_path))
-    with _served(doors):
+    listeners = Renewing(invocation, Snapshot({}, tmp_path))
+    with _served(listeners):
         for name in ("TRACE_TASK_URL", "TRACE_QUERY_URL", "TRACE_OBJECTS_URL"):
-            monkeypatch.setenv(name, f"http://{doors.address}")
+            monkeypatch.setenv(name, f"http://{listeners.address}")
 
         @udf
         def handler(task: Task) -> None:
-            assert task.beat()["capability_token"] == doors.token
+            assert task.beat()["capability_token"] == listeners.token
             task.publish([{"a": 1}])
             task.beat()
 
         assert handler(msgspec.to_builtins(invocation), None) == {"status": "Completed"}
         close()
-    assert doors.heard.batches == {"large": [{"a": 1}]}
-    assert doors.token != invocation.capability_token
+    assert listeners.heard.batches == {"large": [{"a": 1}]}
+    assert listeners.token != invocation.capability_token
 
 
 def test_sql_over_files_is_the_platforms_own(tmp_path: Path) -> None:

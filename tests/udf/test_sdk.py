@@ -1,4 +1,4 @@
-"""The author's SDK against the real doors: what a function does through it is what the platform then knows."""
+"""The author's SDK against the real listeners: what a function does through it is what the platform then knows."""
 
 from __future__ import annotations
 

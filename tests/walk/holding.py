@@ -12,7 +12,7 @@ import pytest
 
 from tests.walk.walking import Walk
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.operators.api.context import TaskDoor
+from tracelake.operators.api.context import TaskApi
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Claimed, CompleteRequest
 from tracelake.worker.run_task import Finished
@@ -31,8 +31,8 @@ class Holds:
     """Tasks that were canceled."""
     runs: int = 0
 
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
-        self.asked_to_stop = door.asked_to_stop
+    def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
+        self.asked_to_stop = listener.asked_to_stop
         self.runs += 1
         self.begun.set()
         while not (self.let_go.wait(0.02) or claimed.task.task_id in self.ended):

@@ -18,10 +18,10 @@ import pytest
 from tests.dispatcher.support import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.walk.walking import Walk, walking, working
-from tracelake.dispatcher.sources.keep_running import KeepSources
+from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.pause import pause_source, resume_source
 from tracelake.dispatcher.sources.stop_all import release_sources
-from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.store.identity import User
 from tracelake.wire.task_messages import Claimed, CompleteRequest, EventBody, TaskPayload
@@ -51,17 +51,17 @@ class Follower:
     resets: list[int] = field(default_factory=list)
     runs: int = 0
 
-    def __call__(self, task: TaskPayload, door: TaskDoor) -> Outcome:
+    def __call__(self, task: TaskPayload, listener: TaskApi) -> Outcome:
         self.runs += 1
         n = int((task.state or {}).get("n", 0))
         if task.bootstrap is not None and task.bootstrap.reset_outputs:
             self.resets.append(n)
         [out] = task.outputs
-        while not (door.asked_to_stop.wait(0.02) or door.lost.is_set()):
+        while not (listener.asked_to_stop.wait(0.02) or listener.lost.is_set()):
             n += 1
             event = EventBody(dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, cursor=n)
-            door.tell([event], [], {"n": n})
-            door.report({"done": n, "total": None, "message": "following"})
+            listener.tell([event], [], {"n": n})
+            listener.report({"done": n, "total": None, "message": "following"})
         return Outcome(state={"n": n})
 
 
@@ -69,14 +69,14 @@ class Follower:
 class Sources(Runner):
     """Runs the follower in the place of an operator, and needs no Spark."""
 
-    follow: Callable[[TaskPayload, TaskDoor], Outcome] = field(default_factory=Follower)
+    follow: Callable[[TaskPayload, TaskApi], Outcome] = field(default_factory=Follower)
 
-    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
-        outcome = self.follow(claimed.task, door)
+    def _outcome(self, claimed: Claimed, listener: TaskApi, fence: dict[str, Any]) -> Finished:
+        outcome = self.follow(claimed.task, listener)
         return Finished(CompleteRequest(**fence, status="Completed", state=outcome.state))
 
 
-def worker(walk: Walk, name: str, follow: Callable[[TaskPayload, TaskDoor], Outcome]) -> Wrapper:
+def worker(walk: Walk, name: str, follow: Callable[[TaskPayload, TaskApi], Outcome]) -> Wrapper:
     return replace(walk.worker(name), runner=Sources(walk.control.objects, Resources(), follow=follow))
 
 
@@ -102,7 +102,7 @@ async def source(walk: Walk) -> asyncpg.Record | None:
 async def until(walk: Walk, fits: Callable[[asyncpg.Record | None], bool]) -> asyncpg.Record | None:
     async with asyncio.timeout(60):
         while not fits(row := await source(walk)):
-            walk.control.sources.ring()  # the loop would look by itself every few seconds
+            walk.control.sources.notify()  # the loop would look by itself every few seconds
             await asyncio.sleep(0.05)
     return row
 
@@ -162,7 +162,7 @@ async def test_a_shutdown_drains_it_and_the_next_start_goes_on_as_the_same_run(w
         assert waits(row) or (row["state_text"], row["drain_reason"]) == ("Draining", "shutdown")  # it may be quick
     await until(walk, waits)  # the worker ended: it had told its source to stop
     for _ in range(2):  # as often as it takes to settle and to start one
-        await KeepSources(walk.control).once()
+        await KeepSourcesRunning(walk.control).once()
     assert waits(await source(walk))  # and nobody starts it
     await release_sources(walk.control)
     async with working(worker(walk, "two", follow)):
@@ -178,8 +178,8 @@ async def test_a_deactivation_drains_it_before_its_successor_starts(walk: Walk) 
     old, new = Follower(), Follower()
     running: list[Follower] = [old]
 
-    def either(task: TaskPayload, door: TaskDoor) -> Outcome:
-        return running[0](task, door)
+    def either(task: TaskPayload, listener: TaskApi) -> Outcome:
+        return running[0](task, listener)
 
     plain = DAG.replace("bootstrap: {reset_outputs: true}", "priority: normal")
     await deployed_and_active(walk.control, walk.org, plain)

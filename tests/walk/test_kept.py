@@ -25,7 +25,7 @@ from tests.walk.walking import Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.errors import TraceError
-from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime.http_client import AsyncClient, close_when_canceled
@@ -39,10 +39,10 @@ pytestmark = pytest.mark.anyio
 class Sources(Runner):
     """Sources run until they are asked to stop, and other tasks as they do."""
 
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+    def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
         if claimed.task.timeout_seconds is None:
-            door.asked_to_stop.wait()
-        return super().run(claimed, door)
+            listener.asked_to_stop.wait()
+        return super().run(claimed, listener)
 
 
 class Line(httpx.AsyncBaseTransport):
@@ -62,7 +62,7 @@ class Line(httpx.AsyncBaseTransport):
 
 
 def tasks_over(walk: Walk, line: Line) -> httpx.AsyncClient:
-    return AsyncClient(base_url=walk.doors["dispatcher_task"], transport=line, timeout=60)
+    return AsyncClient(base_url=walk.listeners["dispatcher_task"], transport=line, timeout=60)
 
 
 async def test_a_heartbeat_that_is_refused_for_any_reason_ends_the_work_at_once(

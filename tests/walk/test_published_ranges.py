@@ -70,13 +70,13 @@ class Mill:
             "error_message": None,
         }
         async with httpx.AsyncClient(verify=self._context, timeout=90) as http:
-            url = f"{self._walk.doors['dispatcher_task']}/v1/task/complete"
+            url = f"{self._walk.listeners['dispatcher_task']}/v1/task/complete"
             return await http.post(url, json=body, headers={CAPABILITY_HEADER: task.capability_token})
 
     async def ranges(self) -> list[PublishedRange]:
         headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
         async with httpx.AsyncClient(verify=self._context, headers=headers, timeout=90) as http:
-            answer = await http.get(f"{self._walk.doors['dispatcher_internal']}/internal/v1/datasets/flour")
+            answer = await http.get(f"{self._walk.listeners['dispatcher_internal']}/internal/v1/datasets/flour")
         shown = msgspec.json.decode(answer.content, type=DatasetDetail)
         assert shown.published_ranges == len(shown.newest_published_ranges)
         return shown.newest_published_ranges

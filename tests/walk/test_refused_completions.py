@@ -12,7 +12,7 @@ import pytest
 from tests.dispatcher.staging import COLUMNS, Partition, staged
 from tests.walk.walking import walking, working
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.operators.api.context import Resources, TaskDoor
+from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.task_messages import Claimed, CompleteRequest
 from tracelake.worker.run_task import Finished, Runner
@@ -28,8 +28,8 @@ WRITTEN: list[tuple[Partition, list[ColumnEntry]]] = [((0, 9), COLUMNS), ((10, 1
 class Writers(Runner):
     """Writes files in the place of an operator, and needs no Spark."""
 
-    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
-        del door
+    def _outcome(self, claimed: Claimed, listener: TaskApi, fence: dict[str, Any]) -> Finished:
+        del listener
         partition, columns = WRITTEN[claimed.task.scope.cursor or 0]
         outputs = staged(self.objects, claimed, partition, columns=columns)
         return Finished(CompleteRequest(**fence, status="Completed", outputs=outputs))

@@ -31,7 +31,7 @@ from tracelake.runtime.http_client import AsyncClient
 from tracelake.store.identity import User
 from tracelake.wire.client import DispatcherClient
 from tracelake.worker import lease_keeper
-from tracelake.worker.listen_for_stops import hear_stops
+from tracelake.worker.listen_for_stops import listen_for_stops
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +112,7 @@ async def test_a_task_that_was_canceled_while_its_worker_heard_nobody_is_ended_w
 
     async with walking(state_db, queue_db, tmp_path, line=Line) as walk, in_hand(walk) as holds:
         away.set()
-        walk.control.stops.ring()  # ends the call that waits
+        walk.control.stops.notify()  # ends the call that waits
         async with asyncio.timeout(30):
             await asked_again.wait()
         mark = (await walk.control.stops.after("", 0)).mark
@@ -183,7 +183,7 @@ async def test_who_waits_when_a_dispatcher_ends_is_answered_and_does_not_hold_it
     async with AsyncExitStack() as outlives:
         async with walking(state_db, queue_db, tmp_path) as walk:
             http = AsyncClient(
-                base_url=walk.doors["dispatcher_internal"],
+                base_url=walk.listeners["dispatcher_internal"],
                 headers={"X-Trace-Worker-Token": TOKEN},
                 verify=ssl.create_default_context(cafile=walk.ca),
             )
@@ -197,9 +197,9 @@ async def test_a_worker_that_ends_as_soon_as_it_began_leaves_no_connection_open(
     context = ssl.create_default_context(cafile=walk.ca)
     headers = {"X-Trace-Worker-Token": TOKEN}
     for turns in range(60):
-        async with AsyncClient(base_url=walk.doors["dispatcher_internal"], headers=headers, verify=context) as http:
+        async with AsyncClient(base_url=walk.listeners["dispatcher_internal"], headers=headers, verify=context) as http:
             dispatcher = DispatcherClient(http)
-            hearing = asyncio.create_task(hear_stops(dispatcher, ()))
+            hearing = asyncio.create_task(listen_for_stops(dispatcher, ()))
             if turns % 2:
                 await dispatcher.ready()  # on a connection that both may want
             for _ in range(turns):
@@ -245,10 +245,10 @@ async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None
 
 async def test_many_that_are_ended_together_are_told_of_once() -> None:
     stops, told = Stops(), []
-    stops.tell_others(lambda: told.append(1))
+    stops.notify_replicas(lambda: told.append(1))
     before = await stops.after("", 0)
     for _ in range(1_000):
-        stops.ring()
+        stops.notify()
     assert (await stops.after(before.mark, 3_600)).news
     assert told == [1]
 

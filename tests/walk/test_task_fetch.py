@@ -45,7 +45,7 @@ jobs:
 async def fetched(walk: Walk, task: UUID) -> FetchAnswer:
     context, headers = ssl.create_default_context(cafile=walk.ca), {"X-Trace-Worker-Token": TOKEN}
     async with httpx.AsyncClient(verify=context, headers=headers, timeout=90) as http:
-        url = f"{walk.doors['dispatcher_internal']}/internal/task-fetch"
+        url = f"{walk.listeners['dispatcher_internal']}/internal/task-fetch"
         answer = await http.get(url, params={"task_id": str(task)})
     assert answer.status_code == 200, answer.text
     assert not {"lease_token", "lease_expires_at", "capability_token"} & answer.json().keys()

@@ -54,7 +54,7 @@ class Walk:
     org: Org
     dispatcher: DispatcherClient
     tasks: TaskClient
-    doors: Mapping[str, str]
+    listeners: Mapping[str, str]
     ca: Path
 
     def worker(
@@ -135,16 +135,16 @@ async def walking(
         context = ssl.create_default_context(cafile=files.ca)
         headers = {"X-Trace-Worker-Token": TOKEN}
         async with (
-            dispatching(control, verifier, settings, invoker) as doors,
+            dispatching(control, verifier, settings, invoker) as listeners,
             AsyncClient(
-                base_url=doors["dispatcher_internal"],
+                base_url=listeners["dispatcher_internal"],
                 headers=headers,
                 transport=line(close_when_canceled(httpx.AsyncHTTPTransport(verify=context))),
                 timeout=SECONDS,
             ) as internal,
-            AsyncClient(base_url=doors["dispatcher_task"], verify=context, timeout=SECONDS) as task,
+            AsyncClient(base_url=listeners["dispatcher_task"], verify=context, timeout=SECONDS) as task,
         ):
-            yield Walk(control, org, DispatcherClient(internal), TaskClient(task), doors, files.ca)
+            yield Walk(control, org, DispatcherClient(internal), TaskClient(task), listeners, files.ca)
 
 
 @asynccontextmanager

@@ -331,7 +331,7 @@ async function call(base, method, path, body, headers) {
     } catch (away) {
       if (tried === TRIES) {
         const message = `${base} does not answer: ${away.message}`;
-        throw new Refused(`${method} ${path}`, 503, { code: "door_unavailable", message, retryable: true });
+        throw new Refused(`${method} ${path}`, 503, { code: "service_unavailable", message, retryable: true });
       }
     }
     await new Promise((done) => setTimeout(done, wait));

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx
 
-from tracelake.errors import DoorUnavailable
+from tracelake.errors import ServiceUnavailable
 from tracelake.ports import Invoked, Places
 from tracelake.runtime.http_client import AsyncClient
 
@@ -50,7 +50,7 @@ class HttpInvoker:
         try:
             answer = await self._http.get(PLACES, timeout=PLACES_SECONDS)
         except httpx.HTTPError as nobody:
-            raise DoorUnavailable(f"the runner does not answer: {nobody or type(nobody).__name__}") from None
+            raise ServiceUnavailable(f"the runner does not answer: {nobody or type(nobody).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:  # what speaks Lambda's API and nothing else
             return None
         try:
@@ -58,7 +58,7 @@ class HttpInvoker:
             told = answer.json()
             return Places(int(told["total"]), int(told["per_org"]))
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as wrong:
-            raise DoorUnavailable(f"the runner does not say how many places it has: {wrong}") from None
+            raise ServiceUnavailable(f"the runner does not say how many places it has: {wrong}") from None
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -22,7 +22,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from tracelake.adapters.queue_pg_connections import OUTAGE, Bell, Server, backoff
+from tracelake.adapters.queue_pg_connections import OUTAGE, QueueListener, Server, backoff
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
 from tracelake.ports import (
     QUEUE_NAME,
@@ -81,7 +81,7 @@ class PgQueue:
         self._max_receives = max_receives
         self._patience = patience.total_seconds()
         self._server = Server(dsn, connections)
-        self._bell = Bell(dsn)
+        self._bell = QueueListener(dsn)
         self._fronts = _Fronts()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False

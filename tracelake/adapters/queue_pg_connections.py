@@ -75,7 +75,7 @@ class Server:
         return await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS, server_settings=settings)
 
 
-class Bell:
+class QueueListener:
     """One connection that listens, for all who wait."""
 
     def __init__(self, dsn: str) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from tracelake.capability.jws import check_size
 from tracelake.capability.refusal import Reason, TokenRefused
 from tracelake.capability.strict_json import read_object
-from tracelake.domain.grants import GrantedDataset, Grants, S3Prefixes, check, grants_of, refuse_twins
+from tracelake.domain.grants import GrantedDataset, Grants, S3Prefixes, check, grants_of, refuse_duplicates
 from tracelake.domain.ids import Attempt, OrgId, TaskId
 from tracelake.errors import InvalidRequest
 from tracelake.ports import Signer
@@ -65,7 +65,7 @@ class Claims:
         check(_TEXT.fullmatch(self.iss), "/iss", "is not printable ASCII")
         check(0 <= self.iat < self.exp < _INTEGER_LIMIT, "/exp", "does not follow iat")
         check(1 <= self.attempt < _INTEGER_LIMIT, "/attempt", "counts from 1")
-        refuse_twins(self.datasets)
+        refuse_duplicates(self.datasets)
 
 
 def new_claims(

@@ -16,7 +16,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tracelake.capability.jws import key_of
-from tracelake.errors import DoorUnavailable
+from tracelake.errors import ServiceUnavailable
 
 FETCH_SECONDS: Final = 5.0
 """How long a fetch may take before it counts as failed."""
@@ -46,7 +46,7 @@ class KeySet:
         self._flight: asyncio.Task[None] | None = None
 
     async def find(self, kid: str) -> ec.EllipticCurvePublicKey | None:
-        """None: there is no such key. DoorUnavailable: that cannot be known at the moment."""
+        """None: there is no such key. ServiceUnavailable: that cannot be known at the moment."""
         # Two looks: a fetch under way may have begun before the key was published; one that begins now has not.
         for _ in range(2):
             flight = None if kid in self._keys else self._under_way() or self._begin()
@@ -55,7 +55,7 @@ class KeySet:
             await asyncio.shield(flight)  # who stops waiting must not stop it for the others
         key = self._keys.get(kid)
         if key is None and self._failed:
-            raise DoorUnavailable("the keys of capability tokens could not be fetched", hint="try again in a moment")
+            raise ServiceUnavailable("the keys of capability tokens could not be fetched", hint="try again in a moment")
         return key
 
     def refresh_when_old(self) -> None:
@@ -95,7 +95,7 @@ class KeySet:
 
 
 def _read(document: Mapping[str, Any]) -> dict[str, ec.EllipticCurvePublicKey]:
-    """What we can use of it. None at all is no answer: a Dispatcher publishes a key before it opens its doors."""
+    """What we can use of it. None at all is no answer: a Dispatcher publishes a key before it opens its listeners."""
     found = {str(jwk["kid"]): key for jwk in document["keys"] if (key := key_of(jwk)) is not None}
     if not found:
         raise ValueError("the key set holds no ES256 key")

@@ -1,4 +1,4 @@
-"""Whether a capability token holds: by ES256, by a published key, for task doors, now.
+"""Whether a capability token holds: by ES256, by a published key, for task listeners, now.
 
 A good signature costs a tenth of a millisecond and a task shows its token many times, so what was found good is
 remembered until it expires, by the token's hash, up to a bound. A token says what was granted when it was issued; that
@@ -43,7 +43,7 @@ class Verifier:
         )
 
     async def verify(self, token: str | None) -> Claims:
-        """The claims, if the token holds. TokenRefused if not; DoorUnavailable if its key could not be fetched."""
+        """The claims, if the token holds. TokenRefused if not; ServiceUnavailable if its key could not be fetched."""
         if not token:
             raise TokenRefused(Reason.MISSING)
         if len(token) > MAX_TOKEN_CHARS:

@@ -19,12 +19,12 @@ from tracelake import errors
 from tracelake.cli.options import settings_of
 from tracelake.errors import (
     Busy,
-    DoorUnavailable,
     InvalidDag,
     InvalidSql,
     NoConnection,
     Problem,
     Refused,
+    ServiceUnavailable,
     SettingsError,
     SetupError,
     TooManyConnections,
@@ -131,8 +131,8 @@ def _path(call: Call, parts: Mapping[str, object]) -> str:
     return "/v1" + call.path.format(**{name: quote(str(value), safe="") for name, value in parts.items()})
 
 
-def _away(away: httpx.HTTPError, http: httpx.Client) -> DoorUnavailable:
-    return DoorUnavailable(
+def _away(away: httpx.HTTPError, http: httpx.Client) -> ServiceUnavailable:
+    return ServiceUnavailable(
         f"the Gateway does not answer: {away or type(away).__name__}",
         where=str(http.base_url),
         hint="`trace status` shows whether it runs; `trace up` starts it",
@@ -224,7 +224,7 @@ def refusal_in(said: httpx.Response) -> TraceError:
             return _invalid_sql(told)
         refusal = KINDS.get(told["code"], Refused)(told["message"], where=told["where"], hint=told["hint"])
     except (ValueError, KeyError, TypeError):
-        return DoorUnavailable(f"the Gateway answered {said.status_code}, and not as a Gateway would")
+        return ServiceUnavailable(f"the Gateway answered {said.status_code}, and not as a Gateway would")
     if isinstance(refusal, Unavailable) and (again := said.headers.get("retry-after", "")).isdecimal():
         refusal.retry_after = int(again)
     return refusal

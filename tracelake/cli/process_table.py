@@ -32,7 +32,7 @@ def process_table(everyone: Sequence[Seen]) -> Table:
             str(one.pid or ""),
             time.strftime("%H:%M:%S", time.localtime(one.since)) if one.since else "",
             str(one.restarts or ""),
-            " ".join(door.removeprefix("https://") for door in one.doors),
+            " ".join(listener.removeprefix("https://") for listener in one.listeners),
             Text(visible(one.status)),
         )
     return table

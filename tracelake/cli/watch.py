@@ -81,8 +81,8 @@ def held_back_lines(document: dict[str, Any]) -> list[str]:
 
 
 def how_to_reach(document: dict[str, Any]) -> list[str]:
-    doors = document["endpoints"]
+    listeners = document["endpoints"]
     lines = [f"Trace is ready in {document['home']}.", *held_back_lines(document)]
-    if "gateway" in doors:
-        lines.append(f"  try: curl --cacert '{document['ca_file']}' {doors['gateway']}/healthz")
+    if "gateway" in listeners:
+        lines.append(f"  try: curl --cacert '{document['ca_file']}' {listeners['gateway']}/healthz")
     return lines

@@ -55,7 +55,7 @@ CLOSED: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
         "ff00::/8",
     )
 )
-"""Said here in full: what a library calls private changes with its version."""
+"""Response here in full: what a library calls private changes with its version."""
 
 
 @dataclass(frozen=True)

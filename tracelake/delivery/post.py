@@ -24,7 +24,7 @@ REST_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Said:
+class Response:
     status: int
     retry_after: float | None
     """Seconds that the receiver asks for."""
@@ -46,7 +46,7 @@ class Sender:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def post(self, place: Destination, body: bytes, headers: Mapping[str, str]) -> Said:
+    async def post(self, place: Destination, body: bytes, headers: Mapping[str, str]) -> Response:
         """What the receiver said; Unavailable if it said nothing. The caller sets the time that it may take."""
         wrong: Exception | None = None
         for address in place.addresses[:TRIED]:
@@ -59,7 +59,7 @@ class Sender:
         why = "its certificate does not hold" if "CERTIFICATE" in str(wrong) else "nobody is there"
         raise Unavailable(f"it cannot be connected to: {why}")
 
-    async def _post(self, place: Destination, address: Address, body: bytes, headers: Mapping[str, str]) -> Said:
+    async def _post(self, place: Destination, address: Address, body: bytes, headers: Mapping[str, str]) -> Response:
         scheme = "https" if place.tls else "http"
         host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
         request = self._http.build_request(
@@ -71,7 +71,7 @@ class Sender:
         )
         answer = await self._http.send(request, stream=True)
         try:
-            said = Said(answer.status_code, retry_after(answer.headers.get("retry-after"), datetime.now(UTC)))
+            said = Response(answer.status_code, retry_after(answer.headers.get("retry-after"), datetime.now(UTC)))
             await self._rest(answer)
             return said
         finally:

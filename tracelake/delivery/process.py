@@ -7,10 +7,10 @@ from datetime import timedelta
 from tracelake.delivery.listen import listening
 from tracelake.delivery.post import Sender
 from tracelake.delivery.prune_items import pruning
-from tracelake.delivery.routes import delivery_door
-from tracelake.delivery.send_alerts import Courier
+from tracelake.delivery.routes import delivery_api
+from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
-from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process, until_answers
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import dispatcher_client
@@ -22,10 +22,10 @@ async def main(process: Process) -> None:
     sender = Sender(told.answer_bytes)
     try:
         async with open_pool(dsn, name="delivery", max_size=8) as pool, dispatcher_client(settings) as dispatcher:
-            app = delivery_door(pool, dispatcher, settings.identity, process.metrics)
-            door = Door("delivery_internal", told.host, told.internal_port, app)
-            courier = Courier(pool, Targets(dispatcher, told.target_seconds), sender, told, process.metrics)
-            async with open_doors([door], settings.tls, metrics=process.metrics, limits=settings.http) as at:
+            app = delivery_api(pool, dispatcher, settings.identity, process.metrics)
+            service = Listener("delivery_internal", told.host, told.internal_port, app)
+            courier = AlertSender(pool, Targets(dispatcher, told.target_seconds), sender, told, process.metrics)
+            async with open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http) as at:
                 await until_answers(process, "data Postgres", lambda: answers(pool))
                 await until_answers(process, "the Dispatcher", dispatcher.ready)
                 process.ready(f"data Postgres and the Dispatcher answer; open at {at['delivery_internal']}")

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from tracelake.delivery.manage import list_deliveries, retry_delivery
 from tracelake.errors import NotFound, Unauthenticated
-from tracelake.runtime.listeners import bearer, door_app, json_response, require_our_token
+from tracelake.runtime.listeners import bearer, json_response, listener_app, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.settings import IdentitySettings
 from tracelake.store.db import OUTAGES, answers, unavailable
@@ -27,17 +27,17 @@ from tracelake.wire.user_calls import CALLS, USER, Call, named
 
 
 @dataclass(frozen=True)
-class Asked:
+class DeliveryCall:
     pool: asyncpg.Pool
     org: UUID
     path: Mapping[str, str]
     query: Any
 
 
-Verb = Callable[[Asked], Awaitable[Any]]
+Verb = Callable[[DeliveryCall], Awaitable[Any]]
 
 
-def delivery_door(
+def delivery_api(
     pool: asyncpg.Pool, dispatcher: DispatcherClient, identity: IdentitySettings, metrics: Metrics
 ) -> Starlette:
     async def figures(request: Request) -> Response:
@@ -47,10 +47,10 @@ def delivery_door(
     calls = [
         Route(f"/internal/v1{call.path}", _endpoint(pool, dispatcher, identity, call), methods=[call.method])
         for call in CALLS.values()
-        if call.door == "delivery"
+        if call.service == "delivery"
     ]
     routes = [*calls, Route("/metrics", figures, methods=["GET"])]
-    return door_app(routes, lambda: answers(pool), OUTAGES, unavailable)
+    return listener_app(routes, lambda: answers(pool), OUTAGES, unavailable)
 
 
 def _endpoint(
@@ -62,7 +62,7 @@ def _endpoint(
         require_role(user.role, call)
         path, query = named(request.path_params), read_query(request, call)
         await read_body(request, call)
-        return json_response(await VERBS[call.name](Asked(pool, user.org_id, path, query)))
+        return json_response(await VERBS[call.name](DeliveryCall(pool, user.org_id, path, query)))
 
     return endpoint
 

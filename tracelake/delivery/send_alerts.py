@@ -20,7 +20,7 @@ import structlog
 
 from tracelake.delivery.backoff import pause_before_next
 from tracelake.delivery.check_address import Resolve, find_destination
-from tracelake.delivery.post import Said, Sender
+from tracelake.delivery.post import Response, Sender
 from tracelake.delivery.sign import signature
 from tracelake.delivery.targets import Targets
 from tracelake.delivery.work_items import Item, Lane, next_due, put_off, settle, take
@@ -49,7 +49,7 @@ class Outcome:
 
 
 @dataclass
-class Courier:
+class AlertSender:
     pool: asyncpg.Pool
     targets: Targets
     sender: Sender
@@ -171,7 +171,7 @@ class Courier:
         )
 
 
-def judged(said: Said) -> Outcome:
+def judged(said: Response) -> Outcome:
     """2xx took it; 429 and 5xx may take it later; any other answer, a redirect too, will be the same again."""
     match said.status:
         case status if 200 <= status < 300:  # noqa: PLR2004 - what HTTP calls success

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tracelake.delivery.work_items import Item
-from tracelake.wire.alert_messages import Target, TargetAsked
+from tracelake.wire.alert_messages import Target, TargetRequest
 from tracelake.wire.client import DispatcherClient
 
 MOST_KEPT = 10_000
@@ -30,7 +30,7 @@ class Targets:
         until, known = self._known.get(key, (0.0, None))
         if self._monotonic() < until:
             return known
-        asked = TargetAsked(org_id=item.org_id, alert_definition_id=item.alert_definition_id, channel=item.channel)
+        asked = TargetRequest(org_id=item.org_id, alert_definition_id=item.alert_definition_id, channel=item.channel)
         found = next(iter(await self._dispatcher.alert_targets([asked])), None)
         if len(self._known) >= MOST_KEPT:
             self._known.clear()

@@ -10,8 +10,8 @@ import asyncpg
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.credentials.url_keys import UrlKeys
-from tracelake.dispatcher.outbox.local_wake_ups import Handed
-from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.outbox.local_wake_ups import LocalWakeUps
+from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.names import TaskNames
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.ports import CredentialMinter, ObjectStore, Queue, Signer
@@ -43,17 +43,17 @@ class Control:
     invokers: frozenset[str] = frozenset({"in_process", "queue"})
     """What can make a task run here; `function` only where there is somebody to call."""
     minted: Callable[[str, Claims], None] = lambda *_: None
-    """Told of every token we sign, so that our own verifier need not prove it again."""
+    """NewEvent of every token we sign, so that our own verifier need not prove it again."""
     clock: DatabaseClock = field(default_factory=DatabaseClock)
     """Times tokens; leases and retries are timed in SQL."""
-    owed: Bell = field(default_factory=Bell)
-    """Rung by every verb that writes a promise into the outbox."""
-    handed: Handed | None = field(default_factory=Handed)
+    outbox_signal: Signal = field(default_factory=Signal)
+    """Rung by every verb that writes a entry into the outbox."""
+    wake_ups: LocalWakeUps | None = field(default_factory=LocalWakeUps)
     """Wake-ups that a verb has written and committed, for who publishes them. None: what a verb writes is not committed
     when it returns, so it owes the routing instead."""
-    sources: Bell = field(default_factory=Bell)
+    sources: Signal = field(default_factory=Signal)
     """Rung when a source is to be started or stopped."""
-    leases: Bell = field(default_factory=Bell)
+    leases: Signal = field(default_factory=Signal)
     """Rung when a lease or retry may be due earlier than the reaper knows."""
     stops: Stops = field(default_factory=Stops)
     """Rung when tasks that may be running are ended or held: their workers wait for it."""

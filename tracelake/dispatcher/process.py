@@ -1,4 +1,4 @@
-"""`trace dispatcher`: the state database behind two doors, and the loops that act without being asked."""
+"""`trace dispatcher`: the state database behind two listeners, and the loops that act without being asked."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.http.internal_routes import internal_door
-from tracelake.dispatcher.http.task_routes import task_door
-from tracelake.dispatcher.maintenance.cancel_retired import Retire
-from tracelake.dispatcher.maintenance.delete_applied_batches import ClearBatches
-from tracelake.dispatcher.maintenance.delete_orphan_files import Janitor
-from tracelake.dispatcher.maintenance.delete_replaced_files import Retain
-from tracelake.dispatcher.maintenance.delete_unused_bundles import ClearBundles
-from tracelake.dispatcher.maintenance.expire_leases import Reaper
-from tracelake.dispatcher.maintenance.listen import HearOthers
+from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.dispatcher.http.task_routes import task_api
+from tracelake.dispatcher.maintenance.cancel_retired import CancelRetired
+from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
+from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
+from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplacedFiles
+from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedBundles
+from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
+from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
 from tracelake.dispatcher.maintenance.prune_audit import PruneAudit
-from tracelake.dispatcher.maintenance.prune_logs import ForgetLogs
-from tracelake.dispatcher.maintenance.prune_outbox import Forget
+from tracelake.dispatcher.maintenance.prune_logs import PruneLogs
+from tracelake.dispatcher.maintenance.prune_outbox import PruneOutbox
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
-from tracelake.dispatcher.maintenance.republish_batches import OweBatches
-from tracelake.dispatcher.maintenance.rotate_keys import keep_rotating
+from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
+from tracelake.dispatcher.maintenance.rotate_keys import rotate_forever
 from tracelake.dispatcher.maintenance.watch_pools import watch_pools
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.outbox.publish_wake_ups import Wake
 from tracelake.dispatcher.replicas import take_over
 from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.runtimes.known import INVOKERS
-from tracelake.dispatcher.signal import Bell
-from tracelake.dispatcher.sources.keep_running import KeepSources
+from tracelake.dispatcher.signal import Signal
+from tracelake.dispatcher.sources.keep_running import KeepSourcesRunning
 from tracelake.dispatcher.sources.stop_all import release_sources
 from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
-from tracelake.runtime.listeners import Door, open_doors
+from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.process import Process
 from tracelake.settings import Settings
 from tracelake.store.clock import DatabaseClock
@@ -118,7 +118,7 @@ async def dispatching(
 ) -> AsyncIterator[dict[str, str]]:
     """Doors and loops, for as long as the block lasts; gives the doors' addresses."""
     async with AsyncExitStack() as stack:
-        rotation = await keep_rotating(control)
+        rotation = await rotate_forever(control)
         stack.push_async_callback(stopped, rotation)
         functions = CallFunctions(control, invoker, settings.dispatcher.functions) if invoker else None
         if functions is not None:
@@ -129,22 +129,22 @@ async def dispatching(
         wake = Wake(control)
         wake.start()
         stack.push_async_callback(wake.stop)
-        others = HearOthers(control)
+        others = ListenForReplicas(control)
         await others.start()
         stack.push_async_callback(others.stop)
         stack.push_async_callback(verifier.close)
-        doors = [
-            Door(
-                "dispatcher_task", settings.dispatcher.host, settings.dispatcher.task_port, task_door(control, verifier)
+        listeners = [
+            Listener(
+                "dispatcher_task", settings.dispatcher.host, settings.dispatcher.task_port, task_api(control, verifier)
             ),
-            Door(
+            Listener(
                 "dispatcher_internal",
                 settings.dispatcher.host,
                 settings.dispatcher.internal_port,
-                internal_door(control),
+                internal_api(control),
             ),
         ]
-        opened = open_doors(doors, settings.tls, metrics=control.metrics, limits=settings.http)
+        opened = open_listeners(listeners, settings.tls, metrics=control.metrics, limits=settings.http)
         addresses = await stack.enter_async_context(opened)
         stack.callback(control.stops.close)
         yield addresses
@@ -152,37 +152,41 @@ async def dispatching(
 
 def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
     beat = settings.dispatcher.beat_seconds
-    calls = functions and Loop("functions", functions.once, functions.next_due, functions.bell, beat, control.metrics)
+    calls = functions and Loop("functions", functions.once, functions.next_due, functions.signal, beat, control.metrics)
     return [
         *([calls] if calls else []),
         *(
-            Loop(name, loop.once, loop.next_due, bell, beat, control.metrics)
-            for name, loop, bell in (
-                ("drain", Drain(control, functions), control.owed),
-                ("reap", Reaper(control), control.leases),
-                ("sources", KeepSources(control), control.sources),
-                ("retire", Retire(control), Bell()),
-                ("janitor", Janitor(control), Bell()),
-                ("retain", Retain(control, timedelta(days=settings.dispatcher.replaced_kept_days)), Bell()),
+            Loop(name, loop.once, loop.next_due, signal, beat, control.metrics)
+            for name, loop, signal in (
+                ("drain", Drain(control, functions), control.outbox_signal),
+                ("reap", ExpireLeases(control), control.leases),
+                ("sources", KeepSourcesRunning(control), control.sources),
+                ("retire", CancelRetired(control), Signal()),
+                ("janitor", DeleteOrphanFiles(control), Signal()),
+                (
+                    "retain",
+                    DeleteReplacedFiles(control, timedelta(days=settings.dispatcher.replaced_kept_days)),
+                    Signal(),
+                ),
                 (
                     "batches",
-                    ClearBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
-                    Bell(),
+                    DeleteAppliedBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
+                    Signal(),
                 ),
-                ("bundles", ClearBundles(control, timedelta(days=settings.bundles.kept_days)), Bell()),
+                ("bundles", DeleteUnusedBundles(control, timedelta(days=settings.bundles.kept_days)), Signal()),
                 (
                     "owe_batches",
-                    OweBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
-                    Bell(),
+                    RepublishBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
+                    Signal(),
                 ),
-                ("forget", Forget(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Bell()),
-                ("forget_logs", ForgetLogs(control, timedelta(days=settings.dispatcher.logs_kept_days)), Bell()),
+                ("forget", PruneOutbox(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Signal()),
+                ("forget_logs", PruneLogs(control, timedelta(days=settings.dispatcher.logs_kept_days)), Signal()),
                 (
                     "prune_audit",
                     PruneAudit(control, timedelta(days=settings.dispatcher.query_audit_kept_days)),
-                    Bell(),
+                    Signal(),
                 ),
-                ("reconcile", Reconciler(control, settings.loops), Bell()),
+                ("reconcile", Reconciler(control, settings.loops), Signal()),
             )
         ),
     ]

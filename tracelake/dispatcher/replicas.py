@@ -20,7 +20,7 @@ def is_alive(name: str) -> bool:
 
 
 async def take_over(control: Control) -> int:
-    """At the start: promises that a process of this machine had taken which is no more can be taken at once.
+    """At the start: entries that a process of this machine had taken which is no more can be taken at once.
 
     If it lives all the same (in a container of its own, say, with our name), its wake-ups are sent twice: harmless.
     """

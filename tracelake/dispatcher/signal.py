@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 
-UNHEARD_SECONDS = 0.05
+UNTAKEN_SECONDS = 0.05
 """So long our own loop may take before others are told: it is busy, or stopped. Also the least time between two."""
 
 
-class Bell:
+class Signal:
     """Rung when there is work for a loop; who waits hears of it at once, also if it rang before the wait."""
 
     def __init__(self) -> None:
@@ -20,13 +20,13 @@ class Bell:
         self._sleeps_until: float | None = None
         self._soonest = inf
         self._check: asyncio.TimerHandle | None = None
-        self._tell_others: Callable[[], None] | None = None
+        self._notify_replicas: Callable[[], None] | None = None
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """There is work, written and committed."""
         self._event.set()
-        if self._tell_others is not None and self._check is None:
-            self._check = asyncio.get_running_loop().call_later(UNHEARD_SECONDS, self._unheard)
+        if self._notify_replicas is not None and self._check is None:
+            self._check = asyncio.get_running_loop().call_later(UNTAKEN_SECONDS, self._unheard)
 
     def wake(self) -> None:
         """As `ring`, said by somebody who told the others as well."""
@@ -36,13 +36,13 @@ class Bell:
         """There will be work: a loop that would sleep for longer than that is to sleep no longer."""
         at = asyncio.get_running_loop().time() + seconds
         if not self._attended:
-            self.ring()
+            self.notify()
         elif self._sleeps_until is None:
             self._soonest = min(self._soonest, at)
         elif at < self._sleeps_until:
-            self.ring()
+            self.notify()
 
-    async def heard(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Returns when it was rung, at the latest after so long."""
         now = asyncio.get_running_loop().time()
         self._sleeps_until, self._soonest = min(now + seconds, self._soonest), inf
@@ -64,11 +64,11 @@ class Bell:
         finally:
             self._attended = False
 
-    def tell_others(self, tell: Callable[[], None] | None) -> None:
+    def notify_replicas(self, tell: Callable[[], None] | None) -> None:
         """What to do when it was rung and nobody here has heard it."""
-        self._tell_others = tell
+        self._notify_replicas = tell
 
     def _unheard(self) -> None:
         self._check = None
-        if self._event.is_set() and self._tell_others is not None:
-            self._tell_others()
+        if self._event.is_set() and self._notify_replicas is not None:
+            self._notify_replicas()

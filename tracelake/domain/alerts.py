@@ -36,7 +36,7 @@ METADATA: Final = frozenset({"fd00:ec2::254"})
 HOST: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
-def missing_parts(declared: Declaration) -> Sequence[str]:
+def missing_fields(declared: Declaration) -> Sequence[str]:
     """What keeps a declaration from being one of alert events, each in words; empty: it is one."""
     found = {column.name: column for column in declared.columns}
     said = [f"column {name!r} ({kinds[0]}) is missing" for name, kinds in COLUMNS.items() if name not in found]

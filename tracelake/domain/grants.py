@@ -105,7 +105,7 @@ class StorageGrant:
 @dataclass(frozen=True, slots=True)
 class Grants:
     endpoints: frozenset[str]
-    """`METHOD path` of the task doors."""
+    """`METHOD path` of the task listeners."""
     views: Mapping[str, View]
     """By name: what SQL may read, and nothing else exists for it."""
     storage: StorageGrant
@@ -123,7 +123,7 @@ def grants_of(claims: Granting) -> Grants:
     return Grants(_endpoints(views, storage, written), MappingProxyType(views), storage, MappingProxyType(written))
 
 
-def refuse_twins(datasets: Iterable[GrantedDataset]) -> None:
+def refuse_duplicates(datasets: Iterable[GrantedDataset]) -> None:
     """One name is one view: a token whose readers share a name could mean either."""
     known: dict[str, GrantedDataset] = {}
     for one in datasets:

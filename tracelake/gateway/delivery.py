@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 from fastapi import Request, Response
 
-from tracelake.errors import DoorUnavailable, SettingsError
+from tracelake.errors import ServiceUnavailable, SettingsError
 from tracelake.gateway.forward import body_of, relayed
 from tracelake.gateway.users import UserGate
 from tracelake.runtime.http_client import AsyncClient
@@ -30,13 +30,13 @@ def carried_over(
         path = f"/internal/v1{call.path.format(**named(request.path_params))}"
         body = await body_of(request, call.most_bytes)
         if http is None:
-            raise DoorUnavailable("this system runs without a delivery process")
+            raise ServiceUnavailable("this system runs without a delivery process")
         url = f"{path}?{request.url.query}" if request.url.query else path
         headers = {USER: quote(user, safe=""), **carried()}
         try:
             answer = await http.request(call.method, url, content=body, headers=headers, timeout=call.seconds)
         except httpx.HTTPError as away:
-            raise DoorUnavailable(f"{WHO} does not answer: {away or type(away).__name__}") from None
+            raise ServiceUnavailable(f"{WHO} does not answer: {away or type(away).__name__}") from None
         return relayed(answer, WHO)
 
     endpoint.__name__ = call.name

@@ -14,13 +14,13 @@ import msgspec
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from tracelake.errors import DoorUnavailable, InvalidRequest, Unauthenticated
+from tracelake.errors import InvalidRequest, ServiceUnavailable, Unauthenticated
 from tracelake.gateway.users import STRANGER, WHERE, UserGate
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.task_messages import MAX_BODY_BYTES
 from tracelake.wire.user_calls import USER, Call, named
 
-SAID_AS_IT_IS = frozenset({200, 400, 403, 404, 409, 422, 429, 503, 504})
+PASSED_THROUGH = frozenset({200, 400, 403, 404, 409, 422, 429, 503, 504})
 """Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
 
 
@@ -67,13 +67,13 @@ def _content_type(request: Request) -> str:
 
 def relayed(answer: httpx.Response, who: str) -> Response:
     status, content = answer.status_code, answer.content
-    if status in SAID_AS_IT_IS:
+    if status in PASSED_THROUGH:
         kind = answer.headers.get("content-type", "application/json")
         again = answer.headers.get("retry-after")
         return Response(content, status_code=status, media_type=kind, headers={"retry-after": again} if again else None)
     if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
         raise Unauthenticated(STRANGER, where=WHERE)
-    raise DoorUnavailable(f"{who} answered {status} to the Gateway", hint="try again in a moment")
+    raise ServiceUnavailable(f"{who} answered {status} to the Gateway", hint="try again in a moment")
 
 
 def _where(content: bytes) -> Any:

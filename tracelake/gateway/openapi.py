@@ -12,7 +12,7 @@ from tracelake.wire.task_messages import UserAnswer
 from tracelake.wire.user_calls import CALLS
 
 
-class DescribedDoor(FastAPI):
+class DescribedListener(FastAPI):
     """A FastAPI application whose bodies and answers are msgspec types."""
 
     def openapi(self) -> dict[str, Any]:

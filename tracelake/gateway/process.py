@@ -8,10 +8,10 @@ from fastapi import FastAPI, Request, Response
 from tracelake.errors import NotFound, Unauthenticated
 from tracelake.gateway.delivery import carried_over, delivery_client
 from tracelake.gateway.forward import forwarded
-from tracelake.gateway.openapi import DescribedDoor, query_operation
+from tracelake.gateway.openapi import DescribedListener, query_operation
 from tracelake.gateway.query import asked, query_client
 from tracelake.gateway.users import STRANGER, WHERE, UserGate
-from tracelake.runtime.listeners import HANDLERS, Door, health_routes, json_response, open_doors
+from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
 from tracelake.runtime.process import Process, until_answers
 from tracelake.settings import IdentitySettings, TlsSettings
 from tracelake.wire.client import DispatcherClient, dispatcher_client
@@ -28,21 +28,21 @@ async def main(process: Process) -> None:
         delivery_client(settings) as delivery,
     ):
         await until_answers(process, "the Dispatcher", dispatcher.ready)
-        app = public_door(dispatcher, settings.identity, settings.tls, query, delivery)
-        door = Door("gateway", settings.gateway.host, settings.gateway.port, app)
-        async with open_doors([door], settings.tls, metrics=process.metrics, limits=settings.http) as addresses:
+        app = public_api(dispatcher, settings.identity, settings.tls, query, delivery)
+        service = Listener("gateway", settings.gateway.host, settings.gateway.port, app)
+        async with open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http) as addresses:
             process.ready(f"open at {addresses['gateway']}")
             await process.stop.wait()
 
 
-def public_door(
+def public_api(
     dispatcher: DispatcherClient,
     identity: IdentitySettings,
     tls: TlsSettings = TlsSettings(),  # noqa: B008 - frozen
     query: httpx.AsyncClient | None = None,
     delivery: httpx.AsyncClient | None = None,
 ) -> FastAPI:
-    app = DescribedDoor(
+    app = DescribedListener(
         title="Trace", docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json", redirect_slashes=False
     )
     for kind, handler in HANDLERS.items():
@@ -74,7 +74,7 @@ def public_door(
     for call in CALLS.values():
         app.add_api_route(
             f"/v1{call.path}",
-            forwarded(call, gate, dispatcher) if call.door == "dispatcher" else carried_over(call, gate, delivery),
+            forwarded(call, gate, dispatcher) if call.service == "dispatcher" else carried_over(call, gate, delivery),
             methods=[call.method],
             summary=call.summary,
             response_class=Response,

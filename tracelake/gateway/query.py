@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 from fastapi import Request, Response
 
-from tracelake.errors import DoorUnavailable, SettingsError
+from tracelake.errors import ServiceUnavailable, SettingsError
 from tracelake.gateway.forward import body_of, relayed
 from tracelake.gateway.users import UserGate
 from tracelake.runtime.http_client import AsyncClient
@@ -32,11 +32,11 @@ def asked(gate: UserGate, http: httpx.AsyncClient | None) -> Callable[[Request],
         headers = {USER: quote(user, safe=""), "accept": accept, **carried()}
         body = await body_of(request)
         if http is None:
-            raise DoorUnavailable("this system runs without a Query service")
+            raise ServiceUnavailable("this system runs without a Query service")
         try:
             answer = await while_wanted(request, http.post("/v1/query", content=body, headers=headers))
         except httpx.HTTPError as away:
-            raise DoorUnavailable(f"the Query service does not answer: {away or type(away).__name__}") from None
+            raise ServiceUnavailable(f"the Query service does not answer: {away or type(away).__name__}") from None
         return relayed(answer, "the Query service")
 
     return query

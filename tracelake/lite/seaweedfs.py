@@ -97,7 +97,7 @@ class SeaweedFS:
         return Child(
             "seaweedfs",
             self.launch,
-            doors=[self.endpoint],
+            listeners=[self.endpoint],
             probe=self.answers,
             stop_signal=signal.SIGKILL,
             essential=True,

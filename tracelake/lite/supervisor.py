@@ -41,7 +41,7 @@ class Child:
     name: str
     launch: Callable[[], Launch]
     """Called before each start, off the event loop: it may clean up after the last one."""
-    doors: Sequence[str] = ()
+    listeners: Sequence[str] = ()
     probe: Callable[[], bool] | None = None
     """For a child that does not speak the notify protocol: does it answer?"""
     stop_signal: signal.Signals = signal.SIGTERM
@@ -58,7 +58,7 @@ class Seen:
     pid: int | None = None
     since: float = 0.0
     restarts: int = 0
-    doors: Sequence[str] = ()
+    listeners: Sequence[str] = ()
     status: str = ""
 
 
@@ -70,8 +70,8 @@ class Supervisor:
         self._logs = logs
         self._sockets = sockets
         self._changed = changed
-        self._stages: list[list[_Kept]] = []
-        self._ahead: list[_Kept] = []
+        self._stages: list[list[_SupervisedChild]] = []
+        self._ahead: list[_SupervisedChild] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._chores: list[asyncio.Task[None]] = []
 
@@ -80,7 +80,7 @@ class Supervisor:
         return [kept.seen for kept in self._kept]
 
     @property
-    def _kept(self) -> list[_Kept]:
+    def _kept(self) -> list[_SupervisedChild]:
         return [kept for stage in [*self._stages, self._ahead] for kept in stage]
 
     async def start(self, stage: Sequence[Child], *, ahead: bool = False) -> None:
@@ -89,7 +89,7 @@ class Supervisor:
         Those that go `ahead` of what they stand on are stopped as if they had come last.
         """
         self._ensure_guard()
-        fresh = [_Kept(child, self) for child in stage]
+        fresh = [_SupervisedChild(child, self) for child in stage]
         if ahead:
             self._ahead += fresh
         else:
@@ -172,17 +172,17 @@ class Supervisor:
             pass  # it was killed; the next chore starts another and tells it everything
 
 
-class _Kept:
+class _SupervisedChild:
     """One child through all its lives."""
 
     def __init__(self, child: Child, supervisor: Supervisor) -> None:
         self.child = child
-        self.seen = Seen(child.name, doors=child.doors)
+        self.seen = Seen(child.name, listeners=child.listeners)
         self.first_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._supervisor = supervisor
         self._stopping = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._heard = _Heard()
+        self._heard = _ReportedState()
         self._lives: asyncio.Task[None] | None = None
         self._failures = 0
         self._ended_by_itself = True
@@ -317,7 +317,7 @@ class _Kept:
     @contextmanager
     def _listening(self) -> Iterator[None]:
         """What it says from now on is heard."""
-        self._heard = _Heard()
+        self._heard = _ReportedState()
         channel = self._listen()
         try:
             yield
@@ -370,7 +370,7 @@ class _Kept:
 
 
 @dataclass
-class _Heard:
+class _ReportedState:
     """What a child has said since it started."""
 
     ready: bool = False

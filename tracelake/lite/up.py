@@ -31,7 +31,7 @@ from tracelake.lite.home import (
 )
 from tracelake.lite.launch import Launch
 from tracelake.lite.plan import children
-from tracelake.lite.ports import DOORS, Ports, choose_ports, choose_store_ports
+from tracelake.lite.ports import LISTENERS, Ports, choose_ports, choose_store_ports
 from tracelake.lite.provision import Embedded, Given, dsns_of, new_passwords, provision
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.lite.supervisor import Child, Seen, Supervisor
@@ -47,12 +47,12 @@ Document = dict[str, Any]
 """How a running system is reached."""
 CERTIFICATE_LOOK_SECONDS = 3600.0
 DRAIN_CALL_SECONDS = 5.0
-ROOM_LOOK_SECONDS = 1.0
+SPACE_CHECK_SECONDS = 1.0
 """How often a file for which there was no room is written again."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class UpRequest:
     """What the person asked for."""
 
     settings: Settings
@@ -68,21 +68,21 @@ class Watcher(Protocol):
     def ready(self, document: dict[str, Any]) -> None: ...
 
 
-def up(wish: Wish, watcher: Watcher) -> None:
+def up(request: UpRequest, watcher: Watcher) -> None:
     """Returns when a signal asked for the end and everything has stopped."""
-    _refuse_unknown(wish.without)
+    _refuse_unknown(request.without)
     os.umask(0o077)  # inherited by every process: what is in the home is its owner's alone
     hide_memory()
-    home = Home(wish.settings.home)
+    home = Home(request.settings.home)
     home.make()
     with held(home):
-        asyncio.run(_Up(wish, watcher, home).run())
+        asyncio.run(_Up(request, watcher, home).run())
 
 
 class _Up:
-    def __init__(self, wish: Wish, watcher: Watcher, home: Home) -> None:
-        self._wish = wish
-        self._settings = wish.settings
+    def __init__(self, request: UpRequest, watcher: Watcher, home: Home) -> None:
+        self._request = request
+        self._settings = request.settings
         self._watcher = watcher
         self._home = home
         self._stop = asyncio.Event()
@@ -143,7 +143,7 @@ class _Up:
         given, words = _given(settings), new_passwords()
         clusters = self._clusters(given, ports)
         store = await self._store(ports)
-        names = [name for name in PROCESSES if name not in self._wish.without]
+        names = [name for name in PROCESSES if name not in self._request.without]
         made = children(
             names,
             settings,
@@ -239,11 +239,11 @@ class _Up:
         self._watcher.changed(everyone)
 
     def _document(self, ports: Ports, tls: TlsFiles, user_token: str) -> Document:
-        gone = {door for door in DOORS if door.partition("_")[0] in self._wish.without}
+        gone = {listener for listener in LISTENERS if listener.partition("_")[0] in self._request.without}
         return {
             "pid": os.getpid(),
             "home": str(self._home.root),
-            "endpoints": {door: ports.url(door) for door in DOORS if door not in gone},
+            "endpoints": {listener: ports.url(listener) for listener in LISTENERS if listener not in gone},
             "postgres": {
                 name: {"host": "127.0.0.1", "port": getattr(ports, f"postgres_{name}")} for name in ("state", "data")
             },
@@ -262,7 +262,7 @@ class _Up:
                 if wrong.errno not in NO_SPACE:
                     raise
                 self._watcher.said(f"{place} was not written: {wrong.strerror}; it is tried again")
-                await asyncio.sleep(ROOM_LOOK_SECONDS)
+                await asyncio.sleep(SPACE_CHECK_SECONDS)
             else:
                 return
 
@@ -279,7 +279,7 @@ class _Up:
     def _ready_files(self) -> list[Path]:
         """In the home always; and where the person asked for it."""
         home = self._home
-        return [home.ready, home.all_ready, *([self._wish.ready_file] if self._wish.ready_file else [])]
+        return [home.ready, home.all_ready, *([self._request.ready_file] if self._request.ready_file else [])]
 
 
 async def _both(one: asyncio.Task[None], other: asyncio.Task[None]) -> None:
@@ -350,7 +350,7 @@ def _postgres_child(server: Embedded) -> Child:
     return Child(
         f"postgres-{cluster.name}",
         launch,
-        doors=[f"127.0.0.1:{cluster.port}"],
+        listeners=[f"127.0.0.1:{cluster.port}"],
         probe=lambda: postgres.answers(server.admin()),
         stop_signal=signal.SIGINT,
         essential=True,

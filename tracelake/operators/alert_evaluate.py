@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import Field, StringConstraints
 
-from tracelake.domain.alerts import missing_parts
+from tracelake.domain.alerts import missing_fields
 from tracelake.domain.dag.catalog import ConfigProblem, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.suggest import closest
@@ -45,7 +45,7 @@ def _output(wired: Wired) -> Iterator[ConfigProblem]:
         hint = "outputs: [{dataset: alert_events}], with the block that docs/how-to/raise_alerts.md gives for `publish`"
         yield ConfigProblem((), reason, hint, "not_alert_events", within="outputs")
         return
-    missing = missing_parts(declared)
+    missing = missing_fields(declared)
     if missing:
         reason = f"the dataset cannot hold alert events: {'; '.join(missing)}"
         hint = "take the block of docs/how-to/raise_alerts.md"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelake.domain.alerts import COLUMNS, missing_parts
+from tracelake.domain.alerts import COLUMNS, missing_fields
 from tracelake.domain.dag.catalog import ConfigProblem, Count, OperatorSpec, Wired, checked_by, every_input
 from tracelake.domain.ids import OrgId, delivery_id
 from tracelake.errors import InvalidRequest
@@ -42,13 +42,13 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
     return [
         ConfigProblem(
             (place,),
-            f"these are no alert events: {'; '.join(missing_parts(declared))}",
+            f"these are no alert events: {'; '.join(missing_fields(declared))}",
             "take the block of docs/how-to/raise_alerts.md",
             "not_alert_events",
             within="inputs",
         )
         for place, declared in enumerate(wired.read)
-        if declared is not None and missing_parts(declared)
+        if declared is not None and missing_fields(declared)
     ]
 
 

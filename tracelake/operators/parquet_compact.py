@@ -120,9 +120,9 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
 
 def _cold(ctx: TaskContext[Config], table: str, output: Output, span: Range) -> FilesAnswer:
     """The hot input's cold side: it may lie in former generations of the output too, before the job was changed."""
-    found = ctx.door.files(hot_of(ctx, table).dataset_uuid, span)
+    found = ctx.api.files(hot_of(ctx, table).dataset_uuid, span)
     # A compaction of another DAG's tables is not known to be their cold side: it has its own files, and no others.
-    return found if found.commit else ctx.door.files(output.ref.dataset_uuid, span)
+    return found if found.commit else ctx.api.files(output.ref.dataset_uuid, span)
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ def pull(
     dsn: SecretDsn, objects: ObjectStore, sides: Mapping[str, Sides], span: Range
 ) -> tuple[dict[str, pa.Table], str]:
     """Inside an executor."""
-    from tracelake.data.hot.read_with_cold import pull_seam
+    from tracelake.data.hot.read_with_cold import pull_with_cold
 
-    return {table: pull_seam(dsn, objects, one.view, one.cold, span) for table, one in sides.items()}, ""
+    return {table: pull_with_cold(dsn, objects, one.view, one.cold, span) for table, one in sides.items()}, ""
 
 
 def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, there: FilesAnswer) -> Sides:

@@ -18,7 +18,7 @@ from tracelake.domain.ranges import Range, format_partition_key, intersect, subt
 from tracelake.domain.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
 from tracelake.operators.api.context import TaskContext
-from tracelake.operators.api.inputs import WHOLE, Part
+from tracelake.operators.api.inputs import WHOLE, Partition
 from tracelake.operators.api.outcome import Outcome, Settings, in_full
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.quality_checks import (
@@ -97,12 +97,12 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     return Outcome(said="; ".join(left))
 
 
-def _ready(ctx: TaskContext[Config], part: Part, left: list[str]) -> Sequence[Part]:
+def _ready(ctx: TaskContext[Config], part: Partition, left: list[str]) -> Sequence[Partition]:
     """What of the part both sides of every comparison have.
 
     The rest has no report yet: the input that lacks it will tell of it, and the task made then finds both.
     """
-    ready: tuple[Part, ...] = (part,)
+    ready: tuple[Partition, ...] = (part,)
     lacking: list[str] = []
     for name in _compared(ctx):
         there = ctx.input(name).committed(part)
@@ -130,7 +130,7 @@ def _compared(ctx: TaskContext[Config]) -> Sequence[str]:
     )
 
 
-def _ranges(parts: Sequence[Part]) -> list[Range]:
+def _ranges(parts: Sequence[Partition]) -> list[Range]:
     return [one for one in parts if isinstance(one, Range)]
 
 

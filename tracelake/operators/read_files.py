@@ -143,7 +143,7 @@ def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, 
     bare = Shape(config.format, config.types, config.header, config.delimiter, config.bad_lines, tuple(config.optional))
     if config.columns:
         return bare
-    known = ctx.door.files(output.ref.dataset_uuid, None).columns
+    known = ctx.api.files(output.ref.dataset_uuid, None).columns
     columns = (
         {str(one["name"]): str(one["type"]) for one in known}
         if known

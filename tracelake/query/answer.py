@@ -1,6 +1,6 @@
-"""A question from its text to its answer: names looked up, gate, engine, audit. The same for users and tasks.
+"""A query from its text to its answer: names looked up, gate, engine, audit. The same for users and tasks.
 
-What the asker may not read does not exist for him: it is looked up in his name, and a query that speaks of anything
+What the caller may not read does not exist for him: it is looked up in his name, and a query that speaks of anything
 else is refused in the same words, whether there is such a thing or not.
 """
 
@@ -32,7 +32,7 @@ from tracelake.errors import (
     TraceError,
 )
 from tracelake.query.audit import Audit
-from tracelake.query.checked_query import Asker, Question, Relation
+from tracelake.query.checked_query import Caller, CheckedQuery, Relation
 from tracelake.query.engine import Engine, Found
 from tracelake.query.prune_files import narrowed
 from tracelake.query.resolve import Resolver
@@ -44,9 +44,9 @@ from tracelake.wire.query_messages import (
     QueryAnswer,
     QueryRequest,
     ReadDataset,
+    RelationRequest,
     TaskQueryRequest,
     Verdict,
-    Wish,
 )
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ T = TypeVar("T")
 
 @dataclass
 class _Case:
-    """One question as it goes through; what the audit is told in the end."""
+    """One query as it goes through; what the audit is told in the end."""
 
     request: Request
     id: UUID = field(default_factory=uuid4)
     asked_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     began: float = field(default_factory=time.perf_counter)
-    asker: Asker | None = None
+    caller: Caller | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
     readable: Sequence[str] = ()
     found: Found | None = None
@@ -81,7 +81,7 @@ class _Case:
 
 
 @dataclass(frozen=True)
-class Desk:
+class QueryAnswerer:
     resolver: Resolver
     engine: Engine
     audit: Audit
@@ -98,7 +98,7 @@ class Desk:
             if len(names) > MAX_TABLES:
                 raise InvalidSql(f"the query reads more than {MAX_TABLES} tables")
             await self._relations(
-                case, [Wish(name=name, as_of=request.as_of.get(name)) for name in names], user=subject
+                case, [RelationRequest(name=name, as_of=request.as_of.get(name)) for name in names], user=subject
             )
             return await _off_loop(request.sql, lambda text: self._gate(text, case.relations, case.readable))
 
@@ -109,10 +109,10 @@ class Desk:
         fence = {"task_id": request.task_id, "attempt": request.attempt, "lease_token": request.lease_token}
 
         async def look_up(case: _Case) -> CheckedSql:
-            case.asker = _attempt(claims)
+            case.caller = _attempt(claims)
             checked = await _off_loop(request.sql, lambda text: self._gate(text, views))
-            wishes = [
-                Wish(
+            tables = [
+                RelationRequest(
                     name=name,
                     as_of=request.as_of.get(name),
                     dataset_version=views[name].dataset_version,
@@ -120,16 +120,16 @@ class Desk:
                 )
                 for name in sorted(checked.tables)
             ]
-            await self._relations(case, wishes, **fence)
+            await self._relations(case, tables, **fence)
             return checked
 
         return await self._case(_Case(request), look_up, claims)
 
-    async def _relations(self, case: _Case, wishes: Sequence[Wish], **whose: object) -> None:
-        told, case.relations = await self.resolver.relations(wishes, **whose)  # type: ignore[arg-type]
+    async def _relations(self, case: _Case, tables: Sequence[RelationRequest], **whose: object) -> None:
+        told, case.relations = await self.resolver.relations(tables, **whose)  # type: ignore[arg-type]
         case.readable = told.readable
         if told.user_id is not None:
-            case.asker = Asker(told.org_id, ("user", told.user_id), user_id=told.user_id)
+            case.caller = Caller(told.org_id, ("user", told.user_id), user_id=told.user_id)
 
     async def _case(
         self, case: _Case, look_up: Callable[[_Case], Awaitable[CheckedSql]], claims: Claims | None = None
@@ -162,16 +162,16 @@ class Desk:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _question(self, case: _Case, checked: CheckedSql, claims: Claims | None) -> Question:
+    def _question(self, case: _Case, checked: CheckedSql, claims: Claims | None) -> CheckedQuery:
         request, limits = case.request, self.settings
         for name in request.as_of:
             if name not in checked.tables:
                 raise InvalidRequest("the query reads no table of this name", where=f"/as_of/{name[:128]}")
         longest = limits.export_timeout_seconds if request.export else limits.timeout_seconds
-        assert case.asker is not None  # noqa: S101 - looked up before
-        return Question(
+        assert case.caller is not None  # noqa: S101 - looked up before
+        return CheckedQuery(
             id=case.id,
-            asker=case.asker,
+            caller=case.caller,
             checked=checked,
             relations=narrowed(checked, {name: case.relations[name] for name in checked.tables}),
             max_rows=min(request.limit or limits.max_rows, limits.max_rows),
@@ -182,13 +182,13 @@ class Desk:
         )
 
     def _folder(self, case: _Case, claims: Claims | None) -> Folder:
-        """A folder of this question's own: below the organisation's for a user, below the token's for a task."""
+        """A folder of this query's own: below the organisation's for a user, below the token's for a task."""
         asked = case.request.export.to if case.request.export else None
-        assert case.asker is not None  # noqa: S101
+        assert case.caller is not None  # noqa: S101
         if claims is None:
             if asked is not None:
                 raise InvalidRequest("users' exports go where the service puts them", where="/export/to")
-            return Folder.parse(self.settings.export_prefix).folder(str(case.asker.org_id), str(case.id))
+            return Folder.parse(self.settings.export_prefix).folder(str(case.caller.org_id), str(case.id))
         granted = sorted(claims.grants.storage.write, key=lambda folder: (folder.segments[0] != SCRATCH, folder))
         if asked is None and granted:
             return granted[0].folder("queries", str(case.id))
@@ -203,23 +203,23 @@ class Desk:
         return check_sql(text, names, deterministic=False, max_value_bytes=longest, near=near)
 
     def _count(self, case: _Case, verdict: Verdict) -> None:
-        asker = "task" if isinstance(case.request, TaskQueryRequest) else "user"
-        self.metrics.queries.labels(asker, verdict).inc()
-        self.metrics.query_seconds.labels(asker).observe(time.perf_counter() - case.began)
+        caller = "task" if isinstance(case.request, TaskQueryRequest) else "user"
+        self.metrics.queries.labels(caller, verdict).inc()
+        self.metrics.query_seconds.labels(caller).observe(time.perf_counter() - case.began)
         if case.found:
             self.metrics.query_rows.inc(case.found.rows)
             self.metrics.query_bytes.inc(case.found.bytes)
 
     def _tell(self, case: _Case, verdict: Verdict, code: str | None) -> None:
-        if case.asker is None:
+        if case.caller is None:
             return  # nobody that we know
         self.audit.note(
             AuditRow(
                 id=case.id,
-                org_id=case.asker.org_id,
-                user_id=case.asker.user_id,
-                task_id=case.asker.task_id,
-                attempt=case.asker.attempt,
+                org_id=case.caller.org_id,
+                user_id=case.caller.user_id,
+                task_id=case.caller.task_id,
+                attempt=case.caller.attempt,
                 asked_at=case.asked_at,
                 sql_sha256=hashlib.sha256(case.request.sql.encode("utf-8", "surrogatepass")).hexdigest(),
                 datasets=[one.dataset_uuid for one in case.relations.values()],
@@ -232,9 +232,9 @@ class Desk:
         )
 
 
-def _attempt(claims: Claims) -> Asker:
+def _attempt(claims: Claims) -> Caller:
     grant = ("task", claims.task_id, claims.attempt)
-    return Asker(claims.org_id, grant, task_id=claims.task_id, attempt=claims.attempt)
+    return Caller(claims.org_id, grant, task_id=claims.task_id, attempt=claims.attempt)
 
 
 async def _off_loop(text: str, check: Callable[[str], T]) -> T:

@@ -1,4 +1,4 @@
-"""A question that may be asked: who asks, what it reads, how much it may have. Everything in it was checked."""
+"""A query that may be asked: who asks, what it reads, how much it may have. Everything in it was checked."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ColdFiles:
 
 @dataclass(frozen=True)
 class Relation:
-    """One table as the asker may read it."""
+    """One table as the caller may read it."""
 
     name: str
     dataset_uuid: UUID
@@ -68,7 +68,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Asker:
+class Caller:
     """On whose behalf. `grant` is what a session belongs to: never two askers, never two attempts."""
 
     org_id: UUID
@@ -79,9 +79,9 @@ class Asker:
 
 
 @dataclass(frozen=True)
-class Question:
+class CheckedQuery:
     id: UUID
-    asker: Asker
+    caller: Caller
     checked: CheckedSql
     relations: Mapping[str, Relation]
     """By the names that the query uses; no others."""

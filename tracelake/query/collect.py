@@ -1,4 +1,4 @@
-"""A question's rows: into this process as an Arrow table, never more than it may have; or as files of the caller's."""
+"""A query's rows: into this process as an Arrow table, never more than it may have; or as files of the caller's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIXED: Final = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A question as Spark will run it, as often as it is asked."""
+    """A query as Spark will run it, as often as it is asked."""
 
     frame: DataFrame
     bounded: DataFrame

@@ -21,7 +21,7 @@ import structlog
 
 from tracelake.errors import QueryTimeout, SetupError, SparkLost, TraceError, Unavailable
 from tracelake.ports import ObjectStore
-from tracelake.query.checked_query import Question
+from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.collect import Rows, collect, export
 from tracelake.query.end_query import EndQuery
 from tracelake.query.failures import in_our_words, spark_lost
@@ -47,7 +47,7 @@ ANSWER_SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a question: rows, or files."""
+    """What came of a query: rows, or files."""
 
     columns: list[ResultColumn]
     table: pa.Table | None
@@ -65,9 +65,9 @@ class Found:
 
 @dataclass
 class _Running:
-    """One question in its thread."""
+    """One query in its thread."""
 
-    question: Question
+    query: CheckedQuery
     seconds: float
     """How long it may."""
     over: threading.Event = field(default_factory=threading.Event)
@@ -82,11 +82,11 @@ class _Running:
 
     @property
     def tag(self) -> str:
-        return f"query-{self.question.id}"
+        return f"query-{self.query.id}"
 
     def go_on(self) -> None:
         if self.over.is_set():
-            raise _timeout(self.question)
+            raise _timeout(self.query)
 
 
 class Engine:
@@ -113,28 +113,28 @@ class Engine:
         for state in ("running", "waiting"):
             self._metrics.queries_in_hand.labels(state).set_function(partial(getattr, self._slots, state))
 
-    async def ask(self, question: Question) -> Found:
+    async def ask(self, query: CheckedQuery) -> Found:
         try:
-            async with asyncio.timeout(question.answer_within):
-                return await self._ask_twice(question)
+            async with asyncio.timeout(query.answer_within):
+                return await self._ask_twice(query)
         except TimeoutError:
-            raise _timeout(question) from None
+            raise _timeout(query) from None
 
-    async def _ask_twice(self, question: Question) -> Found:
+    async def _ask_twice(self, query: CheckedQuery) -> Found:
         """Run once more if Spark died under it, within what is left of its time.
 
         Which of several queries cost Spark its life is not known. So those that are run once more take turns: one that
         does it again does it to none of the others.
         """
-        running = _Running(question, question.seconds)
+        running = _Running(query, query.seconds)
         try:
             return await self._ask(running)
         except SparkLost:
-            left = question.seconds - (time.monotonic() - running.began)
+            left = query.seconds - (time.monotonic() - running.began)
             if left <= 0:
                 raise
         async with self._turn_after_loss():
-            return await self._ask(_Running(question, left))
+            return await self._ask(_Running(query, left))
 
     @asynccontextmanager
     async def _turn_after_loss(self) -> AsyncIterator[None]:
@@ -149,7 +149,7 @@ class Engine:
             self._again.release()
 
     async def _ask(self, running: _Running) -> Found:
-        kind: Kind = "user" if running.question.asker.task_id is None else "task"
+        kind: Kind = "user" if running.query.caller.task_id is None else "task"
         await self._slots.take(kind)
         try:
             sessions = await self._sessions()
@@ -164,7 +164,7 @@ class Engine:
         try:
             return await asyncio.wait_for(asyncio.shield(thread), running.seconds)
         except TimeoutError:
-            raise _timeout(running.question) from None
+            raise _timeout(running.query) from None
         finally:
             running.end()
             await asyncio.wait({ended}, timeout=ANSWER_SECONDS)
@@ -203,7 +203,7 @@ class Engine:
     def _answer(self, sessions: Sessions, running: _Running) -> Found:
         """In a thread of its own."""
         try:
-            prepared = sessions.take(running.question.asker.grant)
+            prepared = sessions.take(running.query.caller.grant)
         except Exception as wrong:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
             raise _because(wrong, sessions, running) from None
         try:
@@ -215,33 +215,31 @@ class Engine:
         return found
 
     def _read(self, prepared: Prepared, running: _Running) -> Found:
-        question, spark = running.question, prepared.spark
-        prepared.plan_for(small=question.small)
+        query, spark = running.query, prepared.spark
+        prepared.plan_for(small=query.small)
         names: dict[str, str] = {}
         with (
             tagged(spark, running.tag),
             in_our_words(names, self._max_bytes),
-            views_of(
-                prepared, question.relations, self._store, question.asker.org_id, question.checked.read_once
-            ) as views,
+            views_of(prepared, query.relations, self._store, query.caller.org_id, query.checked.read_once) as views,
         ):
             names.update(views)
             running.go_on()
-            if question.export is not None:
-                frame = checked_frame(spark, question.checked.render(views), frozenset(views.values()))
+            if query.export is not None:
+                frame = checked_frame(spark, query.checked.render(views), frozenset(views.values()))
                 running.go_on()
-                exported, columns = export(frame, self._store.objects, question.export, question.files)
+                exported, columns = export(frame, self._store.objects, query.export, query.files)
                 return Found(columns, None, exported=exported)
-            plan = planned(prepared, question, views, self._max_bytes)
+            plan = planned(prepared, query, views, self._max_bytes)
             running.go_on()
-            rows: Rows = collect(plan, question.max_rows, self._max_bytes)
+            rows: Rows = collect(plan, query.max_rows, self._max_bytes)
             return Found(rows.columns, rows.table, rows.truncated)
 
 
 def _because(wrong: Exception, sessions: Sessions, running: _Running) -> Exception:
     """Whatever is said when the JVM dies under a query: that it has died."""
     if running.over.is_set():  # what an interrupt breaks says nothing
-        return _timeout(running.question)
+        return _timeout(running.query)
     if isinstance(wrong, TraceError) and type(wrong) is not Unavailable:
         return wrong
     if sessions.lost(wrong):
@@ -252,8 +250,8 @@ def _because(wrong: Exception, sessions: Sessions, running: _Running) -> Excepti
     return Unavailable("the Query service could not ask its Spark", hint="ask again in a moment")
 
 
-def _timeout(question: Question) -> QueryTimeout:
+def _timeout(query: CheckedQuery) -> QueryTimeout:
     return QueryTimeout(
-        f"it took longer than {question.seconds:g} s, and was ended",
+        f"it took longer than {query.seconds:g} s, and was ended",
         hint="read less, have the rows exported, or ask again when less runs",
     )

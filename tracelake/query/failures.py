@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 @contextmanager
 def in_our_words(names: Mapping[str, str], max_bytes: int) -> Iterator[None]:
-    """`names`: views by the names that the asker knows them by."""
+    """`names`: views by the names that the caller knows them by."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 

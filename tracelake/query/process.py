@@ -1,6 +1,6 @@
-"""`trace query`: SQL over granted datasets, on a Spark of its own, behind two doors.
+"""`trace query`: SQL over granted datasets, on a Spark of its own, behind two listeners.
 
-The doors open at once. Spark starts a while later or with the first question, which then waits for it: a system that
+The doors open at once. Spark starts a while later or with the first query, which then waits for it: a system that
 starts has better things to do with its cores.
 """
 
@@ -18,13 +18,13 @@ from starlette.routing import Route
 
 from tracelake.capability.verifier import Verifier
 from tracelake.ports import ObjectStore
-from tracelake.query.answer import Desk
+from tracelake.query.answer import QueryAnswerer
 from tracelake.query.audit import Audit
 from tracelake.query.engine import Engine
 from tracelake.query.resolve import Resolver
 from tracelake.query.routes import openapi_route, task_route, user_route
 from tracelake.query.spark import OwnSpark, Warm, starter
-from tracelake.runtime.listeners import Door, bearer, door_app, open_doors, require_our_token
+from tracelake.runtime.listeners import Listener, bearer, listener_app, open_listeners, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.runtime.process import Process, until_answers
 from tracelake.settings import IdentitySettings, Settings
@@ -61,24 +61,26 @@ async def serving(
     *,
     metrics: Metrics,
 ) -> AsyncIterator[dict[str, str]]:
-    """Both doors, open; gives the address of each."""
+    """Both listeners, open; gives the address of each."""
     dsn = required(settings.data.query_dsn, "data.query_dsn")
     engine = Engine(spark, objects, dsn, settings.query, metrics)
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
-    desk = Desk(Resolver(dispatcher), engine, audit, settings.query, metrics)
+    answerer = QueryAnswerer(Resolver(dispatcher), engine, audit, settings.query, metrics)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     inside = (
-        user_route(desk, settings.identity),
+        user_route(answerer, settings.identity),
         openapi_route(settings.identity),
         metrics_route(metrics, settings.identity),
     )
-    doors = [
-        Door("query_task", settings.query.host, settings.query.task_port, query_door(pool, task_route(desk, verifier))),
-        Door("query_internal", settings.query.host, settings.query.internal_port, query_door(pool, *inside)),
+    listeners = [
+        Listener(
+            "query_task", settings.query.host, settings.query.task_port, query_api(pool, task_route(answerer, verifier))
+        ),
+        Listener("query_internal", settings.query.host, settings.query.internal_port, query_api(pool, *inside)),
     ]
     telling = asyncio.create_task(audit.run())
     try:
-        async with open_doors(doors, settings.tls, metrics=metrics, limits=settings.http) as addresses:
+        async with open_listeners(listeners, settings.tls, metrics=metrics, limits=settings.http) as addresses:
             yield addresses
     finally:
         telling.cancel()
@@ -88,11 +90,11 @@ async def serving(
         await verifier.close()
 
 
-def query_door(pool: asyncpg.Pool, *more: Route) -> Starlette:
+def query_api(pool: asyncpg.Pool, *more: Route) -> Starlette:
     async def ready() -> None:
         await answers(pool)
 
-    return door_app(more, ready)
+    return listener_app(more, ready)
 
 
 def metrics_route(metrics: Metrics, identity: IdentitySettings) -> Route:

@@ -1,7 +1,7 @@
-"""What a question may read: its names, looked up at the Dispatcher, with the file lists that are known already kept.
+"""What a query may read: its names, looked up at the Dispatcher, with the file lists that are known already kept.
 
 A file list belongs to a generation as of a commit and never changes, so it is fetched once; which commit counts is
-asked anew for every question.
+asked anew for every query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracelake.errors import Unavailable
 from tracelake.query.checked_query import ColdFiles, FileFacts, Pin, Relation
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.query_messages import ColdPart, Known, RelationsAnswer, RelationsRequest, Wish
+from tracelake.wire.query_messages import ColdFilesAnswer, Known, RelationRequest, RelationsAnswer, RelationsRequest
 from tracelake.wire.query_messages import Relation as Told
 
 KEPT: Final = 2_000
@@ -37,11 +37,11 @@ class Resolver:
         self._files: OrderedDict[Pin, ColdFiles] = OrderedDict()
 
     async def relations(
-        self, wishes: Sequence[Wish], *, user: str | None = None, **fence: Any
+        self, tables: Sequence[RelationRequest], *, user: str | None = None, **fence: Any
     ) -> tuple[RelationsAnswer, Mapping[str, Relation]]:
         """For a user by his subject, or for an attempt by its fence: what was found, by name."""
         known = [Known(dataset_version=version, commit=commit) for version, commit in list(self._files)[-SENT:]]
-        told = await self._dispatcher.relations(RelationsRequest(wishes=list(wishes), known=known, **fence), user)
+        told = await self._dispatcher.relations(RelationsRequest(tables=list(tables), known=known, **fence), user)
         return told, {one.name: self._relation(one) for one in told.relations}
 
     def _relation(self, told: Told) -> Relation:
@@ -49,12 +49,12 @@ class Resolver:
         filters = tuple(from_json(dict(one)) for one in told.filters or ())
         return Relation(told.name, told.dataset_uuid, told.dataset_version, told.commit, told.hot, cold, filters)
 
-    def _cold(self, part: ColdPart) -> ColdFiles:
+    def _cold(self, part: ColdFilesAnswer) -> ColdFiles:
         pin = (part.dataset_version, part.commit)
         if part.partitions is not None:
             self._files[pin] = _files(pin, part)
         found = self._files.get(pin)
-        if found is None:  # forgotten between the question and its answer
+        if found is None:  # forgotten between the query and its answer
             raise Unavailable("a list of files is not there any more", hint="ask again")
         self._files.move_to_end(pin)
         while len(self._files) > KEPT:
@@ -62,7 +62,7 @@ class Resolver:
         return found
 
 
-def _files(pin: Pin, part: ColdPart) -> ColdFiles:
+def _files(pin: Pin, part: ColdFilesAnswer) -> ColdFiles:
     columns = None if part.columns is None else tuple(msgspec.convert(list(part.columns), list[ColumnEntry]))
     whole: list[ObjectName] = []
     cut: dict[tuple[Range, ...], tuple[ObjectName, ...]] = {}

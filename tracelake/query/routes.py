@@ -15,7 +15,7 @@ from tracelake.capability.refusal import CAPABILITY_HEADER
 from tracelake.capability.verifier import Verifier
 from tracelake.domain.grants import QUERY
 from tracelake.errors import Forbidden, InvalidRequest, Unauthenticated
-from tracelake.query.answer import Desk
+from tracelake.query.answer import QueryAnswerer
 from tracelake.query.encode import as_arrow, as_json
 from tracelake.query.openapi import document
 from tracelake.runtime.listeners import json_response, require_our_token, while_wanted
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def task_route(desk: Desk, verifier: Verifier) -> Route:
+def task_route(answerer: QueryAnswerer, verifier: Verifier) -> Route:
     async def query(request: Request) -> Response:
         body = decode(await _body(request), TaskQueryRequest)
         claims = await verifier.verify(request.headers.get(CAPABILITY_HEADER))
@@ -39,18 +39,18 @@ def task_route(desk: Desk, verifier: Verifier) -> Route:
             raise Forbidden("the token is another attempt's", where="/attempt")
         if QUERY not in claims.grants.endpoints:
             raise Forbidden("the token grants nothing that this door gives", where="/v1/task/query")
-        return await _answered(request, desk.for_task(claims, body))
+        return await _answered(request, answerer.for_task(claims, body))
 
     return Route("/v1/task/query", query, methods=["POST"])
 
 
-def user_route(desk: Desk, identity: IdentitySettings) -> Route:
+def user_route(answerer: QueryAnswerer, identity: IdentitySettings) -> Route:
     async def query(request: Request) -> Response:
         require_our_token(request.headers.get(WORKER_TOKEN), identity, f"header {WORKER_TOKEN}")
         subject = unquote(request.headers.get(USER, ""))
         if not subject or "\0" in subject:
             raise Unauthenticated("no user is named", where=f"header {USER}")
-        return await _answered(request, desk.for_user(subject, decode(await _body(request), QueryRequest)))
+        return await _answered(request, answerer.for_user(subject, decode(await _body(request), QueryRequest)))
 
     return Route("/v1/query", query, methods=["POST"])
 

@@ -1,4 +1,4 @@
-"""Prepared Spark sessions. One serves one question at a time, and one grant for as long as it lives.
+"""Prepared Spark sessions. One serves one query at a time, and one grant for as long as it lives.
 
 A fresh session costs some tenths of a second before its first row, so a few stand ready. Once one was used for a grant
 it goes back to that grant's and is thrown away when others need the room: never to another's.

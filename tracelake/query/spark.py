@@ -36,7 +36,7 @@ class Warm(Protocol):
     async def sessions(self) -> Sessions: ...
 
     async def give_up(self, stuck: Sessions) -> bool:
-        """End the JVM of these, in which something runs that cannot be interrupted; the next question finds another.
+        """End the JVM of these, in which something runs that cannot be interrupted; the next query finds another.
 
         False if it has ended already: then the one that runs now is others'.
         """
@@ -83,7 +83,7 @@ class OwnSpark:
             return True
 
     async def warm_later(self, seconds: float) -> None:
-        """While nobody waits: the first question is then not the first job."""
+        """While nobody waits: the first query is then not the first job."""
         await asyncio.sleep(seconds)
         with suppress(Exception):  # whoever asks first is told what is wrong
             await self.sessions()

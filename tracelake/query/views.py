@@ -1,4 +1,4 @@
-"""Tables of a question as temporary views of its session: files by their list, hot tables through the reading role.
+"""Tables of a query as temporary views of its session: files by their list, hot tables through the reading role.
 
 A view of files is made once for a pin, or for those of its files that a query can need, and kept: what a commit holds
 never changes. One with hot rows is made for the query, in a snapshot that is held while it runs, and dropped after it.
@@ -47,7 +47,7 @@ def views_of(
 ) -> Iterator[dict[str, str]]:
     """Names of views, by the names of the tables. Rows must be read inside the block.
 
-    What the question reads in one place alone (`read_once`) Postgres may filter.
+    What the query reads in one place alone (`read_once`) Postgres may filter.
     """
     from tracelake.data.hot.view import held
 
@@ -109,10 +109,10 @@ class _HotTable:
     org: UUID
     moment: HeldSnapshot
     one_scan: bool
-    """The question reads it in one place, so Postgres may be told what is asked for there."""
+    """The query reads it in one place, so Postgres may be told what is asked for there."""
 
     def frame(self) -> DataFrame:
-        from tracelake.data.hot.reader import read_hot, read_seam, spark_schema
+        from tracelake.data.hot.reader import read_hot, read_with_cold, spark_schema
         from tracelake.data.hot.registered_tables import registered
         from tracelake.data.hot.view import view_of
         from tracelake.data.postgres.source import read_postgres
@@ -129,7 +129,7 @@ class _HotTable:
         if cold is None or not (cold.files or cold.cut):
             return read_hot(spark, dsn, view, one_scan=once)
         _, files = _kept(self.prepared, cold, self.store, table.number_column)
-        return read_seam(spark, dsn, view, files, one_scan=once)
+        return read_with_cold(spark, dsn, view, files, one_scan=once)
 
     def _buffered(self) -> DataFrame:
         from tracelake.data.buffered.reader import declared_columns, read_buffered

@@ -43,7 +43,7 @@ from tracelake.errors import (
 )
 from tracelake.runtime.http_limits import Admission, LimitedProtocol
 from tracelake.runtime.metrics import Metrics
-from tracelake.runtime.request_context import Doorway
+from tracelake.runtime.request_middleware import RequestMiddleware
 from tracelake.runtime.tls import TlsFiles, reload_if_changed, server_context
 from tracelake.settings import HttpSettings, IdentitySettings, TlsSettings
 
@@ -74,7 +74,7 @@ HTTP_FAULT = 500
 
 
 @dataclass(frozen=True)
-class Door:
+class Listener:
     name: str
     host: str
     port: int
@@ -82,8 +82,8 @@ class Door:
 
 
 @asynccontextmanager
-async def open_doors(
-    doors: Sequence[Door],
+async def open_listeners(
+    listeners: Sequence[Listener],
     tls: TlsSettings,
     look_every: float = RENEWAL_LOOK_SECONDS,
     *,
@@ -94,13 +94,16 @@ async def open_doors(
     metrics = metrics or Metrics()
     files = _files(tls)
     context = _context(files)
-    sockets = _bind_all(doors)
-    servers = [_server(Doorway(Admission(door.app, limits), door.name, metrics), context, limits) for door in doors]
+    sockets = _bind_all(listeners)
+    servers = [
+        _server(RequestMiddleware(Admission(listener.app, limits), listener.name, metrics), context, limits)
+        for listener in listeners
+    ]
     serving = [asyncio.create_task(s.serve(sockets=[sock])) for s, sock in zip(servers, sockets, strict=True)]
     renewal = asyncio.create_task(_follow_renewals(context, files, look_every))
     try:
         await _started(servers, serving)
-        yield {door.name: _address(sock) for door, sock in zip(doors, sockets, strict=True)}
+        yield {listener.name: _address(sock) for listener, sock in zip(listeners, sockets, strict=True)}
     finally:
         renewal.cancel()
         for server in servers:
@@ -120,7 +123,7 @@ def refusal_response(refusal: TraceError) -> Response:
     return answer
 
 
-def door_app(
+def listener_app(
     routes: Sequence[Route],
     ready: Callable[[], Awaitable[None]],
     outages: Sequence[type[Exception]] = (),
@@ -135,10 +138,10 @@ def door_app(
         return await on_refusal(request, named(away))
 
     handlers = HANDLERS | dict.fromkeys(outages, on_outage)
-    return DoorApp(routes=[*health_routes(ready), *routes], exception_handlers=handlers)
+    return ListenerApp(routes=[*health_routes(ready), *routes], exception_handlers=handlers)
 
 
-class DoorApp(Starlette):
+class ListenerApp(Starlette):
     """A door whose plain paths are looked up in one step: routing and wrapping cost as much as the answer itself.
 
     Everything else, a wrong method included, goes the usual way. So does all of it once there is a middleware.
@@ -271,32 +274,32 @@ async def _follow_renewals(context: ssl.SSLContext, files: TlsFiles, every: floa
         seen = reload_if_changed(context, files, seen)
 
 
-def _bind_all(doors: Sequence[Door]) -> list[socket]:
+def _bind_all(listeners: Sequence[Listener]) -> list[socket]:
     with contextlib.ExitStack() as taken:
-        sockets = [taken.enter_context(_bind(door)) for door in doors]
+        sockets = [taken.enter_context(_bind(listener)) for listener in listeners]
         taken.pop_all()  # all are there: they are kept
         return sockets
 
 
-def _bind(door: Door) -> socket:
+def _bind(listener: Listener) -> socket:
     # Named as TCP: only then asyncio sends an answer's body without waiting until its head was acknowledged (40 ms).
-    listener = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP)
-    listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    bound = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP)
+    bound.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     try:
-        listener.bind((door.host, door.port))
-        listener.listen()  # two may be bound to one port as long as neither listens
+        bound.bind((listener.host, listener.port))
+        bound.listen()  # two may be bound to one port as long as neither listens
     except OSError as wrong:
-        listener.close()
+        bound.close()
         raise SetupError(
-            f"the {door.name} door cannot listen on {door.host}:{door.port}: {wrong.strerror}",
-            where=f"{door.host}:{door.port}",
+            f"the {listener.name} listener cannot listen on {listener.host}:{listener.port}: {wrong.strerror}",
+            where=f"{listener.host}:{listener.port}",
             hint="end the process that holds the port, or choose another (`trace up --port-base`)",
         ) from None
-    return listener
+    return bound
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the process, not to one of its doors."""
+    """Signals belong to the process, not to one of its listeners."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

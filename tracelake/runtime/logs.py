@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO, cast
 import structlog
 
 from tracelake.domain.escape_controls import on_one_line, visible
-from tracelake.runtime.redact import Hide
+from tracelake.runtime.redact import Redact
 from tracelake.settings import LogSettings
 
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about")
@@ -52,7 +52,7 @@ def is_debugging() -> bool:
     return _debugging
 
 
-def configure_logging(process: str, settings: LogSettings, hide: Hide = str) -> None:
+def configure_logging(process: str, settings: LogSettings, hide: Redact = str) -> None:
     """Our lines and those of the libraries below us come out alike, on standard output, without what `hide` knows."""
 
     def add_process(_logger: object, _method: str, line: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class _Unbreakable:
         """Every write does it."""
 
 
-def _escaped(line: Mapping[str, Any], hide: Hide) -> dict[str, Any]:
+def _escaped(line: Mapping[str, Any], hide: Redact) -> dict[str, Any]:
     """For a terminal, which must not obey what stands in a line; only a traceback has several lines."""
     return {
         on_one_line(name): (visible if name in TRACEBACKS else on_one_line)(hide(value))

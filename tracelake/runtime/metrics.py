@@ -3,7 +3,7 @@
 One `Metrics` belongs to one process and is handed in. The seam for another monitoring system is its registry: whoever
 wants the figures elsewhere (CloudWatch) reads `registry.collect()` at a beat, and nothing that counts changes.
 
-Labels are bounded: names of doors, routes, loops, states, DAGs and jobs; never ids of tasks or what a caller chose.
+Labels are bounded: names of listeners, routes, loops, states, DAGs and jobs; never ids of tasks or what a caller chose.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Metrics:
             "trace_loop_failures", "Steps of a loop that failed, outages included.", ("loop",), registry=registry
         )
         self.wakes = Counter(
-            "trace_wakes", "Wakes between Dispatchers, by NOTIFY.", ("bell", "direction"), registry=registry
+            "trace_wakes", "Wakes between Dispatchers, by NOTIFY.", ("signal", "direction"), registry=registry
         )
         self.listening = Gauge("trace_listening", "1: other Dispatchers' wakes are heard.", registry=registry)
         self.worker_tasks = Counter(
@@ -131,7 +131,7 @@ class Metrics:
             ("state",),
             registry=registry,
         )
-        self.told = Told()
+        self.told = LastReadGauges()
         registry.register(self.told)
 
     def moved(self, before: str, after: str, count: int = 1) -> None:
@@ -169,11 +169,11 @@ class HttpTallies(Collector):
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, str, str], Tally] = {}
 
-    def of(self, door: str, method: str, route: str) -> Tally:
-        return self._tallies.setdefault((door, method, route), Tally())
+    def of(self, listener: str, method: str, route: str) -> Tally:
+        return self._tallies.setdefault((listener, method, route), Tally())
 
     def collect(self) -> Iterable[Metric]:
-        labels = ("door", "method", "route")
+        labels = ("listener", "method", "route")
         requests = CounterMetricFamily("trace_http_requests", "Answers given at a door.", labels=(*labels, "status"))
         about = "Time from a request's head to the end of its answer."
         seconds = HistogramMetricFamily("trace_http_request_seconds", about, labels=labels)
@@ -201,7 +201,7 @@ GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
 """What is looked up in the databases when somebody asks. Every Dispatcher says the same: take max, not sum."""
 
 
-class Told(Collector):
+class LastReadGauges(Collector):
     """Gauges as they were read last."""
 
     def __init__(self) -> None:

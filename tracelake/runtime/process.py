@@ -26,7 +26,7 @@ from tracelake.runtime.crash_points import arm
 from tracelake.runtime.logs import configure_logging
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.metrics_listener import serve_metrics
-from tracelake.runtime.redact import hider
+from tracelake.runtime.redact import redactor
 from tracelake.runtime.tracing import start_tracing, stop_tracing
 from tracelake.settings import Settings
 
@@ -88,7 +88,7 @@ class Process:
 
 def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitable[None]]) -> int:
     """Run `main` until it returns or a signal asks it to stop; the result is the exit code."""
-    configure_logging(name, settings.log, hider(settings))
+    configure_logging(name, settings.log, redactor(settings))
     _allow_open_files()
     arm(settings.faults.point, settings.faults.nth, settings.faults.how)
     microseconds = os.environ.pop("WATCHDOG_USEC", None)

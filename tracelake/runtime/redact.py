@@ -19,10 +19,10 @@ from tracelake.settings.job_secrets import SHORTEST
 INSTEAD: Final = "***"
 PASSWORD: Final = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
 
-Hide = Callable[[str], str]
+Redact = Callable[[str], str]
 
 
-def hider(settings: BaseModel) -> Hide:
+def redactor(settings: BaseModel) -> Redact:
     """Takes every secret of these settings, every part of one that is secret by itself, and tokens out of a text."""
     found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
     spelt = {way for piece in found for way in _spellings(piece)}

@@ -66,7 +66,7 @@ class PostgresSettings(Group):
 
 
 class TlsSettings(Group):
-    """Certificate, key and CA of the doors. Lite makes its own in the home folder."""
+    """Certificate, key and CA of the listeners. Lite makes its own in the home folder."""
 
     ca: Path | None = setting(None, "The CA that this process trusts when it calls another door.", unit="PEM file")
     cert: Path | None = setting(None, "The certificate this process shows.", unit="PEM file")
@@ -74,7 +74,7 @@ class TlsSettings(Group):
 
 
 class DispatcherSettings(Group):
-    """The control plane's two doors."""
+    """The control plane's two listeners."""
 
     host: str = setting("127.0.0.1", "The address both doors listen on.")
     task_port: int = setting(0, "Port of the task door, /v1/task/*; 0 takes a free one.", unit="port", ge=0, le=65535)
@@ -125,7 +125,7 @@ class DispatcherSettings(Group):
 
 
 class QuerySettings(Group):
-    """The Query service: its two doors, its Spark, and how much a question may have."""
+    """The Query service: its two listeners, its Spark, and how much a question may have."""
 
     host: str = setting("127.0.0.1", "The address both doors listen on.")
     task_port: int = setting(
@@ -219,7 +219,7 @@ class EndpointSettings(Group):
 class IdentitySettings(Group):
     """Who a process is, and whom the Gateway believes."""
 
-    worker_token: SecretStr | None = setting(None, "What a trusted process shows at the internal doors.")
+    worker_token: SecretStr | None = setting(None, "What a trusted process shows at the internal listeners.")
     user_issuer: str = setting("trace-local", "The `iss` that a user's token must carry.")
     user_audience: str = setting("trace", "The `aud` that a user's token must carry.")
     user_public_key: str | None = setting(

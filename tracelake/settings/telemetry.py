@@ -19,7 +19,7 @@ class LogSettings(Group):
 
 
 class MetricsSettings(Group):
-    """Figures for Prometheus. The Dispatcher and the Query service also serve them at their internal doors."""
+    """Figures for Prometheus. The Dispatcher and the Query service also serve them at their internal listeners."""
 
     port: int = setting(
         0,

@@ -24,7 +24,7 @@ Connection = psycopg.Connection[Any]
 
 
 @dataclass
-class InHand:
+class BatchesInProgress:
     """Used from any number of threads."""
 
     _readers: int = 0
@@ -36,15 +36,15 @@ class InHand:
     def left_over(self, connection: Connection, publishes: Sequence[UUID]) -> dict[UUID, int]:
         """Those of them over which sinks have died, and how many."""
         self.put_down(connection, [])
-        rows = connection.execute(statements("in_hand")["left"], {"ids": list(publishes)}).fetchall()
+        rows = connection.execute(statements("in_progress")["left"], {"ids": list(publishes)}).fetchall()
         return dict(rows)
 
     @contextmanager
     def held(self, connection: Connection, publishes: Sequence[UUID], *, alone: bool) -> Iterator[None]:
         """They are noted for as long as the block lasts. `alone`: nothing else is read meanwhile."""
         with self._alone() if alone else self._beside_others():
-            connection.execute(statements("in_hand")["take"], {"ids": list(publishes)})
-            crash_point("sink.in_hand")
+            connection.execute(statements("in_progress")["take"], {"ids": list(publishes)})
+            crash_point("sink.in_progress")
             try:
                 yield
             finally:
@@ -58,12 +58,12 @@ class InHand:
         with self._lock:
             ids = [*self._outlived, *publishes]
         if ids:
-            connection.execute(statements("in_hand")["put_down"], {"ids": ids})
+            connection.execute(statements("in_progress")["put_down"], {"ids": ids})
             with self._lock:
                 self._outlived.difference_update(ids)
 
     def sweep(self, connection: Connection, age: timedelta) -> None:
-        connection.execute(statements("in_hand")["sweep"], {"age": age})
+        connection.execute(statements("in_progress")["sweep"], {"age": age})
 
     @contextmanager
     def _beside_others(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import BadInput, Conflict, DatabaseUnavailable, InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.sink.batches_in_progress import InHand
+from tracelake.sink.batches_in_progress import BatchesInProgress
 from tracelake.wire.task_messages import BufferRecord, BufferTable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 STAGING_AGE: Final = timedelta(hours=1)
 """Older than any write may take: left by a kill."""
-IN_HAND_AGE: Final = timedelta(days=30)
+IN_PROGRESS_AGE: Final = timedelta(days=30)
 """Older than any batch comes again: it has ended in another way."""
 CONNECT_SECONDS: Final = 10
 
@@ -80,7 +80,7 @@ class Writer:
     limits: BatchLimits
     max_crashes: int = 5
     """So many sinks may die over a batch; then it is dead."""
-    in_hand: InHand = field(default_factory=InHand, repr=False)
+    in_progress: BatchesInProgress = field(default_factory=BatchesInProgress, repr=False)
     _idle: list[psycopg.Connection[Any]] = field(default_factory=list, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -96,7 +96,7 @@ class Writer:
             left = [one for one in records if one.publish_id not in settled and one.status == "Accepted"]
             refused = {one.publish_id: dead for one in left if (dead := _refused(one, known.get(one.dataset_uuid)))}
             good = [one for one in left if one.publish_id not in refused]
-            self.in_hand.put_down(connection, [*settled])
+            self.in_progress.put_down(connection, [*settled])
             return [*done, *refused.values(), *(self._read(connection, good, known) if good else [])]
 
     def _read(
@@ -105,9 +105,9 @@ class Writer:
         """Together, but for those over which a sink has died: each of them alone, the one that did it oftenest last."""
         with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` says what is wrong
             self.spark()
-        crashes = self.in_hand.left_over(connection, [one.publish_id for one in records])
+        crashes = self.in_progress.left_over(connection, [one.publish_id for one in records])
         if calm := [one for one in records if one.publish_id not in crashes]:
-            with self.in_hand.held(connection, [one.publish_id for one in calm], alone=False):
+            with self.in_progress.held(connection, [one.publish_id for one in calm], alone=False):
                 yield from self._groups(connection, calm, known)
         suspects = [one for one in records if one.publish_id in crashes]
         for one in sorted(suspects, key=lambda suspect: crashes[suspect.publish_id]):
@@ -121,9 +121,9 @@ class Writer:
         crashes: int,
     ) -> list[Outcome]:
         if crashes >= self.max_crashes:
-            self.in_hand.put_down(connection, [record.publish_id])  # a replay begins to count anew
+            self.in_progress.put_down(connection, [record.publish_id])  # a replay begins to count anew
             return [Dead(record.publish_id, f"{crashes} sinks in turn died while they read this batch")]
-        with self.in_hand.held(connection, [record.publish_id], alone=True):
+        with self.in_progress.held(connection, [record.publish_id], alone=True):
             return list(self._groups(connection, [record], known))
 
     def prepare(self, tables: Sequence[BufferTable]) -> None:
@@ -138,7 +138,7 @@ class Writer:
         """Remove what kills have left."""
         with self._connection() as connection:
             sweep_staging(connection, STAGING_AGE)
-            self.in_hand.sweep(connection, IN_HAND_AGE)
+            self.in_progress.sweep(connection, IN_PROGRESS_AGE)
 
     def close(self) -> None:
         while self._idle:

@@ -82,7 +82,7 @@ QUICK_PLANS: Final[Mapping[str, str]] = {
 }
 CHOSEN_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
 """Java refuses to start with two of them."""
-PATIENT_COMPILER: Final = (
+SLOW_COMPILER: Final = (
     # Java's second compiler begins with what has run ten times as often as it would by itself. What runs for every row
     # gets there in a moment; the many things that a start does a few thousand times are left alone, and it is over
     # with three quarters of the work.
@@ -229,7 +229,7 @@ def _java_options(options: SparkOptions, folder: Path) -> str:
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
     ]
-    given += QUICK_COMPILER if options.quick_compiler else PATIENT_COMPILER
+    given += QUICK_COMPILER if options.quick_compiler else SLOW_COMPILER
     if options.quick_compiler and _chooses_collector(options):
         given.append("-XX:+UseSerialGC")  # so little is thrown away that several threads for it are only in the way
     if options.class_archive is not None and options.class_archive.exists():

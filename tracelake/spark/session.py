@@ -270,8 +270,8 @@ def _open_run(local_dir: Path) -> _Run:
     try:
         local_dir = local_dir.absolute()
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (local_dir / "lock").open("wb") as door:
-            fcntl.flock(door, fcntl.LOCK_EX)  # nobody takes a folder that is just being made for a dead one
+        with (local_dir / "lock").open("wb") as listener:
+            fcntl.flock(listener, fcntl.LOCK_EX)  # nobody takes a folder that is just being made for a dead one
             for old in local_dir.glob("run-*"):
                 _remove_if_dead(old)
             folder = Path(tempfile.mkdtemp(prefix="run-", dir=local_dir))

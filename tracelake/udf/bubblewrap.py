@@ -1,4 +1,4 @@
-"""Which walls this machine can put around untrusted code: a bubblewrap that works, as root or as anybody.
+"""Which isolation this machine can put around untrusted code: a bubblewrap that works, as root or as anybody.
 
 Root has a user namespace made once, in which it is itself and a thousand others are nobody: each sandbox becomes one of
 those, so that no two share a uid and none is root outside. Anybody else gets a namespace a sandbox, in which he is
@@ -48,7 +48,7 @@ ALONE: Final = (
 
 
 @dataclass
-class Walls:
+class Isolation:
     """How a sandbox is separated from everything else. `bwrap` is None: it is not, since somebody insisted."""
 
     bwrap: Path | None
@@ -85,18 +85,18 @@ class Walls:
             self.users = None
 
 
-def build_walls(*, unsafe: bool = False, candidates: Sequence[Path] | None = None) -> Walls:
+def choose_isolation(*, unsafe: bool = False, candidates: Sequence[Path] | None = None) -> Isolation:
     """The first way that works. SetupError if there is none, unless `unsafe`."""
     said = []
     for bwrap in bwraps() if candidates is None else candidates:
-        for walls in _ways(bwrap):
-            fault = why_not(walls)
+        for isolation in _ways(bwrap):
+            fault = why_not(isolation)
             if fault is None:
-                return walls
+                return isolation
             said.append(f"{bwrap}: {fault}")
-            walls.close()
+            isolation.close()
     if unsafe:
-        return Walls(None)
+        return Isolation(None)
     raise SetupError(
         f"untrusted code cannot be locked in on this machine ({'; '.join(said) or 'there is no bubblewrap'})",
         where="udf.unsafe",
@@ -115,16 +115,16 @@ def bwraps(path: str | None = None) -> list[Path]:
     return [*([Path(found)] if found else []), *ours]
 
 
-def why_not(walls: Walls) -> str | None:
-    """What keeps these walls from standing; None if they do."""
-    tried = [*walls.alone, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--size", "65536"]
+def why_not(isolation: Isolation) -> str | None:
+    """What keeps these isolation from standing; None if they do."""
+    tried = [*isolation.alone, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--size", "65536"]
     tried += ["--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     with handed_over(tried) as (options, files), handed_over_bytes(program()) as seccomp:
-        argv = [str(walls.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--", sys.executable]
+        argv = [str(isolation.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--", sys.executable]
         try:
             done = subprocess.run(
                 [*argv, "-I", "-S", "-c", ""],
-                pass_fds=(*files, seccomp, *walls.open_files),
+                pass_fds=(*files, seccomp, *isolation.open_files),
                 env={},
                 capture_output=True,
                 check=False,
@@ -156,12 +156,12 @@ def handed_over_bytes(content: bytes) -> Iterator[int]:
         os.close(read)
 
 
-def _ways(bwrap: Path) -> Iterator[Walls]:
+def _ways(bwrap: Path) -> Iterator[Isolation]:
     """Root without uids to give away gets none: what is root outside is too much, even without any right."""
     if os.geteuid() != 0:
-        yield Walls(bwrap)
+        yield Isolation(bwrap)
     elif (users := _namespace_of_nobodies()) is not None:
-        yield Walls(bwrap, users)
+        yield Isolation(bwrap, users)
 
 
 def _namespace_of_nobodies() -> int | None:

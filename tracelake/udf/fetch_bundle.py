@@ -17,7 +17,7 @@ from uuid import uuid4
 import httpx
 
 from tracelake.domain.bundle.rules import LIMITS
-from tracelake.errors import DoorUnavailable, InvalidRequest, NotFound, ObjectExists
+from tracelake.errors import InvalidRequest, NotFound, ObjectExists, ServiceUnavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.udf.sandbox_contents import Code
 from tracelake.udf.unpack import remove_unpacked, unpack
@@ -70,7 +70,7 @@ class Bundles:
                     if len(body) > most:
                         break
         except (httpx.HTTPError, httpx.InvalidURL) as away:
-            raise DoorUnavailable(f"the bundle cannot be fetched: {away or type(away).__name__}") from None
+            raise ServiceUnavailable(f"the bundle cannot be fetched: {away or type(away).__name__}") from None
         if len(body) != udf.size_bytes:
             raise InvalidRequest(f"the bundle does not have the {udf.size_bytes} bytes it should", where="/udf/url")
         if hashlib.sha256(body).hexdigest() != udf.sha256:

@@ -35,7 +35,7 @@ AT_ONCE: Final = 500
 SOON_SECONDS: Final = 0.25
 SLOWLY_SECONDS: Final = 0.02
 """Between two looks at an output that nobody keeps: whoever shouts waits."""
-KEPT_OF_START: Final = 4_000
+START_LINES_KEPT: Final = 4_000
 MOST_AT_THE_END: Final = 16
 """Chunks that are still read when a function has answered; a pipe holds one."""
 
@@ -181,7 +181,7 @@ class Output:
 
     def _keep(self, data: bytes) -> None:
         if self._lines is None:
-            self._start = (self._start + data)[-KEPT_OF_START:]
+            self._start = (self._start + data)[-START_LINES_KEPT:]
             return
         if self._lines.full:  # not worth to be taken apart
             self._lines.add(data)

@@ -19,7 +19,7 @@ from tracelake.settings import UdfSettings
 from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import Ended, FunctionError
-from tracelake.udf.sandbox_host import Cell, Key
+from tracelake.udf.sandbox_host import Key, SandboxHost
 from tracelake.wire.task_messages import Invocation, UdfRef
 
 log = structlog.get_logger()
@@ -46,22 +46,22 @@ class Functions:
         crash_point("runner.asked")
         code = await self.bundles.get(udf)
         key = Key(claims.org_id, udf.sha256, udf.kind, udf.handler)
-        cell = await self.pool.take(key, code, alone=alone)
-        if isinstance(cell, FunctionError):
-            return cell
+        host = await self.pool.take(key, code, alone=alone)
+        if isinstance(host, FunctionError):
+            return host
         crash_point("runner.sandbox_lent")
-        return await self._run_in(cell, invocation, payload_of(invocation, more or {}), alone=alone)
+        return await self._run_in(host, invocation, payload_of(invocation, more or {}), alone=alone)
 
-    async def _run_in(self, cell: Cell, invocation: Invocation, payload: bytes, *, alone: bool) -> Ended:
+    async def _run_in(self, host: SandboxHost, invocation: Invocation, payload: bytes, *, alone: bool) -> Ended:
         again = False
         try:
-            ended = await cell.invoke(invocation, payload, self._seconds(invocation))
+            ended = await host.invoke(invocation, payload, self._seconds(invocation))
             crash_point("runner.ended")
             again = not alone
         finally:
             if not again:  # not a moment longer than it is wanted
-                await asyncio.shield(cell.close())
-            self.pool.give_back(cell, again=again)
+                await asyncio.shield(host.close())
+            self.pool.give_back(host, again=again)
         if isinstance(ended, FunctionError):
             log.info("function failed", task=str(invocation.task_id), kind=ended.kind, because=ended.message[:500])
         return ended

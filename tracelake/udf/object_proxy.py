@@ -70,7 +70,7 @@ class Quota:
             self._objects += count
 
 
-class ObjectDoor:
+class ObjectProxy:
     def __init__(
         self,
         verifier: Verifier,

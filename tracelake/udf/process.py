@@ -28,18 +28,18 @@ from tracelake.capability.verifier import Verifier
 from tracelake.errors import BadInput, InvalidRequest, Refused, SettingsError, SetupError, Unauthenticated
 from tracelake.ports import ObjectStore, Places
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.runtime.listeners import Door, bearer, door_app, json_response, open_doors, while_wanted
+from tracelake.runtime.listeners import Listener, bearer, json_response, listener_app, open_listeners, while_wanted
 from tracelake.runtime.process import Process, until_answers
 from tracelake.runtime.tls import client_context
 from tracelake.settings import Settings, UdfSettings
-from tracelake.udf.bubblewrap import Walls, build_walls
+from tracelake.udf.bubblewrap import Isolation, choose_isolation
 from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.pool import Pool
 from tracelake.udf.runtime_api import Ended, FunctionError
 from tracelake.udf.sandbox_contents import write_etc
-from tracelake.udf.sandbox_host import Surroundings, open_cell
+from tracelake.udf.sandbox_host import Surroundings, open_sandbox_host
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
 from tracelake.wire.task_messages import Invocation, SessionCredentials, decode
 
@@ -51,7 +51,7 @@ MOST_BYTES: Final = 6 * 1024 * 1024
 SOCKET_PATH: Final = 100
 """A unix socket's path is 107 bytes at most; ours end in a few letters."""
 DRAIN_SECONDS: Final = 20.0
-DOOR_CONNECTIONS: Final = 64
+LISTENER_CONNECTIONS: Final = 64
 
 MakeStore = Callable[[SessionCredentials], ObjectStore]
 
@@ -62,7 +62,9 @@ async def main(process: Process, objects: ObjectStore, made_for: MakeStore, besi
         dispatcher_client(settings) as dispatcher,
         task_client(settings) as tasks,
         _able(settings, dispatcher, tasks, Stores(settings, objects, tasks, made_for)) as (functions, says),
-        open_doors([runner_door(functions, settings.udf)], settings.tls, metrics=process.metrics, limits=settings.http),
+        open_listeners(
+            [runner_api(functions, settings.udf)], settings.tls, metrics=process.metrics, limits=settings.http
+        ),
     ):
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         process.ready(says)
@@ -72,7 +74,7 @@ async def main(process: Process, objects: ObjectStore, made_for: MakeStore, besi
 
 @dataclass(frozen=True)
 class Refusing:
-    """In the place of functions where there are no walls: every task is told why, and nothing is run."""
+    """In the place of functions where there are no isolation: every task is told why, and nothing is run."""
 
     because: SetupError
     settings: UdfSettings
@@ -94,9 +96,9 @@ Beside = Callable[[Process, Functions | Refusing, DispatcherClient, TaskClient],
 async def _able(
     settings: Settings, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
 ) -> AsyncIterator[tuple[Functions | Refusing, str]]:
-    """What runs functions, and a sentence about it. The system starts without walls too: it has other work."""
+    """What runs functions, and a sentence about it. The system starts without isolation too: it has other work."""
     try:
-        walls = await asyncio.to_thread(build_walls, unsafe=settings.udf.unsafe)
+        isolation = await asyncio.to_thread(choose_isolation, unsafe=settings.udf.unsafe)
     except SetupError as missing:
         log.error("untrusted code is refused", **missing.as_dict())  # noqa: TRY400 - a refusal is said, not traced
         yield (
@@ -104,10 +106,10 @@ async def _able(
             "REFUSES UNTRUSTED CODE: there is no sandbox on this machine (`trace doctor`)",
         )
         return
-    if walls.bwrap is None:
+    if isolation.bwrap is None:
         log.error("UNTRUSTED CODE RUNS WITHOUT A SANDBOX: it can do all that Trace can", setting="udf.unsafe")
-    async with running(settings, walls, dispatcher, tasks, stores) as functions:
-        yield functions, f"{_says(walls)}; up to {settings.udf.sandboxes} sandboxes"
+    async with running(settings, isolation, dispatcher, tasks, stores) as functions:
+        yield functions, f"{_says(isolation)}; up to {settings.udf.sandboxes} sandboxes"
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await functions.pool.drain()
@@ -115,26 +117,26 @@ async def _able(
 
 @asynccontextmanager
 async def running(
-    settings: Settings, walls: Walls, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
+    settings: Settings, isolation: Isolation, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
 ) -> AsyncIterator[Functions]:
     """All that runs functions, without a door."""
     context = client_context(settings.tls.ca)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
-    connector = aiohttp.TCPConnector(ssl=context, limit=DOOR_CONNECTIONS)
+    connector = aiohttp.TCPConnector(ssl=context, limit=LISTENER_CONNECTIONS)
     timeout = aiohttp.ClientTimeout(total=None, connect=10)
     folder = _folder(settings)
     async with (
         AsyncClient(verify=context, timeout=60) as http,
         aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-        ) as doors,
+        ) as listeners,
     ):
         around = Surroundings(
             settings=settings.udf,
-            walls=walls,
+            isolation=isolation,
             folder=folder,
             etc=write_etc(folder / "etc"),
-            http=doors,
+            http=listeners,
             tasks=tasks,
             verifier=verifier,
             store_for=stores.store_for,
@@ -142,7 +144,7 @@ async def running(
             query_url=settings.endpoints.query_task or "",
             put_bytes=settings.sink.batch_bytes,
         )
-        pool = Pool(lambda key, code: open_cell(key, code, around), settings.udf)
+        pool = Pool(lambda key, code: open_sandbox_host(key, code, around), settings.udf)
         watch = asyncio.create_task(pool.watch())
         try:
             keep = timedelta(days=settings.udf.cache_days)
@@ -152,11 +154,11 @@ async def running(
             watch.cancel()
             await pool.close()
             await verifier.close()
-            walls.close()
+            isolation.close()
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def runner_door(functions: Functions | Refusing, settings: UdfSettings) -> Door:
+def runner_api(functions: Functions | Refusing, settings: UdfSettings) -> Listener:
     async def ready() -> None:
         return
 
@@ -176,8 +178,8 @@ def runner_door(functions: Functions | Refusing, settings: UdfSettings) -> Door:
         return json_response(functions.places())
 
     routes = [Route(PATH, invoke, methods=["POST"]), Route(PLACES, places, methods=["GET"])]
-    app = door_app(routes, ready)
-    return Door("runner", settings.host, settings.port, app)
+    app = listener_app(routes, ready)
+    return Listener("runner", settings.host, settings.port, app)
 
 
 JSON: Final = "application/json"
@@ -222,7 +224,9 @@ def _required(value: str | None, name: str) -> str:
     return value
 
 
-def _says(walls: Walls) -> str:
-    if walls.bwrap is None:
+def _says(isolation: Isolation) -> str:
+    if isolation.bwrap is None:
         return "NO SANDBOX (udf.unsafe)"
-    return "sandboxes of users of their own" if walls.users is not None else "sandboxes of this user, without rights"
+    return (
+        "sandboxes of users of their own" if isolation.users is not None else "sandboxes of this user, without rights"
+    )

@@ -41,7 +41,7 @@ Ended = bytes | FunctionError
 
 
 @dataclass
-class _InHand:
+class _Invocation:
     request_id: str
     payload: bytes
     deadline_ms: int
@@ -56,12 +56,12 @@ class RuntimeApi:
         self.init_error: FunctionError | None = None
         self.misbehaved: str | None = None
         self._result_bytes = result_bytes
-        self._in_hand: _InHand | None = None
+        self._in_hand: _Invocation | None = None
         self._offered = asyncio.Event()
 
     async def invoke(self, request_id: str, payload: bytes, deadline_ms: int) -> Ended:
         """How the function ended it. Whoever waits no longer must end the sandbox: it cannot be called back."""
-        in_hand = self._in_hand = _InHand(request_id, payload, deadline_ms)
+        in_hand = self._in_hand = _Invocation(request_id, payload, deadline_ms)
         self._offered.set()
         return await in_hand.ended
 
@@ -145,7 +145,7 @@ def _error(body: bytes) -> FunctionError:
         return FunctionError("Runtime.UnknownReason", body[:MOST_WORDS].decode(errors="replace"))
 
 
-def _headers(in_hand: _InHand) -> dict[str, str]:
+def _headers(in_hand: _Invocation) -> dict[str, str]:
     return {
         "Lambda-Runtime-Aws-Request-Id": in_hand.request_id,
         "Lambda-Runtime-Deadline-Ms": str(in_hand.deadline_ms),

@@ -3,8 +3,8 @@
 It hangs on this process by three strings: the kernel ends it when we die, its sockets lead to us, and its output is a
 pipe of ours. To end it is to kill its first process, and the kernel kills the rest.
 
-While its walls are being built the first string is not tied yet: if we are killed then, its first process waits for one
-that is dead, for ever. Until it has walls it therefore stays in our session, where whoever keeps us alive finds it.
+While its isolation are being built the first string is not tied yet: if we are killed then, its first process waits for one
+that is dead, for ever. Until it has isolation it therefore stays in our session, where whoever keeps us alive finds it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from tracelake.errors import SetupError
 from tracelake.settings import UdfSettings
-from tracelake.udf.bubblewrap import Walls, handed_over, handed_over_bytes
-from tracelake.udf.sandbox_contents import WITHIN, Code, Place, interpreter, mounts, told, without_walls
+from tracelake.udf.bubblewrap import Isolation, handed_over, handed_over_bytes
+from tracelake.udf.sandbox_contents import WITHIN, Code, Place, interpreter, mounts, told, without_isolation
 from tracelake.udf.seccomp import program
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -42,12 +42,14 @@ class Usage:
 class Sandbox:
     """A running one. Made by `start`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, first: int, output: int, walls: Walls, uid: int) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, first: int, output: int, isolation: Isolation, uid: int
+    ) -> None:
         self.output = output
         """What its processes write, to be read, and closed, by whoever started it; not blocking."""
         self._process = process
         self._first = first
-        self._walls = walls
+        self._walls = isolation
         self._uid = uid
         self._ended = asyncio.create_task(self._until_gone())
 
@@ -91,7 +93,7 @@ class Sandbox:
         await self.until_ended()
 
     def _kill_group(self) -> None:
-        """Without walls there is only this: what left the group by itself goes on."""
+        """Without isolation there is only this: what left the group by itself goes on."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -106,25 +108,25 @@ class Sandbox:
             self._walls.give_back(self._uid)
 
 
-async def start(code: Code, sockets: Path, etc: Path, walls: Walls, settings: UdfSettings) -> Sandbox:
+async def start(code: Code, sockets: Path, etc: Path, isolation: Isolation, settings: UdfSettings) -> Sandbox:
     """`sockets`: a folder with one for each door. Must be called in the thread that lives as long as we do."""
-    place = WITHIN if walls.bwrap else without_walls(code, sockets)
-    uid = walls.take_uid()
+    place = WITHIN if isolation.bwrap else without_isolation(code, sockets)
+    uid = isolation.take_uid()
     read, write = os.pipe()
     os.set_blocking(read, False)
     try:
         said = json.dumps(told(code, place, uid, settings))
-        if walls.bwrap is None:
+        if isolation.bwrap is None:
             process, first = await _unwalled(place, said, write)
         else:
-            process, first = await _walled(walls, mounts(code, sockets, etc, settings), said, write)
+            process, first = await _walled(isolation, mounts(code, sockets, etc, settings), said, write)
     except BaseException:
         os.close(read)
-        walls.give_back(uid)
+        isolation.give_back(uid)
         raise
     finally:
         os.close(write)
-    return Sandbox(process, first, read, walls, uid)
+    return Sandbox(process, first, read, isolation, uid)
 
 
 def _proportional(pid: int) -> int:
@@ -155,16 +157,18 @@ def family(first: int) -> list[int]:
     return found
 
 
-async def _walled(walls: Walls, furniture: list[str], said: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
+async def _walled(
+    isolation: Isolation, furniture: list[str], said: str, out: int
+) -> tuple[asyncio.subprocess.Process, int]:
     with ExitStack() as held:
-        options, _ = held.enter_context(handed_over([*walls.alone, *furniture]))
+        options, _ = held.enter_context(handed_over([*isolation.alone, *furniture]))
         seccomp = held.enter_context(handed_over_bytes(program()))
         info, tell = os.pipe()
         held.callback(os.close, info)
-        argv = [str(walls.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--info-fd", str(tell), "--"]
+        argv = [str(isolation.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--info-fd", str(tell), "--"]
         argv += [interpreter(), "-I", "-S", f"{WITHIN.ours}/sandbox_init.py", said]
         try:
-            files = (options, seccomp, tell, *walls.open_files)
+            files = (options, seccomp, tell, *isolation.open_files)
             # A group of its own, so that Ctrl-C in a terminal is not for it. (uvloop knows no `process_group`.)
             process = await _spawn(argv, out, "/", pass_fds=files, preexec_fn=os.setpgrp)
         finally:

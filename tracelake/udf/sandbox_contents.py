@@ -21,7 +21,7 @@ MIB: Final = 1024 * 1024
 HERE: Final = Path(__file__).parent
 RUNTIME_CLIENT: Final = ("awslambdaric", "runtime_client", "simplejson", "snapshot_restore_py")
 """The Lambda runtime's client for Python, and all that it imports."""
-DOORS: Final = ("runtime", "task", "query", "objects")
+SOCKETS: Final = ("runtime", "task", "query", "objects")
 FIRST_PORT: Final = 9001
 LAST_RESORT_CPU_SECONDS: Final = 4 * 3600
 SPARE_MEMORY: Final = 64 * MIB
@@ -56,8 +56,8 @@ class Place:
     sockets: str
     ports: Mapping[str, int]
 
-    def url(self, door: str) -> str:
-        return f"127.0.0.1:{self.ports[door]}"
+    def url(self, listener: str) -> str:
+        return f"127.0.0.1:{self.ports[listener]}"
 
 
 WITHIN: Final = Place(
@@ -65,15 +65,15 @@ WITHIN: Final = Place(
     "/opt/trace/lib",
     "/opt/trace",
     "/run/trace",
-    {door: FIRST_PORT + index for index, door in enumerate(DOORS)},
+    {listener: FIRST_PORT + index for index, listener in enumerate(SOCKETS)},
 )
 
 
-def without_walls(code: Code, sockets: Path) -> Place:
+def without_isolation(code: Code, sockets: Path) -> Place:
     """On this very machine: its folders, and ports that happen to be free."""
     with ExitStack() as held:
-        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in DOORS]
-        ports = {door: one.getsockname()[1] for door, one in zip(DOORS, taken, strict=True)}
+        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SOCKETS]
+        ports = {listener: one.getsockname()[1] for listener, one in zip(SOCKETS, taken, strict=True)}
     return Place(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
 
 
@@ -110,14 +110,14 @@ def told(code: Code, place: Place, uid: int, settings: UdfSettings) -> dict[str,
     return {
         "uid": uid,
         "limits": _limits(settings),
-        "doors": {place.ports[door]: f"{place.sockets}/{door}" for door in DOORS},
+        "doors": {place.ports[listener]: f"{place.sockets}/{listener}" for listener in SOCKETS},
         "argv": _argv(code, place, settings),
         "env": environment(code, place, settings),
     }
 
 
 def environment(code: Code, place: Place, settings: UdfSettings) -> dict[str, str]:
-    """Lambda's own names, and ours: the doors."""
+    """Lambda's own names, and ours: the listeners."""
     tmp = "/tmp"  # noqa: S108 - its own
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -1,4 +1,4 @@
-"""A sandbox with all that is its own on our side: Runtime API, doors, output. It serves one invocation at a time."""
+"""A sandbox with all that is its own on our side: Runtime API, listeners, output. It serves one invocation at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import structlog
 from tracelake.capability.verifier import Verifier
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import UdfSettings
-from tracelake.udf.bubblewrap import Walls
+from tracelake.udf.bubblewrap import Isolation
 from tracelake.udf.forward_output import Lines, Output
-from tracelake.udf.object_proxy import ObjectDoor, Quota, StoreFor
+from tracelake.udf.object_proxy import ObjectProxy, Quota, StoreFor
 from tracelake.udf.runtime_api import Ended, FunctionError, RuntimeApi
 from tracelake.udf.sandbox import Sandbox, Usage, start
 from tracelake.udf.sandbox_contents import Code
@@ -42,7 +42,7 @@ class Surroundings:
     """What all cells of a runner share."""
 
     settings: UdfSettings
-    walls: Walls
+    isolation: Isolation
     folder: Path
     etc: Path
     http: aiohttp.ClientSession
@@ -64,8 +64,8 @@ class Key:
     handler: str
 
 
-class Cell:
-    """Made by `open_cell`."""
+class SandboxHost:
+    """Made by `open_sandbox_host`."""
 
     def __init__(self, key: Key, around: Surroundings) -> None:
         self.key = key
@@ -92,10 +92,10 @@ class Cell:
         """Why it cannot serve; None if it waits for its first invocation."""
         self._folder.mkdir(mode=0o755)  # mounted as it is; the folder around it is ours alone
         self._folder.chmod(0o755)  # whatever the umask
-        for door, handle in self._doors().items():
-            self._listeners.append(await self._listen(door, handle))
+        for name, handle in self._handlers().items():
+            self._listeners.append(await self._listen(name, handle))
         around = self._around
-        self._sandbox = await start(code, self._folder, around.etc, around.walls, around.settings)
+        self._sandbox = await start(code, self._folder, around.etc, around.isolation, around.settings)
         crash_point("runner.sandbox_started")
         self._output = Output(self._sandbox.output)
         fault = await self._until_waits(around.settings.start_seconds)
@@ -105,7 +105,7 @@ class Cell:
         return fault
 
     async def invoke(self, invocation: Invocation, payload: bytes, seconds: float) -> Ended:
-        """Returns when the function has answered, or can no longer. Canceled: the caller closes the cell."""
+        """Returns when the function has answered, or can no longer. Canceled: the caller closes the host."""
         around, request_id = self._around, str(uuid4())
         self.served += 1
         self._in_hand, self._lines = invocation, Lines(invocation, around.tasks, around.settings)
@@ -174,9 +174,9 @@ class Cell:
             await listener.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    def _doors(self) -> dict[str, Handle]:
+    def _handlers(self) -> dict[str, Handle]:
         around = self._around
-        objects = ObjectDoor(
+        objects = ObjectProxy(
             around.verifier,
             around.store_for,
             lambda: self._in_hand,
@@ -194,11 +194,11 @@ class Cell:
     def _bridge(self, url: str) -> Bridge:
         return Bridge(self._around.http, url, lambda: self._in_hand is not None)
 
-    async def _listen(self, door: str, handle: Handle) -> Listener:
+    async def _listen(self, listener: str, handle: Handle) -> Listener:
         most = self._around.settings
         # The Runtime API is not slowed down: what is said there out of turn ends the sandbox.
-        pace = None if door == "runtime" else Pace(most.requests_per_second)
-        return await listen(self._folder / door, handle, connections=most.connections, pace=pace)
+        pace = None if listener == "runtime" else Pace(most.requests_per_second)
+        return await listen(self._folder / listener, handle, connections=most.connections, pace=pace)
 
     async def _until_waits(self, seconds: float) -> FunctionError | None:
         waits, died = asyncio.create_task(self._api.waits.wait()), asyncio.create_task(self._until_died())
@@ -240,17 +240,17 @@ class Cell:
                 await lines.close()
 
 
-async def open_cell(key: Key, code: Code, around: Surroundings) -> Cell | FunctionError:
-    """A cell that waits, or why there is none: then nothing of it is left either."""
-    cell = Cell(key, around)
+async def open_sandbox_host(key: Key, code: Code, around: Surroundings) -> SandboxHost | FunctionError:
+    """A host that waits, or why there is none: then nothing of it is left either."""
+    host = SandboxHost(key, around)
     try:
-        fault = await cell.open(code)
+        fault = await host.open(code)
     except BaseException:
-        await cell.close()
+        await host.close()
         raise
     if fault is None:
-        return cell
-    await cell.close()
+        return host
+    await host.close()
     return fault
 
 
@@ -264,4 +264,4 @@ def _slow_start(seconds: float) -> FunctionError:
     )
 
 
-Open = Callable[[Key, Code], Awaitable[Cell | FunctionError]]
+Open = Callable[[Key, Code], Awaitable[SandboxHost | FunctionError]]

@@ -57,10 +57,10 @@ class Pump:
         self._over: set[socket.socket] = set()
 
     def listen(self, port: int, path: str) -> None:
-        door = socket.create_server(("127.0.0.1", port), backlog=64)
-        door.setblocking(False)  # noqa: FBT003 - the library's
-        self._paths[door] = path
-        self._selector.register(door, selectors.EVENT_READ)
+        listener = socket.create_server(("127.0.0.1", port), backlog=64)
+        listener.setblocking(False)  # noqa: FBT003 - the library's
+        self._paths[listener] = path
+        self._selector.register(listener, selectors.EVENT_READ)
 
     def until_ends(self, child: int) -> int:
         """Its exit code."""
@@ -91,11 +91,11 @@ class Pump:
         except OSError:
             self._part(sock)
 
-    def _join(self, door: socket.socket) -> None:
-        near, _ = door.accept()
+    def _join(self, listener: socket.socket) -> None:
+        near, _ = listener.accept()
         far = socket.socket(socket.AF_UNIX)
         try:
-            far.connect(self._paths[door])
+            far.connect(self._paths[listener])
         except OSError:
             near.close()
             far.close()

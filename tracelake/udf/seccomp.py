@@ -1,7 +1,7 @@
 """The system calls that code in a sandbox has no business with, as a BPF program for the kernel.
 
 A list of what is refused, not of what is allowed: languages' runtimes differ too much, and namespaces, an own uid and
-no capabilities are the walls. This closes what has been used to climb over them, and memory that nobody can count.
+no capabilities are the isolation. This closes what has been used to climb over them, and memory that nobody can count.
 """
 
 from __future__ import annotations

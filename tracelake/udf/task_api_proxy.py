@@ -15,7 +15,7 @@ from aiohttp import web
 from yarl import URL
 
 from tracelake.capability import CAPABILITY_HEADER
-from tracelake.errors import DoorUnavailable, Forbidden
+from tracelake.errors import Forbidden, ServiceUnavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.udf.unix_listener import body_of, no_such
 from tracelake.wire.task_messages import MAX_BODY_BYTES
@@ -55,7 +55,7 @@ class Bridge:
                 crash_point("runner.forwarded")
                 return await _returned(request, answer)
         except aiohttp.ClientError as away:
-            raise DoorUnavailable(f"the door does not answer: {type(away).__name__}") from None
+            raise ServiceUnavailable(f"the door does not answer: {type(away).__name__}") from None
 
 
 async def _returned(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -53,7 +53,7 @@ ALERT_CALLS: Final = (
         "Alerts on their way and sent, the newest first",
         DeliveryList,
         query=DeliveryQuery,
-        door="delivery",
+        service="delivery",
     ),
     Call(
         "retry_delivery",
@@ -62,6 +62,6 @@ ALERT_CALLS: Final = (
         "writer",
         "Send an alert again that failed or was too old",
         DeliveryRetried,
-        door="delivery",
+        service="delivery",
     ),
 )

@@ -165,14 +165,14 @@ class FailuresAnswer(Message, frozen=True):
     alerts: list[FailureAlert]
 
 
-class TargetAsked(Message, frozen=True):
+class TargetRequest(Message, frozen=True):
     org_id: UUID
     alert_definition_id: UUID
     channel: str
 
 
 class TargetsRequest(Message, frozen=True):
-    targets: Annotated[list[TargetAsked], Meta(min_length=1, max_length=MAX_TARGETS)]
+    targets: Annotated[list[TargetRequest], Meta(min_length=1, max_length=MAX_TARGETS)]
 
 
 class Target(Message, frozen=True):

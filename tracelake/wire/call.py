@@ -33,5 +33,5 @@ class Call:
     """How large a body may be."""
     seconds: float = 30.0
     """How long the answer may take before whoever waits for it gives up."""
-    door: Literal["dispatcher", "delivery"] = "dispatcher"
+    service: Literal["dispatcher", "delivery"] = "dispatcher"
     """Who answers it."""

@@ -1,4 +1,4 @@
-"""Typed calls to the Dispatcher's doors, for every process that is not the Dispatcher."""
+"""Typed calls to the Dispatcher's listeners, for every process that is not the Dispatcher."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import msgspec
 from tracelake.errors import (
     Busy,
     Conflict,
-    DoorUnavailable,
     Forbidden,
     Incompatible,
     InvalidRequest,
     LeaseLost,
     NotFound,
     Refused,
+    ServiceUnavailable,
     SettingsError,
     SnapshotTooOld,
     TraceError,
@@ -28,7 +28,7 @@ from tracelake.errors import (
 )
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.logs import spoken_of
-from tracelake.runtime.request_context import REQUEST_ID
+from tracelake.runtime.request_middleware import REQUEST_ID
 from tracelake.runtime.tls import client_context
 from tracelake.runtime.tracing import carried
 from tracelake.settings import Settings
@@ -37,7 +37,7 @@ from tracelake.wire.alert_messages import (
     FailuresAnswer,
     FailuresRequest,
     Target,
-    TargetAsked,
+    TargetRequest,
     TargetsAnswer,
     TargetsRequest,
 )
@@ -48,7 +48,7 @@ from tracelake.wire.task_messages import (
     BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
-    BufferQuestion,
+    BufferRequest,
     ClaimBatchAnswer,
     ClaimBatchRequest,
     Claimed,
@@ -110,7 +110,7 @@ class DispatcherClient:
         self._http = http
 
     async def ready(self) -> None:
-        """Raise DoorUnavailable unless the Dispatcher and its database answer."""
+        """Raise ServiceUnavailable unless the Dispatcher and its database answer."""
         await self._get("/readyz")
 
     async def user(self, external_id: str) -> UserAnswer:
@@ -163,7 +163,7 @@ class DispatcherClient:
 
     async def buffer_records(self, publish_ids: Sequence[UUID], datasets: Sequence[UUID] = ()) -> BufferAnswer:
         """What the sink may believe about these publishes, and the tables of their datasets and of those asked for."""
-        body = msgspec.json.encode(BufferQuestion(publish_ids=list(publish_ids), datasets=list(datasets)))
+        body = msgspec.json.encode(BufferRequest(publish_ids=list(publish_ids), datasets=list(datasets)))
         answer = await _post(self._http, "/internal/buffer/records", body, {})
         return msgspec.json.decode(answer.content, type=BufferAnswer)
 
@@ -172,7 +172,7 @@ class DispatcherClient:
         answer = await _post(self._http, "/internal/buffer/settle", msgspec.json.encode(request), {})
         return msgspec.json.decode(answer.content, type=SettleAnswer).settled
 
-    async def alert_targets(self, asked: Sequence[TargetAsked]) -> list[Target]:
+    async def alert_targets(self, asked: Sequence[TargetRequest]) -> list[Target]:
         """Where alerts go, with the secrets of their channels: for the delivery process."""
         body = msgspec.json.encode(TargetsRequest(targets=list(asked)))
         answer = await _post(self._http, "/internal/alerts/targets", body, {})
@@ -209,18 +209,18 @@ class DispatcherClient:
                 timeout=httpx.Timeout(seconds, connect=10, pool=10),
             )
         except httpx.HTTPError as away:
-            raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
+            raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
 
     async def _get(self, path: str, *, patience: float | None = None, **parameters: str) -> httpx.Response:
         timeout = self._http.timeout if patience is None else httpx.Timeout(patience, connect=5)
         try:
             answer = await self._http.get(path, params=parameters, timeout=timeout)
         except httpx.HTTPError as away:
-            raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
+            raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:
             raise NotFound(_message(answer), where=path)
         if answer.is_error:
-            raise DoorUnavailable(f"the Dispatcher answered {answer.status_code}: {_message(answer)}", where=path)
+            raise ServiceUnavailable(f"the Dispatcher answered {answer.status_code}: {_message(answer)}", where=path)
         return answer
 
 
@@ -306,7 +306,7 @@ async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[s
     try:
         answer = await http.post(path, content=body, headers={**headers, **carried()})
     except httpx.HTTPError as away:
-        raise DoorUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
+        raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
     if answer.is_error:
         raise _refusal(answer)
     return answer
@@ -318,7 +318,7 @@ def _refusal(answer: httpx.Response) -> TraceError:
     except (ValueError, KeyError, TypeError):
         said = {}
     is_final = answer.is_client_error and answer.status_code not in TRY_AGAIN
-    otherwise = Refused if is_final else DoorUnavailable
+    otherwise = Refused if is_final else ServiceUnavailable
     return _said({"message": f"the Dispatcher answered {answer.status_code}", **said}, otherwise)
 
 

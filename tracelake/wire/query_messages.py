@@ -100,7 +100,7 @@ class Known(Message, frozen=True):
     commit: int
 
 
-class Wish(Message, frozen=True):
+class RelationRequest(Message, frozen=True):
     """One table of a question. A user's is known by its name, a task's by what its token pins."""
 
     name: TableName
@@ -112,14 +112,14 @@ class Wish(Message, frozen=True):
 class RelationsRequest(Message, frozen=True):
     """Asked for a user, who is named in the header, or for a running attempt."""
 
-    wishes: Annotated[list[Wish], Meta(max_length=MAX_TABLES)]
+    tables: Annotated[list[RelationRequest], Meta(max_length=MAX_TABLES)]
     known: Annotated[list[Known], Meta(max_length=10 * MAX_TABLES)] = field(default_factory=list)
     task_id: UUID | None = None
     attempt: int | None = None
     lease_token: UUID | None = None
 
 
-class ColdPart(Message, frozen=True):
+class ColdFilesAnswer(Message, frozen=True):
     """The files of a generation as of a commit, which never change."""
 
     dataset_version: UUID
@@ -136,7 +136,7 @@ class Relation(Message, frozen=True):
     commit: int
     hot: bool
     """Its rows, or the newest of them, lie in a table of the data database."""
-    cold: ColdPart | None
+    cold: ColdFilesAnswer | None
     """None: it has no files, nor ever will."""
     filters: list[Mapping[str, Any]] | None = None
     """Only rows that pass one of these are there for the asker; None: all."""

@@ -459,7 +459,7 @@ class BufferTable(Message, frozen=True):
     declaration: Mapping[str, Any]
 
 
-class BufferQuestion(Message, frozen=True):
+class BufferRequest(Message, frozen=True):
     publish_ids: Annotated[list[UUID], msgspec.Meta(max_length=MAX_BATCHES)] = []
     datasets: Annotated[list[UUID], msgspec.Meta(max_length=MAX_BATCHES)] = []
     """Also those whose table is asked for without a batch."""

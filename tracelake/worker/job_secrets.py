@@ -14,7 +14,7 @@ from tracelake.operators.api.secrets import Secrets
 from tracelake.settings.job_secrets import variable_of
 
 
-def hand_secrets(names: Sequence[str], known: Mapping[str, SecretStr]) -> Secrets:
+def secrets_of_job(names: Sequence[str], known: Mapping[str, SecretStr]) -> Secrets:
     """`known` by their names in small letters, as settings have them."""
     if missing := [name for name in names if name.lower() not in known]:
         raise WorkFailed(

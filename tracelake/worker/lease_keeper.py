@@ -19,13 +19,13 @@ from tracelake.ports import Delivery, Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Claimed, HeartbeatRequest
-from tracelake.worker.task_api import Door
+from tracelake.worker.task_api import WorkerTaskApi
 
 log = structlog.get_logger()
 
 VISIBILITY = timedelta(minutes=2)
 """How long a wake-up stays ours without a word; it is extended with every heartbeat."""
-NEWS_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often progress is told at most, and how long the queue may take to hear of a beat."""
 AFTER_OUTAGE_SECONDS = 1.0
 MOST_SECONDS = 30.0
@@ -53,9 +53,9 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 class LeaseKeeper:
     """`run` returns only when the lease is gone. The freshest token is the door's."""
 
-    def __init__(self, claimed: Claimed, door: Door, tasks: TaskClient, wake_up: Held) -> None:
+    def __init__(self, claimed: Claimed, api: WorkerTaskApi, tasks: TaskClient, wake_up: Held) -> None:
         self._claimed = claimed
-        self._door = door
+        self._api = api
         self._tasks = tasks
         self._wake_up = wake_up
         self._wanted = asyncio.Event()
@@ -63,7 +63,7 @@ class LeaseKeeper:
     def beat_now(self) -> None:
         """Tasks were ended, perhaps this one: its next beat tells."""
         self._wanted.set()
-        self._door.progressed.set()
+        self._api.progressed.set()
 
     async def run(self) -> str:
         """Why it is over."""
@@ -82,7 +82,7 @@ class LeaseKeeper:
                 log.exception("the lease cannot be kept")
                 ended = repr(wrong)
             if ended:
-                self._door.lost.set()
+                self._api.lost.set()
                 return ended
             pause = self._interval
             await self._hold()
@@ -95,15 +95,15 @@ class LeaseKeeper:
         """The interval of the job; sooner if there is progress to tell, at once if tasks were ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await _within(NEWS_SECONDS, self._wanted)
-                await self._door.progressed.wait()
+                await _within(POLL_SECONDS, self._wanted)
+                await self._api.progressed.wait()
         self._wanted.clear()
-        self._door.progressed.clear()
+        self._api.progressed.clear()
 
     async def _hold(self) -> None:
         """The wake-up stays ours. If that fails it may come to another worker, which finds the task taken."""
         try:
-            async with asyncio.timeout(NEWS_SECONDS):
+            async with asyncio.timeout(POLL_SECONDS):
                 await self._wake_up.extend()
         except Exception as wrong:  # noqa: BLE001 - whatever the queue has, the lease is what counts
             log.warning("the wake-up was not held", because=str(wrong) or type(wrong).__name__)
@@ -113,12 +113,12 @@ class LeaseKeeper:
             task_id=self._claimed.task.task_id,
             attempt=self._claimed.attempt,
             lease_token=self._claimed.lease_token,
-            progress=self._door.progress,
+            progress=self._api.progress,
         )
         crash_point("lease_keeper.before_beat")
-        answer = await self._tasks.heartbeat(self._door.token, request)
+        answer = await self._tasks.heartbeat(self._api.token, request)
         crash_point("lease_keeper.renewed")
-        self._door.token = answer.capability_token or self._door.token
+        self._api.token = answer.capability_token or self._api.token
         if answer.paused:
-            self._door.asked_to_stop.set()
+            self._api.asked_to_stop.set()
         return "the task was canceled" if answer.canceled else ""

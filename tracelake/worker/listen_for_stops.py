@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.2
 AFTER_OUTAGE_SECONDS = 1.0
 
 
-async def hear_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeeper]) -> NoReturn:
+async def listen_for_stops(dispatcher: DispatcherClient, keepers: Collection[LeaseKeeper]) -> NoReturn:
     """Until canceled, for those that are among `keepers` in that moment."""
     mark, missed = "", False
     while True:

@@ -18,7 +18,7 @@ from tracelake.errors import SettingsError, SetupError
 from tracelake.operators.api.context import Resources
 from tracelake.ports import ObjectStore, Queue
 from tracelake.runtime.process import Process, until_answers
-from tracelake.runtime.redact import hider
+from tracelake.runtime.redact import redactor
 from tracelake.settings import RpcPoolSettings, Settings
 from tracelake.spark.archive_location import archive_for, installed_cache
 from tracelake.spark.configuration import SparkOptions
@@ -53,7 +53,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         task_client(settings) as tasks,
         _spark(process, settings) as (spark, says),
     ):
-        runner = Runner(objects, resources(settings), spark, hide=hider(settings), secrets=settings.secrets)
+        runner = Runner(objects, resources(settings), spark, hide=redactor(settings), secrets=settings.secrets)
         wrapper = Wrapper(
             queue=queue,
             queue_name=queue_of(settings),

@@ -18,15 +18,15 @@ from pydantic import BaseModel, SecretStr
 from tracelake.capability.claims import decode
 from tracelake.capability.jws import take_apart
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SnapshotTooOld, TraceError, Unavailable
-from tracelake.operators.api.context import Resources, TaskContext, TaskDoor
+from tracelake.operators.api.context import Resources, TaskApi, TaskContext
 from tracelake.operators.api.outcome import AfterCommit, Outcome
 from tracelake.operators.registry import IN_PROCESS, ON_WORKERS
 from tracelake.ports import ObjectStore
-from tracelake.runtime.redact import Hide
+from tracelake.runtime.redact import Redact
 from tracelake.spark.lost import is_lost
 from tracelake.spark.tags import interrupt, tagged
 from tracelake.wire.task_messages import Claimed, CompleteRequest, Progress, TaskPayload
-from tracelake.worker.job_secrets import hand_secrets
+from tracelake.worker.job_secrets import secrets_of_job
 from tracelake.worker.wait_for_data import is_outage, wait_for_data
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Finished:
 class RunsTasks(Protocol):
     """What a wrapper runs its tasks with."""
 
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+    def run(self, claimed: Claimed, api: TaskApi) -> Finished:
         """All of it, in a thread of its own; an error of the task's is a completion too."""
         ...
 
@@ -71,12 +71,12 @@ class Runner:
     pure: Callable[[TaskPayload], Outcome] = run_pure
     spark_lost: threading.Event = field(default_factory=threading.Event)
     """Set when Spark was found to be gone: no task can be run here any more."""
-    hide: Hide = str
+    hide: Redact = str
     """Takes out what must not be told of a failure, or of how far a task is."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict)
     """All that this worker has, by name in small letters; a task is handed those that its job names."""
 
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+    def run(self, claimed: Claimed, api: TaskApi) -> Finished:
         """The operator's outcome as a completion; an error of its own is a failure of the task, never of the worker.
 
         When Spark is gone it is the other way round: nothing is reported, and the task is run again elsewhere.
@@ -88,13 +88,13 @@ class Runner:
         }
         try:
             with self._tagged(claimed):
-                return self._outcome(claimed, door, fence)
+                return self._outcome(claimed, api, fence)
         except TraceError as wrong:
             self._refuse_if_spark_is_lost(wrong)
             # Cut after it was hidden: half a secret would no longer be known.
             said = self.hide(f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message)[:MAX_ERROR_CHARS]
             log.warning("task failed", code=wrong.code, because=said, where=wrong.where)
-            code = self._code(wrong, door, wrong.code)
+            code = self._code(wrong, api, wrong.code)
             # The next attempt reads as of a later commit.
             again = wrong.retryable or isinstance(wrong, SnapshotTooOld)
             return Finished(
@@ -104,12 +104,12 @@ class Runner:
             self._refuse_if_spark_is_lost(wrong)
             log.exception("task failed")
             said = self.hide(traceback.format_exc())[-MAX_ERROR_CHARS:]
-            code = self._code(wrong, door, TraceError.code)
+            code = self._code(wrong, api, TraceError.code)
             return Finished(CompleteRequest(**fence, status="Failed", error_message=said, error_code=code))
 
-    def _code(self, wrong: Exception, door: TaskDoor, otherwise: str) -> str:
+    def _code(self, wrong: Exception, api: TaskApi, otherwise: str) -> str:
         """What the failure is called: one that an outage of the data database explains is that outage."""
-        was_away = wait_for_data(self.resources.data_dsn, door)
+        was_away = wait_for_data(self.resources.data_dsn, api)
         return DatabaseUnavailable.code if was_away or is_outage(wrong) else otherwise
 
     def cancel(self, claimed: Claimed) -> None:
@@ -122,18 +122,18 @@ class Runner:
             self.spark_lost.set()
             raise Unavailable("Spark has ended under this task") from wrong
 
-    def _outcome(self, claimed: Claimed, door: TaskDoor, fence: dict[str, Any]) -> Finished:
+    def _outcome(self, claimed: Claimed, api: TaskApi, fence: dict[str, Any]) -> Finished:
         task = claimed.task
         if task.operator in IN_PROCESS:
             return Finished(_completed(fence, self.pure(task)))
-        context = self._context(claimed, door)
+        context = self._context(claimed, api)
         outcome = ON_WORKERS[task.operator].run(context) or Outcome()
         outputs = [body for output in context.outputs for body in output.finish()]
         events = [event for output in context.outputs for event in output.events()]
         request = _completed(fence, outcome, outputs=outputs, events=[*events, *outcome.events])
         return Finished(request, outcome.after_commit, outcome.left_out)
 
-    def _context(self, claimed: Claimed, door: TaskDoor) -> TaskContext[Any]:
+    def _context(self, claimed: Claimed, api: TaskApi) -> TaskContext[Any]:
         task = claimed.task
         operator = ON_WORKERS.get(task.operator)
         if operator is None:
@@ -142,8 +142,8 @@ class Runner:
         org_id = decode(take_apart(claimed.capability_token).payload).org_id
         # An operator without a use for them may be of a DAG that was deployed before that was refused.
         named = (task.secrets or ()) if operator.spec.takes_secrets else ()
-        secrets = hand_secrets(named, self.secrets)
-        return TaskContext(task, org_id, config, self.spark, self.objects, door, self.resources, secrets, self.hide)
+        secrets = secrets_of_job(named, self.secrets)
+        return TaskContext(task, org_id, config, self.spark, self.objects, api, self.resources, secrets, self.hide)
 
     @contextmanager
     def _tagged(self, claimed: Claimed) -> Iterator[None]:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from tracelake.errors import Busy, Refused, TraceError, Unavailable
-from tracelake.operators.api.context import TaskDoor
+from tracelake.operators.api.context import TaskApi
 from tracelake.runtime.crash_points import crash_point
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Claimed, CompleteRequest, CredentialsRequest, Invocation
@@ -25,7 +25,7 @@ from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, tag_of
 log = structlog.get_logger()
 
 BUSY_SECONDS: Final = 0.5
-MAY_SAY: Final = frozenset(
+MAX_LOG_BYTES: Final = frozenset(
     {"status", "events", "outputs", "error_message", "error_code", "retryable", "state", "progress"}
 )
 
@@ -57,9 +57,9 @@ class SandboxRunner:
     loop: asyncio.AbstractEventLoop
     _running: dict[str, Future[CompleteRequest]] = field(default_factory=dict)
 
-    def run(self, claimed: Claimed, door: TaskDoor) -> Finished:
+    def run(self, claimed: Claimed, api: TaskApi) -> Finished:
         """Called in a thread of its own. Whatever happens ends as a completion."""
-        del door  # the function speaks for itself
+        del api  # the function speaks for itself
         tag = tag_of(claimed)
         asked = self._running[tag] = asyncio.run_coroutine_threadsafe(self._run(claimed), self.loop)
         try:
@@ -108,7 +108,7 @@ def completion(claimed: Claimed, ended: bytes | Fault) -> CompleteRequest:
         said = {}
     if not isinstance(said, dict):
         return _failed(claimed, "the function's result is not an object", retryable=False)
-    if strange := sorted(said.keys() - MAY_SAY):
+    if strange := sorted(said.keys() - MAX_LOG_BYTES):
         return _failed(claimed, f"the function's result has fields that mean nothing: {strange[:10]}", retryable=False)
     try:
         return msgspec.convert({"status": "Completed", **said, **msgspec.to_builtins(_fence(claimed))}, CompleteRequest)

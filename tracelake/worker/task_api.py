@@ -34,7 +34,7 @@ AFTER_OUTAGE_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class Door:
+class WorkerTaskApi:
     """Made in the event loop, used from the operator's thread. `token` is kept fresh by the lease keeper."""
 
     def __init__(self, claimed: Claimed, tasks: TaskClient) -> None:

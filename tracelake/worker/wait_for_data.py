@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
-    from tracelake.operators.api.context import TaskDoor
+    from tracelake.operators.api.context import TaskApi
 
 log = structlog.get_logger()
 
@@ -32,13 +32,13 @@ LOST_WORDS: Final = (
 """How Postgres and its JDBC driver say the same through Spark, which gives no SQLSTATE of theirs."""
 
 
-def wait_for_data(dsn: str, door: TaskDoor) -> bool:
+def wait_for_data(dsn: str, api: TaskApi) -> bool:
     """Whether it was away. Does not wait if it refuses (time will not help), or if the lease is lost."""
     was_away = False
-    while dsn and _is_away(dsn) and not door.lost.is_set():
+    while dsn and _is_away(dsn) and not api.lost.is_set():
         was_away = True
         log.warning("the data database is away; what failed meanwhile is reported when it is back")
-        door.lost.wait(LOOK_SECONDS)
+        api.lost.wait(LOOK_SECONDS)
     return was_away
 
 

@@ -29,9 +29,9 @@ from tracelake.runtime.tracing import span
 from tracelake.wire.client import DispatcherClient, TaskClient
 from tracelake.wire.task_messages import MAX_CLAIMS, Claimed, CompleteRequest, NotClaimed, TaskPayload, Wakeup
 from tracelake.worker.lease_keeper import VISIBILITY, Held, LeaseKeeper
-from tracelake.worker.listen_for_stops import hear_stops
+from tracelake.worker.listen_for_stops import listen_for_stops
 from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, RunsTasks
-from tracelake.worker.task_api import Door
+from tracelake.worker.task_api import WorkerTaskApi
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class Wrapper:
     runner: RunsTasks
     worker_id: str
     concurrency: int
-    sources: set[Door] = field(default_factory=set)
+    sources: set[WorkerTaskApi] = field(default_factory=set)
     """Of the always-on sources in hand."""
     keepers: set[LeaseKeeper] = field(default_factory=set)
     """Of all tasks in hand."""
@@ -63,7 +63,7 @@ class Wrapper:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Until `stop`; then no more is received, and what is in hand is finished."""
-        hearing = asyncio.create_task(hear_stops(self.dispatcher, self.keepers))
+        hearing = asyncio.create_task(listen_for_stops(self.dispatcher, self.keepers))
         try:
             await self._work(stop)
         finally:
@@ -81,8 +81,8 @@ class Wrapper:
                         if not _is_source(answer):
                             slots.take_one_for(task)
             await asyncio.sleep(0)  # what was claimed last begins, so that its door is among them
-            for door in self.sources:  # which would never finish by themselves
-                door.asked_to_stop.set()
+            for api in self.sources:  # which would never finish by themselves
+                api.asked_to_stop.set()
 
     async def _receive(self, stop: asyncio.Event, most: int) -> Sequence[Delivery]:
         asked = asyncio.create_task(
@@ -112,7 +112,7 @@ class Wrapper:
         crash_point("wrapper.received")
         tasks, claim = [task for _, task in readable], uuid4()
         try:
-            answers = await patiently(lambda: self.dispatcher.claim_batch(tasks, self.worker_id, claim), stop)
+            answers = await retry_with_backoff(lambda: self.dispatcher.claim_batch(tasks, self.worker_id, claim), stop)
         except Unavailable:
             return []  # we are to end: they come again, to another
         except TraceError as refusal:
@@ -137,12 +137,12 @@ class Wrapper:
             log.exception("wake-up failed", body=delivery.body[:200].decode(errors="replace"))
 
     async def _run_claimed(self, claimed: Claimed, delivery: Delivery) -> None:
-        door = Door(claimed, self.tasks)
-        keeper = LeaseKeeper(claimed, door, self.tasks, Held(self.queue, self.queue_name, delivery))
+        api = WorkerTaskApi(claimed, self.tasks)
+        keeper = LeaseKeeper(claimed, api, self.tasks, Held(self.queue, self.queue_name, delivery))
         lease = asyncio.create_task(keeper.run())
-        work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, door))
+        work = asyncio.create_task(asyncio.to_thread(self.runner.run, claimed, api))
         if _is_source(claimed):
-            self.sources.add(door)
+            self.sources.add(api)
         self.keepers.add(keeper)
         log.info("runs", operator=claimed.task.operator)
         outcome, began = "Lost", time.perf_counter()
@@ -150,15 +150,15 @@ class Wrapper:
             await asyncio.wait({lease, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 log.warning("lease lost", because=lease.result())
-                door.lost.set()
+                api.lost.set()
                 await self._end(work, claimed)
                 return
             crash_point("wrapper.operator_done")
-            outcome = await self._report(door, claimed.task, work.result(), lease)
+            outcome = await self._report(api, claimed.task, work.result(), lease)
         finally:
-            self.sources.discard(door)
+            self.sources.discard(api)
             self.keepers.discard(keeper)
-            door.lost.set()
+            api.lost.set()
             lease.cancel()
             await asyncio.wait({lease})  # what it was saying is taken back in good order
             self._count(claimed.task, outcome, time.perf_counter() - began)
@@ -169,11 +169,11 @@ class Wrapper:
             await asyncio.to_thread(self.runner.cancel, claimed)
             await asyncio.wait({work}, timeout=AGAIN_SECONDS)
 
-    async def _report(self, door: Door, task: TaskPayload, finished: Finished, lease: asyncio.Task[str]) -> str:
+    async def _report(self, api: WorkerTaskApi, task: TaskPayload, finished: Finished, lease: asyncio.Task[str]) -> str:
         """Again and again until it is heard, or the lease is lost: then it no longer matters. How it ended."""
         while not lease.done():
             try:
-                answer = await self.tasks.complete(door.token, finished.request)
+                answer = await self.tasks.complete(api.token, finished.request)
             except Unavailable as away:
                 log.warning("completion not heard", because=away.message)
                 await asyncio.sleep(AFTER_OUTAGE_SECONDS)
@@ -200,7 +200,7 @@ class Wrapper:
             self.metrics.left_out.labels(task.job.dag_name, task.job.name, reason).inc(count)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
+async def retry_with_backoff(ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
     """An outage is waited out, but not by a worker that is to end."""
     while True:
         try:
@@ -256,7 +256,7 @@ class _Settled:
             if batch := self._waiting:
                 self._waiting, queue = [], self._wrapper.queue
                 with suppress(Unavailable):  # then we are to end: they come again, and find their tasks closed
-                    await patiently(lambda: queue.ack(self._wrapper.queue_name, batch), self._stop)
+                    await retry_with_backoff(lambda: queue.ack(self._wrapper.queue_name, batch), self._stop)
 
 
 def _task_of(delivery: Delivery) -> UUID | None:

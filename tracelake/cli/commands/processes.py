@@ -34,13 +34,13 @@ ABOUT = {
 
 def _verb(name: str) -> Callable[..., None]:
     def run(home: Home = None, settings: SettingsFrom = None) -> None:
-        run_part(name, home, settings)
+        run_component(name, home, settings)
 
     run.__doc__ = ABOUT[name]
     return run
 
 
-def run_part(name: str, home: Path | None, settings: str | None) -> None:
+def run_component(name: str, home: Path | None, settings: str | None) -> None:
     from tracelake.wiring import run_from_stdin, run_with
 
     if settings == "-":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.commands.processes import SettingsFrom, run_part
+from tracelake.cli.commands.processes import SettingsFrom, run_component
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 
@@ -59,7 +59,7 @@ def query(  # noqa: PLR0917 - options of a verb
 ) -> None:
     """Ask by SQL over the datasets that you may read. Without SQL: run the Query service, in the foreground."""
     if sql is None:
-        run_part("query", home, settings)
+        run_component("query", home, settings)
         return
     text = sys.stdin.read() if sql == "-" else sql
     asked = {"limit": limit or (SHOWN if format is Format.TABLE and not json else None), "as_of": moments(as_of or ())}

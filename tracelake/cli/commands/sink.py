@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from tracelake.cli.commands.processes import ABOUT, SettingsFrom, run_part
+from tracelake.cli.commands.processes import ABOUT, SettingsFrom, run_component
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 
@@ -33,7 +33,7 @@ Batch = Annotated[
 @app.callback()
 def sink(context: typer.Context, home: Home = None, settings: SettingsFrom = None) -> None:
     if context.invoked_subcommand is None:
-        run_part("sink", home, settings)
+        run_component("sink", home, settings)
 
 
 @app.command("dead", short_help="List batches that the sink refused, the newest first.")

@@ -10,7 +10,7 @@ import typer
 
 from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
-from tracelake.errors import DoorUnavailable, SetupError, Unauthenticated
+from tracelake.errors import ServiceUnavailable, SetupError, Unauthenticated
 
 if TYPE_CHECKING:
     from tracelake.settings import Settings
@@ -61,7 +61,7 @@ def _is_a_users(token: str, subject: str, settings: Settings) -> bool:
     try:
         with at_home(settings, token) as gateway:
             gateway.ask("list_dags", DagList)
-    except (SetupError, DoorUnavailable):
+    except (SetupError, ServiceUnavailable):
         return False
     except Unauthenticated as refusal:
         raise Unauthenticated(

@@ -31,7 +31,9 @@ Without = Annotated[str, typer.Option("--without", help="Processes to leave out.
 ReadyFile = Annotated[
     Path | None,
     typer.Option(
-        "--ready-file", help="Written when each process is ready or held back: doors, CA, tokens, as JSON.", metavar="F"
+        "--ready-file",
+        help="Written when each process is ready or held back: listeners, CA, tokens, as JSON.",
+        metavar="F",
     ),
 ]
 Detach = Annotated[
@@ -57,12 +59,12 @@ def up(
         _in_background(settings.home, settings.up.port_base, without, ready_file)
         return
     from tracelake.cli.watch import watching
-    from tracelake.lite.up import Wish
+    from tracelake.lite.up import UpRequest
     from tracelake.lite.up import up as run_up
 
     names = frozenset(name.strip() for name in without.split(",") if name.strip())
     with watching() as watcher:
-        run_up(Wish(settings, names, ready_file and ready_file.absolute()), watcher)
+        run_up(UpRequest(settings, names, ready_file and ready_file.absolute()), watcher)
     printing.out.print("stopped; nothing is left running")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_SAID: Final = 500
+MAX_REASON_CHARS: Final = 500
 
 
 class Fault(Exception):
@@ -12,5 +12,5 @@ class Fault(Exception):
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason[:MAX_SAID]
+        self.reason = reason[:MAX_REASON_CHARS]
         self.line = line

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tracelake.data.buffered.batch_fault import MAX_SAID, Fault
+from tracelake.data.buffered.batch_fault import MAX_REASON_CHARS, Fault
 from tracelake.data.buffered.check_batch import Limits, check_batch
 from tracelake.data.buffered.types import staged_column
 from tracelake.data.postgres.secret_dsn import SecretDsn
@@ -130,7 +130,7 @@ def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limi
     except TraceError as away:
         return {**nothing, "away": f"{away.code}: {away.message}"}
     except Exception as wrong:  # noqa: BLE001 - whatever it is, it must not cost the batches beside it
-        return {**nothing, "fault": dsn.redact(f"{type(wrong).__name__}: {wrong}")[:MAX_SAID]}
+        return {**nothing, "fault": dsn.redact(f"{type(wrong).__name__}: {wrong}")[:MAX_REASON_CHARS]}
     return {"rows": rows.num_rows, "bytes": len(body)}
 
 
@@ -155,7 +155,7 @@ def _checked(body: bytes, batch: Batch, limits: BatchLimits) -> pa.Table:
     except MemoryError:
         raise
     except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as wrong:
-        raise Fault(f"the batch cannot be read: {type(wrong).__name__}: {wrong}"[:MAX_SAID]) from None
+        raise Fault(f"the batch cannot be read: {type(wrong).__name__}: {wrong}"[:MAX_REASON_CHARS]) from None
 
 
 def _refuse_other_count(batch: Batch, rows: pa.Table) -> None:

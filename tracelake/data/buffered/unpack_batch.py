@@ -25,7 +25,7 @@ MOST_ROWS_AT_ONCE: Final = 65_536
 
 
 @dataclass
-class Room:
+class UnpackBudget:
     """What may still be unpacked."""
 
     limit: int
@@ -56,7 +56,7 @@ def unpack_arrow(body: bytes, kind: str, limit: int, check: Callable[[pa.Schema]
     stream = pa.py_buffer(body if kind.endswith("stream") else stream_of(body))
     reader = pa.ipc.open_stream(pa.BufferReader(stream))
     check(reader.schema)
-    room = Room(limit)
+    room = UnpackBudget(limit)
     messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(stream))
     for message in messages:
         room.take(unpacked_bytes(message))
@@ -65,7 +65,7 @@ def unpack_arrow(body: bytes, kind: str, limit: int, check: Callable[[pa.Schema]
 
 def _largest_dictionaries(body: bytes, metadata: pq.FileMetaData, limit: int) -> dict[int, int]:
     """Of each column: no value of it that is repeated is larger. And all pages together are not more than allowed."""
-    room = Room(limit)
+    room = UnpackBudget(limit)
     largest: dict[int, int] = {}
     for column, page in pages(body, metadata):
         room.take(page.unpacked)
@@ -82,7 +82,7 @@ def _sound(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> pa.Table:
-    room = Room(limit)
+    room = UnpackBudget(limit)
     kept = []
     for batch in batches:
         room.take(batch.num_rows * (ROW_BYTES + 8 * batch.num_columns))

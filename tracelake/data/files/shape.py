@@ -17,7 +17,7 @@ TYPES: Final = re.compile(
     r"bigint|int|smallint|tinyint|double|float|boolean|string|binary|date|timestamp|timestamp_ntz"
     r"|decimal\((?P<digits>[1-9]|[12]\d|3[0-8]),(?P<scale>\d|[12]\d|3[0-8])\)"
 )
-MAX_TOLD: Final = 5
+MAX_LINES_REPORTED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class Misfits:
             self.refuse()
 
     def refuse(self) -> None:
-        told = "; ".join(f"{self.unit} {line}: {reason}" for line, reason in sorted(self.lines.items())[:MAX_TOLD])
+        told = "; ".join(
+            f"{self.unit} {line}: {reason}" for line, reason in sorted(self.lines.items())[:MAX_LINES_REPORTED]
+        )
         hint = "mend the file" if self.allowed else f"mend the file, or set `bad_lines` to leave such {self.unit}s out"
         raise WorkFailed(f"{self.file}: {told}", where="/config", hint=hint)
 

@@ -113,9 +113,9 @@ def told(connection: psycopg.Connection[Any], source: str, announcements: Sequen
     connection.execute(statements("announce")["told"], {"source": source, "ids": ids})
 
 
-def forget_source(connection: psycopg.Connection[Any], source: str) -> None:
+def delete_source(connection: psycopg.Connection[Any], source: str) -> None:
     """The source begins anew, and owes nothing."""
-    connection.execute(statements("announce")["forget_source"], {"source": source})
+    connection.execute(statements("announce")["delete_source"], {"source": source})
 
 
 def followed(connection: psycopg.Connection[Any], source: str, last: int, count: int) -> list[tuple[int, bytes]]:

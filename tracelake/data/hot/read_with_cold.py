@@ -1,6 +1,6 @@
 """Hot and cold rows of some blocks as one Arrow table, read where it is called: what an executor does for a compaction.
 
-`hot_reader.read_seam` gives the same rows as a DataFrame, for whoever goes on with them in Spark. Here they are only
+`hot_reader.read_with_cold` gives the same rows as a DataFrame, for whoever goes on with them in Spark. Here they are only
 carried from one place to another, so they need not pass through the JVM.
 """
 
@@ -31,7 +31,9 @@ class ColdFile:
     spans: tuple[Range, ...]
 
 
-def pull_seam(dsn: SecretDsn, objects: ObjectStore, view: HotView, cold: Sequence[ColdFile], span: Range) -> pa.Table:
+def pull_with_cold(
+    dsn: SecretDsn, objects: ObjectStore, view: HotView, cold: Sequence[ColdFile], span: Range
+) -> pa.Table:
     """Every block of `span` once, from where the view says, in the order of the table's key."""
     schema = view.table.schema
     hot = [Range(run.start, run.stop) for run in view.runs]

@@ -2,7 +2,7 @@
 
 with held(dsn) as snapshot:
 view = view_of(snapshot, table, start=0, stop=100, commit=7)
-rows = read_seam(spark, dsn, view, cold)
+rows = read_with_cold(spark, dsn, view, cold)
 ...                                          # every action on `rows` inside the block
 """
 
@@ -54,7 +54,7 @@ def read_hot(
     return rows if predicate is None else rows.filter(predicate)
 
 
-def read_seam(
+def read_with_cold(
     spark: SparkSession,
     dsn: str,
     view: HotView,

@@ -26,7 +26,7 @@ def open_session(dsn: SecretDsn) -> Iterator[Any]:
     from adbc_driver_manager.dbapi import Connection
 
     with _TURN:
-        connection = Connection(_Kept(), AdbcConnection(_database(dsn.reveal())))  # type: ignore[arg-type]
+        connection = Connection(_KeptDatabase(), AdbcConnection(_database(dsn.reveal())))  # type: ignore[arg-type]
     try:
         # Literals rely on the first; by the second, timestamps do not depend on the server's place.
         run(connection, "SET standard_conforming_strings = on")
@@ -49,7 +49,7 @@ def _database(dsn: str) -> Any:
     return adbc_driver_postgresql.connect(dsn)
 
 
-class _Kept:
+class _KeptDatabase:
     """What a connection is given to close when it ends: the database stays, for the next."""
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ SELECT min(range_start) FROM trace_meta.announcements WHERE source_key = %(sourc
 -- These were heard.
 DELETE FROM trace_meta.announcements WHERE source_key = %(source)s AND id = ANY(%(ids)s);
 
--- name: forget_source
+-- name: delete_source
 -- What a follower has done and what it owed; who may write for it stays known.
 WITH owed AS (
     DELETE FROM trace_meta.announcements WHERE source_key = %(source)s

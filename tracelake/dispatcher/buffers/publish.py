@@ -50,7 +50,7 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
     assert row is not None  # noqa: S101 - an upsert always returns its row
     if row["content_hash"] != contents:
         raise Conflict("this batch has been published with other contents", where="/batch_uri")
-    control.owed.ring()
+    control.outbox_signal.notify()
     return BufferPublishAnswer(publish_id=row["id"])
 
 

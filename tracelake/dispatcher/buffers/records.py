@@ -13,10 +13,10 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import InvalidRequest
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import BufferAnswer, BufferQuestion, BufferRecord, BufferTable
+from tracelake.wire.task_messages import BufferAnswer, BufferRecord, BufferRequest, BufferTable
 
 
-async def buffer_records(control: Control, asked: BufferQuestion) -> BufferAnswer:
+async def buffer_records(control: Control, asked: BufferRequest) -> BufferAnswer:
     sql = queries("buffered")
     rows = await control.pool.fetch(sql["records"], asked.publish_ids) if asked.publish_ids else []
     datasets = {row["dataset_uuid"] for row in rows} | set(asked.datasets)

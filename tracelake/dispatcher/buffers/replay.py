@@ -35,7 +35,7 @@ async def replay_batch(control: Control, org_id: UUID, publish_id: UUID, batch: 
     crash_point("replay_batch.after_commit")
     if again is None:
         raise Conflict("somebody else has just had it tried again", where=str(publish_id))
-    control.owed.ring()
+    control.outbox_signal.notify()
     return ReplayAnswer(publish_id=publish_id, batch_uri=str(put or row["batch_uri"]))
 
 

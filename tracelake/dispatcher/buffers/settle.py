@@ -24,5 +24,5 @@ async def settle_buffers(control: Control, request: SettleRequest) -> SettleAnsw
             settled += len(await connection.fetch(sql["settle_dead"], *map(list, columns)))
         crash_point("settle_buffers.before_commit")
     crash_point("settle_buffers.after_commit")
-    control.owed.ring()
+    control.outbox_signal.notify()
     return SettleAnswer(settled=settled)

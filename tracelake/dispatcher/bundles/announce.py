@@ -22,8 +22,8 @@ async def announce_bundle(control: Control, user: User, asked: BundleRequest) ->
         raise InvalidRequest(told, where="/size_bytes", hint="leave out what the function does not need")
     place = bundle_folder(control.places.bucket, user.org_id).object(f"{asked.sha256}.zip")
     sql = queries("bundles")
-    told_of = (asked.name, asked.kind, asked.sha256, asked.size_bytes, str(place))
-    await control.pool.execute(sql["announce"], user.org_id, *told_of, user.id)
+    event_status = (asked.name, asked.kind, asked.sha256, asked.size_bytes, str(place))
+    await control.pool.execute(sql["announce"], user.org_id, *event_status, user.id)
     (row,) = await control.pool.fetch(sql["by_hash"], user.org_id, asked.sha256)
     for field in ("name", "kind"):
         if row[field] != getattr(asked, field):

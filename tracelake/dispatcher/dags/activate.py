@@ -69,10 +69,10 @@ async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id
             continue
         if done is not None:
             crash_point("activate_dag.after_commit")
-            control.owed.ring()
-            control.leases.ring()
-            control.sources.ring()
-            control.stops.ring()
+            control.outbox_signal.notify()
+            control.leases.notify()
+            control.sources.notify()
+            control.stops.notify()
             control.metrics.moved("any", "Canceled", done.canceled_tasks)
             return done
     raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
@@ -83,9 +83,9 @@ async def retire_tasks(control: Control) -> int:
     row = await control.pool.fetchrow(queries("dags")["retire_tasks"], None, None)
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
     if row["made_again"]:
-        control.owed.ring()
+        control.outbox_signal.notify()
     if row["canceled"]:
-        control.stops.ring()
+        control.stops.notify()
     return int(row["canceled"])
 
 

@@ -16,16 +16,16 @@ from tracelake.store.queries import queries
 
 
 @dataclass(frozen=True)
-class ColdTwin:
+class ColdCopy:
     """The cold side of a hot generation: these generations of one dataset, as of a commit of it."""
 
     generations: tuple[UUID, ...]
     commit: int
 
 
-async def cold_twins(pool: asyncpg.Pool, hot_versions: Sequence[UUID]) -> Mapping[UUID, ColdTwin]:
+async def cold_copies(pool: asyncpg.Pool, hot_versions: Sequence[UUID]) -> Mapping[UUID, ColdCopy]:
     """By hot generation; one that nobody compacts is not there."""
     if not hot_versions:
         return {}
-    rows = await pool.fetch(queries("relations")["cold_twins"], list(hot_versions))
-    return {row["hot_version"]: ColdTwin(tuple(row["generations"]), row["commit"]) for row in rows}
+    rows = await pool.fetch(queries("relations")["cold_copies"], list(hot_versions))
+    return {row["hot_version"]: ColdCopy(tuple(row["generations"]), row["commit"]) for row in rows}

@@ -13,7 +13,7 @@ import asyncpg
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.datasets.cold_files import cold_twins
+from tracelake.dispatcher.datasets.cold_files import cold_copies
 from tracelake.dispatcher.datasets.partition_files import from_text, partition_files
 from tracelake.dispatcher.tasks.require_lease import require_lease
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
@@ -42,7 +42,7 @@ async def _where(
     control: Control, head: asyncpg.Record | None, version: UUID, pinned: int | None
 ) -> tuple[Sequence[UUID], int]:
     """The generations whose files are meant, and as of which commit."""
-    if head is not None and head["hot"] and (twin := (await cold_twins(control.pool, [version])).get(version)):
+    if head is not None and head["hot"] and (twin := (await cold_copies(control.pool, [version])).get(version)):
         return twin.generations, twin.commit
     latest = head["last_commit"] or 0 if head else 0
     return [version], latest if pinned is None else pinned

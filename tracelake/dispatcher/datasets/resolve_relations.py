@@ -1,4 +1,4 @@
-"""Where the rows of a question lie: generation, commit and files of each table that its asker may read.
+"""Where the rows of a question lie: generation, commit and files of each table that its caller may read.
 
 For a user the users table says what he may; for an attempt its token has said it, and the lease says whether it still
 counts. What is not theirs is left out, as if it did not exist. Statements follow each other without a transaction: the
@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.datasets.cold_files import ColdTwin, cold_twins
+from tracelake.dispatcher.datasets.cold_files import ColdCopy, cold_copies
 from tracelake.dispatcher.datasets.list_task_files import refuse_removed
 from tracelake.dispatcher.datasets.partition_files import from_text, partition_files
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
@@ -22,7 +22,7 @@ from tracelake.store.identity import User
 from tracelake.store.queries import queries
 from tracelake.wire.query_messages import (
     MAX_READABLE,
-    ColdPart,
+    ColdFilesAnswer,
     Moment,
     Relation,
     RelationsAnswer,
@@ -34,8 +34,8 @@ Pin = tuple[UUID, int]
 
 
 async def user_relations(control: Control, user: User, request: RelationsRequest) -> RelationsAnswer:
-    names = [wish.name for wish in request.wishes]
-    moments = _moments([wish.as_of for wish in request.wishes])
+    names = [table.name for table in request.tables]
+    moments = _moments([table.as_of for table in request.tables])
     sql = queries("relations")["user_pins"]
     found = await control.pool.fetch(sql, user.org_id, user.id, user.role == "admin", names, *moments)
     return RelationsAnswer(
@@ -57,14 +57,14 @@ async def task_relations(control: Control, request: RelationsRequest) -> Relatio
     task = await control.pool.fetchrow(sql["running_attempt"], request.task_id, request.attempt, request.lease_token)
     if task is None:
         raise LeaseLost("the attempt is not the current one, or is over", where="/attempt", hint="stop asking")
-    wishes = request.wishes
+    tables = request.tables
     found = await control.pool.fetch(
         sql["task_pins"],
         task["org_id"],
-        [wish.name for wish in wishes],
-        [wish.dataset_version for wish in wishes],
-        [wish.commit for wish in wishes],
-        *_moments([wish.as_of for wish in wishes]),
+        [table.name for table in tables],
+        [table.dataset_version for table in tables],
+        [table.commit for table in tables],
+        *_moments([table.as_of for table in tables]),
         task["job_id"],
     )
     return RelationsAnswer(
@@ -82,7 +82,7 @@ def _moments(asked: Sequence[Moment | None]) -> tuple[list[int | None], list[dat
 async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], request: RelationsRequest) -> list[Relation]:
     for row in found:
         _check_moment(row)
-    twins = await cold_twins(pool, [row["dataset_version"] for row in found if row["hot"]])
+    twins = await cold_copies(pool, [row["dataset_version"] for row in found if row["hot"]])
     pins = [_cold_pin(row, twins) for row in found]
     # Files of partitions that were replaced long ago are removed: who goes back is told anew what is there.
     back = {pin for row, pin in zip(found, pins, strict=True) if row["travels"]}
@@ -123,16 +123,18 @@ def _check_moment(row: asyncpg.Record) -> None:
         raise NotFound("the generation that is served now had no rows yet then", where=where)
 
 
-def _cold_pin(row: asyncpg.Record, twins: Mapping[UUID, ColdTwin]) -> Pin | None:
+def _cold_pin(row: asyncpg.Record, twins: Mapping[UUID, ColdCopy]) -> Pin | None:
     version = row["dataset_version"]
     if not row["hot"]:
         return version, row["commit"]
     return (version, twins[version].commit) if version in twins else None
 
 
-async def _parts(pool: asyncpg.Pool, wanted: Mapping[Pin, Sequence[UUID]], known: set[Pin]) -> dict[Pin, ColdPart]:
+async def _parts(
+    pool: asyncpg.Pool, wanted: Mapping[Pin, Sequence[UUID]], known: set[Pin]
+) -> dict[Pin, ColdFilesAnswer]:
     """By pin; `wanted` says which generations hold its files."""
-    parts = {pin: ColdPart(dataset_version=pin[0], commit=pin[1]) for pin in wanted}
+    parts = {pin: ColdFilesAnswer(dataset_version=pin[0], commit=pin[1]) for pin in wanted}
     new = [pin for pin in wanted if pin not in known]
     if not new:
         return parts
@@ -146,7 +148,7 @@ async def _parts(pool: asyncpg.Pool, wanted: Mapping[Pin, Sequence[UUID]], known
         refuse_removed([row], pin[1])
         listed[pin].append(row)
     return parts | {
-        pin: ColdPart(
+        pin: ColdFilesAnswer(
             dataset_version=pin[0],
             commit=pin[1],
             columns=columns.get(_latest(rows, wanted[pin])),

@@ -1,4 +1,4 @@
-"""Step 2 of one event: fenced; event rows and `route_event` promises in one transaction.
+"""Step 2 of one event: fenced; event rows and `route_event` entries in one transaction.
 
 Next: `outbox/drain.py`.
 """
@@ -14,7 +14,7 @@ import asyncpg
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.new_events import Told, read_events, require_writable, transposed
+from tracelake.dispatcher.events.new_events import NewEvent, read_events, require_writable, transposed
 from tracelake.dispatcher.tasks.count_completions import count_events
 from tracelake.domain.event import RangeScope, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
@@ -38,7 +38,7 @@ async def accept_events(control: Control, request: EventsRequest, claims: Claims
             await acknowledge_bootstrap(connection, row["job_id"])
         crash_point("accept_event.before_commit")
     crash_point("accept_event.after_commit")
-    control.owed.ring()
+    control.outbox_signal.notify()
     if new:
         await count_events(control, row["job_id"], new)
     return EventsAnswer(accepted=accepted)
@@ -61,7 +61,7 @@ async def acknowledge_bootstrap(connection: asyncpg.pool.PoolConnectionProxy, jo
 
 
 async def store_events(
-    connection: asyncpg.pool.PoolConnectionProxy, claims: Claims, told: Sequence[Told], commits: dict[UUID, int]
+    connection: asyncpg.pool.PoolConnectionProxy, claims: Claims, told: Sequence[NewEvent], commits: dict[UUID, int]
 ) -> int:
     """How many were new. `commits`: the commit of each dataset that this call made, if it made one."""
     if not told:

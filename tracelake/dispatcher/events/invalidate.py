@@ -63,7 +63,7 @@ async def invalidate(
         user_id,
     )
     crash_point("invalidate.after_commit")
-    control.owed.ring()
+    control.outbox_signal.notify()
     return Invalidated(own, target, version, bool(new))
 
 

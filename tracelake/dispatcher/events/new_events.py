@@ -25,7 +25,7 @@ from tracelake.wire.task_messages import EventBody
 
 
 @dataclass(frozen=True)
-class Told:
+class NewEvent:
     """One event, ready to be stored."""
 
     event: Event
@@ -49,7 +49,7 @@ class Told:
         )
 
 
-def read_events(events: Sequence[EventBody], claims: Claims) -> list[Told]:
+def read_events(events: Sequence[EventBody], claims: Claims) -> list[NewEvent]:
     """Refuses an event about anything that the token does not let this attempt write."""
     return [_told(event, f"/events/{index}", claims) for index, event in enumerate(events)]
 
@@ -79,11 +79,11 @@ def transposed(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
-def _told(body: EventBody, where: str, claims: Claims) -> Told:
+def _told(body: EventBody, where: str, claims: Claims) -> NewEvent:
     require_writable(body.dataset_uuid, body.dataset_version, where, claims)
     try:
         scope = read_scope(cursor=body.cursor, partition_key=body.partition_key, start=body.start, end=body.end)
     except InvalidRequest as wrong:
         raise InvalidRequest(wrong.message, where=f"{where}{wrong.where or ''}", hint=wrong.hint) from None
     event = Event(DatasetId(body.dataset_uuid), DatasetVersion(body.dataset_version), scope)
-    return Told(event, event.id_from(TaskId(claims.task_id)))
+    return NewEvent(event, event.id_from(TaskId(claims.task_id)))

@@ -1,6 +1,6 @@
 """Step 4 of one event: dependents become tasks, once each, with a wake-up. Next: the wake-up is published.
 
-One statement for everything that is due. If the database refuses it, the promises are tried one by one, so that a bad
+One statement for everything that is due. If the database refuses it, the entries are tried one by one, so that a bad
 one is put off with its reason and blocks nobody.
 """
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.new_events import Told, transposed
+from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.domain.event import Event, Scope, read_scope, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
 from tracelake.errors import Conflict, NotFound
@@ -50,7 +50,7 @@ async def trigger(
             found = await _store(connection, org_id, source, scope, request_id)
         crash_point("trigger.before_commit")
     crash_point("trigger.after_commit")
-    control.owed.ring()
+    control.outbox_signal.notify()
     if found.created:
         control.metrics.events.labels(dag, job).inc(len(found.event_ids))
     return found
@@ -86,7 +86,7 @@ async def _store(
     connection: asyncpg.pool.PoolConnectionProxy, org_id: UUID, job: Job, scope: Scope, request_id: UUID
 ) -> Triggered:
     events = [Event(DatasetId(one.dataset_uuid), DatasetVersion(one.dataset_version), scope) for one in job.outputs]
-    told = [Told(event, event.id_from(TaskId(request_id))) for event in events]
+    told = [NewEvent(event, event.id_from(TaskId(request_id))) for event in events]
     columns = transposed([one.columns for one in told], 9)
     await connection.execute(queries("sources")["store_trigger"], org_id, request_id, *columns)
     return Triggered(tuple(one.event_id for one in told), created=True)

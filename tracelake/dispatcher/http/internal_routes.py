@@ -28,7 +28,7 @@ from tracelake.dispatcher.tasks.claim import claimer
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import InvalidRequest, NotFound
-from tracelake.runtime.listeners import door_app, json_response, while_wanted
+from tracelake.runtime.listeners import json_response, listener_app, while_wanted
 from tracelake.runtime.logs import is_debugging, speak_also_of, speaking_of
 from tracelake.runtime.metrics import OPENMETRICS_TEXT
 from tracelake.runtime.tracing import is_tracing, note
@@ -38,7 +38,7 @@ from tracelake.store.signing_keys import published
 from tracelake.wire.task_messages import (
     STOPS_MARK,
     STOPS_SECONDS,
-    BufferQuestion,
+    BufferRequest,
     ClaimBatchAnswer,
     ClaimBatchRequest,
     Claimed,
@@ -51,7 +51,7 @@ from tracelake.wire.task_messages import (
 log = structlog.get_logger()
 
 
-def internal_door(control: Control) -> Starlette:
+def internal_api(control: Control) -> Starlette:
     gate, gauges = WorkerGate(control.pool), Gauges(control)
 
     async def task_fetch(request: Request) -> Response:
@@ -79,7 +79,7 @@ def internal_door(control: Control) -> Starlette:
 
     async def batches(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await buffer_records(control, await read(request, BufferQuestion)))
+        return json_response(await buffer_records(control, await read(request, BufferRequest)))
 
     async def settle(request: Request) -> Response:
         await gate.require(request)
@@ -104,7 +104,7 @@ def internal_door(control: Control) -> Starlette:
         *alert_routes(control, gate),
         *user_routes(control),
     ]
-    return door_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
+    return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
 def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:

@@ -20,7 +20,7 @@ from tracelake.wire.task_messages import (
     BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
-    BufferQuestion,
+    BufferRequest,
     ClaimBatchAnswer,
     ClaimBatchRequest,
     Claimed,
@@ -87,7 +87,7 @@ class UserQuery(Message, frozen=True):
 
 
 @dataclass(frozen=True)
-class Asked:
+class DescribedRoute:
     """One route as it is described."""
 
     method: Literal["get", "post"]
@@ -100,24 +100,34 @@ class Asked:
 
 
 ROUTES = (
-    Asked("post", "/v1/task/heartbeat", "Extend the lease", HeartbeatAnswer, "task", HeartbeatRequest),
-    Asked("post", "/v1/task/complete", "End the attempt and commit", CompleteAnswer, "task", CompleteRequest),
-    Asked("post", "/v1/task/complete-batch", "End several attempts", CompleteBatchAnswer, None, CompleteBatchRequest),
-    Asked("post", "/v1/task/events", "Tell on the way", EventsAnswer, "task", EventsRequest),
-    Asked("post", "/v1/task/logs", "Say something to people", LogsAnswer, "task", LogsRequest),
-    Asked("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),
-    Asked("post", "/v1/task/credentials", "Keys for the object store", CredentialsAnswer, "task", CredentialsRequest),
-    Asked("post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest),
-    Asked("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
-    Asked("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),
-    Asked("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
-    Asked("get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "worker", query=StopsQuery),
-    Asked("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
-    Asked("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
-    Asked("post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferQuestion),
-    Asked("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
-    Asked("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "worker", TargetsRequest),
-    Asked(
+    DescribedRoute("post", "/v1/task/heartbeat", "Extend the lease", HeartbeatAnswer, "task", HeartbeatRequest),
+    DescribedRoute("post", "/v1/task/complete", "End the attempt and commit", CompleteAnswer, "task", CompleteRequest),
+    DescribedRoute(
+        "post", "/v1/task/complete-batch", "End several attempts", CompleteBatchAnswer, None, CompleteBatchRequest
+    ),
+    DescribedRoute("post", "/v1/task/events", "Tell on the way", EventsAnswer, "task", EventsRequest),
+    DescribedRoute("post", "/v1/task/logs", "Say something to people", LogsAnswer, "task", LogsRequest),
+    DescribedRoute("post", "/v1/task/files", "Find the files of a dataset", FilesAnswer, "task", FilesRequest),
+    DescribedRoute(
+        "post", "/v1/task/credentials", "Keys for the object store", CredentialsAnswer, "task", CredentialsRequest
+    ),
+    DescribedRoute(
+        "post", "/v1/task/buffer-publish", "Send a batch", BufferPublishAnswer, "task", BufferPublishRequest
+    ),
+    DescribedRoute("post", "/internal/task-claim", "Take a task", Claimed | NotClaimed, "worker", ClaimRequest),
+    DescribedRoute("post", "/internal/task-claim-batch", "Take several", ClaimBatchAnswer, "worker", ClaimBatchRequest),
+    DescribedRoute("get", "/internal/task-fetch", "Look at a task", FetchAnswer, "worker", query=FetchQuery),
+    DescribedRoute(
+        "get", "/internal/task-stops", "Wait for tasks to be ended", StopsAnswer, "worker", query=StopsQuery
+    ),
+    DescribedRoute("get", "/internal/user", "A user by subject", UserAnswer, "worker", query=UserQuery),
+    DescribedRoute("post", "/internal/sources/drain", "The system goes down", DrainAnswer, "worker"),
+    DescribedRoute(
+        "post", "/internal/buffer/records", "What the sink may believe", BufferAnswer, "worker", BufferRequest
+    ),
+    DescribedRoute("post", "/internal/buffer/settle", "What became of batches", SettleAnswer, "worker", SettleRequest),
+    DescribedRoute("post", "/internal/alerts/targets", "Where alerts go", TargetsAnswer, "worker", TargetsRequest),
+    DescribedRoute(
         "post",
         "/internal/alerts/failures",
         "Alerts about tasks that have failed for good",
@@ -125,17 +135,19 @@ ROUTES = (
         "worker",
         FailuresRequest,
     ),
-    Asked("post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest),
-    Asked("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
-    Asked("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
-    Asked("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
+    DescribedRoute(
+        "post", "/internal/query/relations", "What a question reads", RelationsAnswer, "worker", RelationsRequest
+    ),
+    DescribedRoute("post", "/internal/query/audit", "What was asked", AuditAnswer, "worker", AuditRequest),
+    DescribedRoute("get", "/v1/udf/bundle/{sha256}", "The zip that a URL opens", bytes, None, query=BundleQuery),
+    DescribedRoute("get", "/internal/jwks/task", "Public keys of capabilities", KeySet, None),
 )
 
 
-def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
+def document(service: Literal["task", "internal"] | None = None) -> dict[str, Any]:
     """One door's, or both doors'."""
-    routes = [one for one in ROUTES if door is None or (door == "task") == one.path.startswith("/v1/")]
-    calls = [call for call in CALLS.values() if call.door == "dispatcher"] if door != "task" else []
+    routes = [one for one in ROUTES if service is None or (service == "task") == one.path.startswith("/v1/")]
+    calls = [call for call in CALLS.values() if call.service == "dispatcher"] if service != "task" else []
     paths: dict[str, Any] = {}
     for one in routes:
         paths.setdefault(one.path, {})[one.method] = _route(one)
@@ -153,7 +165,7 @@ def document(door: Literal["task", "internal"] | None = None) -> dict[str, Any]:
     }
 
 
-def _route(one: Asked) -> dict[str, Any]:
+def _route(one: DescribedRoute) -> dict[str, Any]:
     about: dict[str, Any] = {
         "operationId": re.sub(r"/{\w+}$", "", one.path).rpartition("/")[2].replace("-", "_"),
         "summary": one.summary,

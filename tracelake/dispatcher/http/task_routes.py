@@ -26,7 +26,7 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
 from tracelake.dispatcher.tasks.store_logs import store_logs
 from tracelake.runtime.crash_points import crash_point
-from tracelake.runtime.listeners import door_app, json_response
+from tracelake.runtime.listeners import json_response, listener_app
 from tracelake.runtime.logs import is_debugging
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.wire.task_messages import (
@@ -45,7 +45,7 @@ from tracelake.wire.task_messages import (
 log = structlog.get_logger()
 
 
-def task_door(control: Control, verifier: Verifier) -> Starlette:
+def task_api(control: Control, verifier: Verifier) -> Starlette:
     renew, complete = renewer(control), Completer(control)
 
     async def heartbeat(request: Request) -> Response:
@@ -110,7 +110,7 @@ def task_door(control: Control, verifier: Verifier) -> Starlette:
         Route("/v1/task/credentials", credentials, methods=["POST"]),
         _bundle(control),
     ]
-    return door_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
+    return listener_app(routes, lambda: answers(control.pool), OUTAGES, lambda away: unavailable(away, control.home))
 
 
 def _bundle(control: Control) -> Route:

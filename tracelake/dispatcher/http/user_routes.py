@@ -66,7 +66,7 @@ from tracelake.wire.user_messages import (
 
 
 @dataclass(frozen=True)
-class Asked:
+class UserCall:
     """A call that may be made: by whom, about what, with what."""
 
     control: Control
@@ -80,7 +80,7 @@ class Asked:
         return self.user.org_id
 
 
-Verb = Callable[[Asked], Awaitable[Any]]
+Verb = Callable[[UserCall], Awaitable[Any]]
 
 
 def user_routes(control: Control) -> list[Route]:
@@ -88,7 +88,7 @@ def user_routes(control: Control) -> list[Route]:
     return [
         Route(f"/internal/v1{call.path}", _endpoint(control, gate, call, VERBS[name]), methods=[call.method])
         for name, call in CALLS.items()
-        if call.door == "dispatcher"
+        if call.service == "dispatcher"
     ]
 
 
@@ -99,7 +99,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
             user = await asking_user(control, request)
             require_role(user.role, call)
             path, query = named(request.path_params), read_query(request, call)
-            asked = Asked(control, user, path, query, await _body(control, request, call))
+            asked = UserCall(control, user, path, query, await _body(control, request, call))
             return json_response(await _tried_twice(verb, asked))
         except OUTAGES as away:
             raise unavailable(away, control.home) from None
@@ -107,7 +107,7 @@ def _endpoint(control: Control, gate: WorkerGate, call: Call, verb: Verb) -> Cal
     return endpoint
 
 
-async def _tried_twice(verb: Verb, asked: Asked) -> Any:
+async def _tried_twice(verb: Verb, asked: UserCall) -> Any:
     """A transaction that Postgres rolled back for the sake of another stored nothing: most often it works at once."""
     try:
         return await verb(asked)
@@ -130,7 +130,7 @@ async def _body(control: Control, request: Request, call: Call) -> Message | byt
     return await read_body(request, call)
 
 
-async def _deploy(asked: Asked) -> DeployAnswer:
+async def _deploy(asked: UserCall) -> DeployAnswer:
     done = await deploy_named(asked.control, asked.user, asked.path["dag"], asked.body.yaml)
     return DeployAnswer(
         dag_version_id=done.dag_version_id,
@@ -143,7 +143,7 @@ async def _deploy(asked: Asked) -> DeployAnswer:
     )
 
 
-async def _activate(asked: Asked) -> ActivateAnswer:
+async def _activate(asked: UserCall) -> ActivateAnswer:
     done = await activate_dag(asked.control, asked.org, asked.path["dag"], asked.body.dag_version_id)
     return ActivateAnswer(
         dag_name=asked.path["dag"],
@@ -155,11 +155,16 @@ async def _activate(asked: Asked) -> ActivateAnswer:
     )
 
 
-async def _trigger(asked: Asked) -> TriggerAnswer:
-    wish: TriggerRequest = asked.body
-    request_id = wish.request_id or uuid4()
+async def _trigger(asked: UserCall) -> TriggerAnswer:
+    requested: TriggerRequest = asked.body
+    request_id = requested.request_id or uuid4()
     dag, job = asked.path["dag"], asked.path["job"]
-    scope = {"cursor": wish.cursor, "partition": wish.partition, "start": wish.start, "end": wish.end}
+    scope = {
+        "cursor": requested.cursor,
+        "partition": requested.partition,
+        "start": requested.start,
+        "end": requested.end,
+    }
     try:
         done = await trigger(asked.control, asked.org, dag, job, **scope, request_id=request_id)  # type: ignore[arg-type]
     except InvalidRequest as wrong:
@@ -169,17 +174,17 @@ async def _trigger(asked: Asked) -> TriggerAnswer:
     return TriggerAnswer(request_id=request_id, event_ids=list(done.event_ids), created=done.created)
 
 
-async def _invalidate(asked: Asked) -> InvalidateAnswer:
-    wish: InvalidateRequest = asked.body
+async def _invalidate(asked: UserCall) -> InvalidateAnswer:
+    requested: InvalidateRequest = asked.body
     done = await invalidate(
         asked.control,
         asked.org,
         asked.user.id,
         asked.path["dataset"],
-        start=wish.start,
-        end=wish.end,
-        reason=wish.reason,
-        request_id=wish.request_id or uuid4(),
+        start=requested.start,
+        end=requested.end,
+        reason=requested.reason,
+        request_id=requested.request_id or uuid4(),
     )
     return InvalidateAnswer(
         invalidation_id=done.invalidation_id,

@@ -7,7 +7,7 @@ from tracelake.dispatcher.dags.activate import retire_tasks
 from tracelake.runtime.crash_points import crash_point
 
 
-class Retire:
+class CancelRetired:
     def __init__(self, control: Control) -> None:
         self._control = control
 

@@ -18,7 +18,7 @@ BATCH = 500
 BEAT_SECONDS = 60.0
 
 
-class ClearBatches:
+class DeleteAppliedBatches:
     def __init__(self, control: Control, keep: timedelta) -> None:
         self._control = control
         self._keep = keep

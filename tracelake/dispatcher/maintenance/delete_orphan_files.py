@@ -30,7 +30,7 @@ GRACE = timedelta(hours=1)
 BEAT_SECONDS = 60.0
 
 
-class Janitor:
+class DeleteOrphanFiles:
     def __init__(self, control: Control, grace: timedelta = GRACE) -> None:
         self._control = control
         self._grace = grace

@@ -29,7 +29,7 @@ BATCH = 200
 BEAT_SECONDS = 600.0
 
 
-class Retain:
+class DeleteReplacedFiles:
     def __init__(self, control: Control, keep: timedelta) -> None:
         self._control = control
         self._keep = keep
@@ -41,7 +41,7 @@ class Retain:
             await connection.execute(sql["first_mark"])
             if await connection.fetchval(sql["take_mark"]) is None:
                 return 0
-            rows = await connection.fetch(sql["forget_replaced"], self._keep, BATCH)
+            rows = await connection.fetch(sql["delete_replaced_partitions"], self._keep, BATCH)
             if gone := _readable(rows):
                 named = await connection.fetch(sql["named_files"], sorted(map(str, gone)))
                 crash_point("retain.before_remove")

@@ -22,7 +22,7 @@ BEAT_SECONDS: Final = 3600.0
 REASON: Final = "no job has named it for a long time, and it is being removed; push it again"
 
 
-class ClearBundles:
+class DeleteUnusedBundles:
     def __init__(self, control: Control, keep: timedelta) -> None:
         self._control = control
         self._keep = keep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.report_failure import say_failed_for_good
+from tracelake.dispatcher.tasks.report_failure import report_final_failure
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
 
@@ -14,7 +14,7 @@ log = structlog.get_logger()
 BATCH = 500
 
 
-class Reaper:
+class ExpireLeases:
     def __init__(self, control: Control) -> None:
         self._control = control
 
@@ -25,7 +25,7 @@ class Reaper:
         crash_point("reap.retries_queued", when=again)
         self._control.metrics.moved("Failed", "Queued", again)
         if again:
-            self._control.owed.ring()
+            self._control.outbox_signal.notify()
         return lost + again
 
     async def next_due(self) -> float | None:
@@ -40,10 +40,10 @@ class Reaper:
             said |= {name: str(said[name]) for name in ("org", "task", "next_retry_at") if name in said}
             log.warning("attempt given up", **said)
             if row["for_good"]:
-                say_failed_for_good(self._control, dict(row))
+                report_final_failure(self._control, dict(row))
         self._control.metrics.moved("Running", "Failed", len(lost))
         if lost:
-            self._control.owed.ring()  # slots came back
-            self._control.sources.ring()  # a lost run may be a source's
-            self._control.stops.ring()  # what ran for too long may run still
+            self._control.outbox_signal.notify()  # slots came back
+            self._control.sources.notify()  # a lost run may be a source's
+            self._control.stops.notify()  # what ran for too long may run still
         return len(lost)

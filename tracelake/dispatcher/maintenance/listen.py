@@ -17,7 +17,7 @@ import structlog
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.loop import stopped
-from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
@@ -25,19 +25,19 @@ from tracelake.store.queries import queries
 log = structlog.get_logger()
 
 CHANNEL = "trace_control"
-"""The payload is `<bell>` or `<bell> <replica>`; a person may send `NOTIFY trace_control, 'owed'`."""
+"""The payload is `<signal>` or `<signal> <replica>`; a person may send `NOTIFY trace_control, 'owed'`."""
 LOOK_SECONDS = 15.0
 """How often the connection is asked whether it still lives: a cut cable says nothing by itself."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
-class HearOthers:
+class ListenForReplicas:
     """One connection of this replica that listens; what it hears rings our bells, what ours do not hear is told."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._bells: dict[str, Bell | Stops] = {
-            "owed": control.owed,
+        self._signals: dict[str, Signal | Stops] = {
+            "outbox": control.outbox_signal,
             "leases": control.leases,
             "sources": control.sources,
             "stops": control.stops,
@@ -46,26 +46,26 @@ class HearOthers:
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        for name, bell in self._bells.items():
-            bell.tell_others(lambda name=name: self._tell(name))  # type: ignore[misc]
+        for name, signal in self._signals.items():
+            signal.notify_replicas(lambda name=name: self._tell(name))  # type: ignore[misc]
         self._listening = asyncio.create_task(self._keep_listening())
 
     async def stop(self) -> None:
-        for bell in self._bells.values():
-            bell.tell_others(None)
+        for signal in self._signals.values():
+            signal.notify_replicas(None)
         for task in (*self._sending, self._listening):
             if task is not None:
                 await stopped(task)
 
-    def _tell(self, bell: str) -> None:
-        task = asyncio.create_task(self._send(bell))
+    def _tell(self, signal: str) -> None:
+        task = asyncio.create_task(self._send(signal))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send(self, bell: str) -> None:
+    async def _send(self, signal: str) -> None:
         with suppress(*OUTAGES, asyncpg.PostgresError):  # the beat of the loops finds it
-            await self._control.pool.execute(queries("wake")["tell"], CHANNEL, f"{bell} {self._control.replica}")
-            self._control.metrics.wakes.labels(bell, "told").inc()
+            await self._control.pool.execute(queries("wake")["tell"], CHANNEL, f"{signal} {self._control.replica}")
+            self._control.metrics.wakes.labels(signal, "sent").inc()
 
     async def _keep_listening(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -87,8 +87,8 @@ class HearOthers:
             connection.add_termination_listener(lambda *_: lost.set())
             await connection.add_listener(CHANNEL, self._on_notification)
             self._control.metrics.listening.set(1)
-            for bell in self._bells.values():
-                bell.wake()  # nobody heard what came until now
+            for signal in self._signals.values():
+                signal.wake()  # nobody heard what came until now
             while not lost.is_set():
                 await self._still_there(connection, lost)
         finally:
@@ -105,7 +105,7 @@ class HearOthers:
 
     def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         name, _, replica = str(payload).partition(" ")
-        bell = self._bells.get(name)
-        if bell is not None and replica != self._control.replica:
-            bell.wake()
-            self._control.metrics.wakes.labels(name, "heard").inc()
+        signal = self._signals.get(name)
+        if signal is not None and replica != self._control.replica:
+            signal.wake()
+            self._control.metrics.wakes.labels(name, "received").inc()

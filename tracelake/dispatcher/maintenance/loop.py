@@ -1,4 +1,4 @@
-"""The skeleton of every loop: do what is due, say when to look again, wait for that or for the bell, never die."""
+"""The skeleton of every loop: do what is due, say when to look again, wait for that or for the signal, never die."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Unavailable
 from tracelake.runtime.logs import speak_of
 from tracelake.runtime.metrics import Metrics
@@ -20,7 +20,7 @@ from tracelake.store.db import OUTAGES
 log = structlog.get_logger()
 
 AFTER_TROUBLE_SECONDS = 1.0
-ASKED_AGAIN_SECONDS = 0.2
+RETRY_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Loop:
     once: Callable[[], Awaitable[int]]
     """Answers how much it did; as long as it does something, it is called again at once."""
     next_due: Callable[[], Awaitable[float | None]]
-    bell: Bell
+    signal: Signal
     beat_seconds: float = 5.0
     """How long it sleeps at most: what a dead replica left behind is found within this time."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -39,7 +39,7 @@ async def run_loop(loop: Loop) -> None:
     seconds = loop.metrics.loop_seconds.labels(loop.name)
     failures = loop.metrics.loop_failures.labels(loop.name)
     speak_of(loop=loop.name)
-    with loop.bell.attended():
+    with loop.signal.attended():
         while True:
             began = time.perf_counter()
             try:
@@ -52,7 +52,7 @@ async def run_loop(loop: Loop) -> None:
             else:
                 seconds.observe(time.perf_counter() - began)
                 if wait != 0.0:
-                    await loop.bell.heard(max(wait, 0.001))
+                    await loop.signal.wait(max(wait, 0.001))
                 continue
             failures.inc()
             await asyncio.sleep(AFTER_TROUBLE_SECONDS)
@@ -71,6 +71,6 @@ async def stopped(task: asyncio.Task[None]) -> None:
     """Asked until it ends: cut off in a transaction, asyncpg may say that the connection failed instead of canceled."""
     while not task.done():
         task.cancel()
-        await asyncio.wait({task}, timeout=ASKED_AGAIN_SECONDS)
+        await asyncio.wait({task}, timeout=RETRY_SECONDS)
     with suppress(asyncio.CancelledError):
         await task

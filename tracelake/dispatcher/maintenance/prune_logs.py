@@ -10,13 +10,13 @@ from tracelake.store.queries import queries
 BATCH = 5_000
 
 
-class ForgetLogs:
+class PruneLogs:
     def __init__(self, control: Control, keep: timedelta) -> None:
         self._control = control
         self._keep = keep
 
     async def once(self) -> int:
-        return int(await self._control.hot.fetchval(queries("task_logs")["forget_lines"], self._keep, BATCH))
+        return int(await self._control.hot.fetchval(queries("task_logs")["delete_old_lines"], self._keep, BATCH))
 
     async def next_due(self) -> float | None:
         return None

@@ -11,7 +11,7 @@ from tracelake.store.queries import queries
 BATCH = 5_000
 
 
-class Forget:
+class PruneOutbox:
     """Goes along the ids, which rise with time, to the first that are too young, and then from the front again."""
 
     def __init__(self, control: Control, keep: timedelta) -> None:
@@ -20,7 +20,7 @@ class Forget:
         self._after = 0
 
     async def once(self) -> int:
-        row = await self._control.hot.fetchrow(queries("outbox")["forget_kept"], self._after, self._keep, BATCH)
+        row = await self._control.hot.fetchrow(queries("outbox")["delete_done_entries"], self._after, self._keep, BATCH)
         assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
         crash_point("forget.forgotten", when=row["forgotten"])
         self._after = row["next"]

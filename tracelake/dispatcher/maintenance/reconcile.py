@@ -1,7 +1,7 @@
 """What was committed is compared with what must follow from it, at a slow beat, and what was lost on the way is mended.
 
 Everything in Trace is promised in the transaction that gives rise to it, so there should be nothing to find. If there
-is (a row deleted by hand, a queue that forgot, a fault of ours), it is put back on its usual way: by a promise in the
+is (a row deleted by hand, a queue that forgot, a fault of ours), it is put back on its usual way: by a entry in the
 outbox, or an event under the id that it would have had. So the usual way, should it be only late, makes nothing twice.
 
 A beat looks at what is new since the last one and at a slice of the past, never at all of it. One replica at a time.
@@ -17,7 +17,7 @@ import asyncpg
 import structlog
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.new_events import Told, transposed
+from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.domain.event import Event, read_scope
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
 from tracelake.runtime.crash_points import crash_point
@@ -56,7 +56,7 @@ class Reconciler:
         crash_point("reconcile.after_commit")
         if mended.all:
             log.warning("what was lost is on its way again", **vars(mended))
-            self._control.owed.ring()
+            self._control.outbox_signal.notify()
         return mended.all
 
     async def next_due(self) -> float | None:
@@ -109,7 +109,8 @@ async def _tell_untold(connection: Connection, start: datetime, stop: datetime) 
     """Committed partitions of which nobody was told: their events, as the task should have sent them."""
     sql = queries("reconcile")
     commits = {
-        (row["dataset_uuid"], row["number"]): row for row in await connection.fetch(sql["untold_commits"], start, stop)
+        (row["dataset_uuid"], row["number"]): row
+        for row in await connection.fetch(sql["commits_without_events"], start, stop)
     }
     if not commits:
         return 0
@@ -125,5 +126,5 @@ def _row(commit: asyncpg.Record, part: asyncpg.Record) -> tuple[Any, ...]:
     whole = {"start": part["start"], "end": part["stop"] - 1} if part["start"] is not None else None
     scope = read_scope(**whole) if whole else read_scope(partition_key=part["partition_key"])
     event = Event(DatasetId(commit["dataset_uuid"]), DatasetVersion(commit["dataset_version"]), scope)
-    told = Told(event, event.id_from(TaskId(commit["task_id"])))
+    told = NewEvent(event, event.id_from(TaskId(commit["task_id"])))
     return commit["org_id"], commit["task_id"], commit["attempt"], commit["number"], *told.columns

@@ -1,7 +1,7 @@
 """Batches that were accepted long ago and whose message is gone are owed to the sink again.
 
 A message that many sinks in turn died over becomes a dead letter of its queue; the publish stays, and so does the
-promise. A batch that comes twice is applied once.
+entry. A batch that comes twice is applied once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BATCH = 500
 BEAT_SECONDS = 60.0
 
 
-class OweBatches:
+class RepublishBatches:
     def __init__(self, control: Control, after: timedelta) -> None:
         self._control = control
         self._after = after
@@ -29,7 +29,7 @@ class OweBatches:
         owed = int(await self._control.pool.fetchval(queries("buffered")["owe_again"], waits, BATCH))
         crash_point("owe_batches.owed", when=owed)
         if owed:
-            self._control.owed.ring()
+            self._control.outbox_signal.notify()
         return owed
 
     async def next_due(self) -> float | None:

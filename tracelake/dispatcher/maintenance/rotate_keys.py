@@ -16,7 +16,7 @@ log = structlog.get_logger()
 BEAT_SECONDS = 15.0
 
 
-async def keep_rotating(control: Control) -> asyncio.Task[None]:
+async def rotate_forever(control: Control) -> asyncio.Task[None]:
     """Returns when the signer signs; the task goes on."""
     await _once(control)
     return asyncio.create_task(_go_on(control))

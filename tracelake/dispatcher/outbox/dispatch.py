@@ -1,4 +1,4 @@
-"""A promise in our hands is kept: act without a transaction, then mark. Next: the queue, a function, or our own hands.
+"""A entry in our hands is kept: act without a transaction, then mark. Next: the queue, a function, or our own hands.
 
 Kept twice is harmless: a claim is only given once.
 """
@@ -29,7 +29,7 @@ NOWHERE_DELAY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Promise:
+class OutboxEntry:
     """A row of the outbox in our hands, and how it is kept: a message, a task run here, a function called."""
 
     id: int
@@ -39,40 +39,40 @@ class Promise:
     function: bool = False
 
 
-class Keeper:
+class EntryDispatcher:
     def __init__(self, control: Control, functions: CallFunctions | None = None) -> None:
         self._control = control
         self._functions = functions
 
-    def wake_up(self, one: WakeUp) -> Promise:
+    def wake_up(self, one: WakeUp) -> OutboxEntry:
         """How a task gets to where it runs: by a message, by our own hands, by a call, or, for now, not at all."""
         told = msgspec.json.decode(one.payload)
         runtime, task_id = self._control.runtimes.get(told["runtime"]), UUID(told["task_id"])
         match runtime.invoker if runtime else None:
             case "in_process":
-                return Promise(one.promise, task_id=task_id)
+                return OutboxEntry(one.entry, task_id=task_id)
             case "function" if self._functions is not None:
-                return Promise(one.promise, task_id=task_id, function=True)
+                return OutboxEntry(one.entry, task_id=task_id, function=True)
             case "queue" if runtime:
-                return Promise(one.promise, runtime.queue, msgspec.json.encode({"task_id": task_id}))
+                return OutboxEntry(one.entry, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:
-                return Promise(one.promise)
+                return OutboxEntry(one.entry)
 
-    async def keep(self, promises: Sequence[Promise]) -> None:
-        called = [one.id for one in promises if one.function]
-        await self.mark([*await self.publish(promises), *called])
+    async def keep(self, entries: Sequence[OutboxEntry]) -> None:
+        called = [one.id for one in entries if one.function]
+        await self.mark([*await self.publish(entries), *called])
         if called and self._functions is not None:  # Queued and woken, they are found in the tasks themselves
-            self._functions.bell.ring()
-        nowhere = [one.id for one in promises if one.queue is None and one.task_id is None]
+            self._functions.signal.notify()
+        nowhere = [one.id for one in entries if one.queue is None and one.task_id is None]
         if nowhere:
             error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
             await self.put_off(nowhere, error, delay=NOWHERE_DELAY)
-        await self._run_here({one.task_id: one.id for one in promises if one.task_id and not one.function})
+        await self._run_here({one.task_id: one.id for one in entries if one.task_id and not one.function})
 
-    async def publish(self, promises: Sequence[Promise]) -> list[int]:
+    async def publish(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """Those that are messages; gives the ones that went out and are to be marked."""
-        by_queue: dict[str, list[Promise]] = defaultdict(list)
-        for one in promises:
+        by_queue: dict[str, list[OutboxEntry]] = defaultdict(list)
+        for one in entries:
             if one.queue is not None:
                 by_queue[one.queue].append(one)
         kept = list[int]()
@@ -84,34 +84,34 @@ class Keeper:
     async def mark(self, kept: Sequence[int]) -> None:
         if kept:
             crash_point("drain_outbox.before_mark")
-            await self._control.hot.execute(queries("outbox")["keep_promises"], kept, self._control.replica)
+            await self._control.hot.execute(queries("outbox")["mark_entries_done"], kept, self._control.replica)
             crash_point("drain_outbox.after_mark")
 
     async def _run_here(self, tasks: dict[UUID, int]) -> None:
         if tasks:
             await self.mark(await self._kept(list(tasks.values()), run_in_process(self._control, list(tasks))))
 
-    async def _kept(self, promises: list[int], act: Awaitable[object]) -> list[int]:
+    async def _kept(self, entries: list[int], act: Awaitable[object]) -> list[int]:
         """All of them, or none if what they need is away."""
         try:
             crash_point("drain_outbox.before_act")
             await act
         except Unavailable as away:
-            await self.put_off(promises, away.message)
+            await self.put_off(entries, away.message)
             return []
-        return promises
+        return entries
 
     async def put_off(
-        self, promises: Sequence[int], error: str, *, final: bool = False, delay: timedelta | None = None
+        self, entries: Sequence[int], error: str, *, final: bool = False, delay: timedelta | None = None
     ) -> None:
         """What they need is away: again soon, for as long as it takes. Or, `final`: given up, for people."""
         delay = delay or timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
         await self._control.hot.execute(
-            queries("outbox")["put_off_promises"],
-            promises,
+            queries("outbox")["postpone_entries"],
+            entries,
             self._control.replica,
-            [delay] * len(promises),
-            [error] * len(promises),
-            [final] * len(promises),
+            [delay] * len(entries),
+            [error] * len(entries),
+            [final] * len(entries),
         )
         crash_point("drain_outbox.put_off")

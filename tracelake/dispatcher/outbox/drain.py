@@ -14,7 +14,7 @@ import msgspec
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, route
-from tracelake.dispatcher.outbox.dispatch import Keeper, Promise
+from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry
 from tracelake.dispatcher.outbox.local_wake_ups import WakeUp
 from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.tasks.wake_waiting import give_slots
@@ -26,7 +26,7 @@ B = TypeVar("B")
 
 BUFFER_QUEUE = "buffer"
 IN_A_ROW = 10 * BATCH
-"""So many events are routed before the other promises have their turn."""
+"""So many events are routed before the other entries have their turn."""
 
 
 class Drain:
@@ -34,7 +34,7 @@ class Drain:
 
     def __init__(self, control: Control, functions: CallFunctions | None = None) -> None:
         self._control = control
-        self._keeper = Keeper(control, functions)
+        self._keeper = EntryDispatcher(control, functions)
         self._next_due: float | None = None
 
     async def once(self) -> int:
@@ -51,7 +51,7 @@ class Drain:
             woken = await give_slots(self._control)
             crash_point("drain_outbox.slots_given", when=woken)
             done += woken
-        if seen["promises"] or done:  # what was done may owe more
+        if seen["entries"] or done:  # what was done may owe more
             taken, given_up = await self._take()
             crash_point("drain_outbox.promises_taken", when=taken)
             await self._keeper.keep(taken)
@@ -64,7 +64,7 @@ class Drain:
 
     async def _keep_handed(self) -> int:
         """What `outbox/publish_wake_ups.py` leaves to us, and all that was handed on where that loop does not run."""
-        handed = self._control.handed.take_all() if self._control.handed else []
+        handed = self._control.wake_ups.take_all() if self._control.wake_ups else []
         await self._keeper.keep([self._keeper.wake_up(one) for one in handed])
         return len(handed)
 
@@ -87,29 +87,29 @@ class Drain:
         await self._keeper.keep([self._keeper.wake_up(one) for one in routed.wake_ups])
         crash_point("drain_outbox.wake_ups_kept", when=routed.wake_ups)
 
-    async def _take(self) -> tuple[list[Promise], int]:
+    async def _take(self) -> tuple[list[OutboxEntry], int]:
         """What can be kept, and how many were given up: one that nobody can read must not hold up the others."""
         sql = queries("outbox")
-        rows = await self._control.hot.fetch(sql["take_promises"], BATCH, self._control.replica, HOLD)
-        promises, batches, bad = list[Promise](), dict[UUID, int](), list[int]()
+        rows = await self._control.hot.fetch(sql["take_entries"], BATCH, self._control.replica, HOLD)
+        entries, batches, bad = list[OutboxEntry](), dict[UUID, int](), list[int]()
         for row in rows:
             try:
                 if row["kind"] == "enqueue_task":
-                    promises.append(self._keeper.wake_up(WakeUp(row["id"], row["payload"])))
+                    entries.append(self._keeper.wake_up(WakeUp(row["id"], row["payload"])))
                 elif row["kind"] == "prepare_table":
-                    promises.append(Promise(row["id"], BUFFER_QUEUE, _prepare(row["payload"])))
+                    entries.append(OutboxEntry(row["id"], BUFFER_QUEUE, _prepare(row["payload"])))
                 elif row["kind"] == "notify_failure":
-                    promises.append(Promise(row["id"], BUFFER_QUEUE, _failed_task(row["payload"])))
+                    entries.append(OutboxEntry(row["id"], BUFFER_QUEUE, _failed_task(row["payload"])))
                 else:
                     batches[UUID(msgspec.json.decode(row["payload"])["publish_id"])] = row["id"]
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
                 bad.append(row["id"])
         for row in await self._control.hot.fetch(sql["buffer_messages"], list(batches)) if batches else []:
-            promises.append(Promise(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
+            entries.append(OutboxEntry(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
         bad += batches.values()  # those whose publish is not there
         if bad:
-            await self._keeper.put_off(bad, "what it promises cannot be read, or is not there", final=True)
-        return promises, len(bad)
+            await self._keeper.put_off(bad, "what it entries cannot be read, or is not there", final=True)
+        return entries, len(bad)
 
 
 async def both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:

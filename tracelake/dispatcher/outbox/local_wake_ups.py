@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WakeUp:
-    """A promise in our hands: this task is to be woken on its runtime's queue."""
+    """A entry in our hands: this task is to be woken on its runtime's queue."""
 
-    promise: int
+    entry: int
     payload: str
 
 
-class Handed:
+class LocalWakeUps:
     """Given by who has committed them, taken once."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.outbox.dispatch import Keeper
+from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.local_wake_ups import WakeUp
 from tracelake.errors import Unavailable
 from tracelake.store.db import OUTAGES
@@ -27,24 +27,24 @@ MARK_SECONDS: Final = 0.02
 
 
 class Wake:
-    """Called by `Handed.give`, not waited for: the next turn of the event loop sends the message."""
+    """Called by `LocalWakeUps.give`, not waited for: the next turn of the event loop sends the message."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._keeper = Keeper(control)
+        self._keeper = EntryDispatcher(control)
         self._publishing: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self._kept: list[int] = []
         self._context = contextvars.copy_context()  # what is said here is not said of the caller
 
     def start(self) -> None:
-        if self._control.handed is not None:
-            self._control.handed.tell(self._go)
+        if self._control.wake_ups is not None:
+            self._control.wake_ups.tell(self._go)
 
     async def stop(self) -> None:
         """What has gone out is marked; what has not is left to others."""
-        if self._control.handed is not None:
-            self._control.handed.tell(None)
+        if self._control.wake_ups is not None:
+            self._control.wake_ups.tell(None)
         while task := self._publishing or self._marking:  # the first begins the second
             await asyncio.wait({task})
 
@@ -55,7 +55,7 @@ class Wake:
     async def _publish_all(self) -> None:
         """One message for many while it is busy: what is given meanwhile goes out together."""
         try:
-            while self._control.handed and (handed := self._control.handed.take()):
+            while self._control.wake_ups and (handed := self._control.wake_ups.take()):
                 await self.publish(handed)
         except (*OUTAGES, Unavailable) as away:
             log.warning("wake-ups are left to the drain", because=str(away) or type(away).__name__)
@@ -65,17 +65,17 @@ class Wake:
             self._publishing = None
 
     async def publish(self, handed: Sequence[WakeUp]) -> None:
-        promises = [(one, self._keeper.wake_up(one)) for one in handed]
-        self._leave([one for one, promise in promises if promise.queue is None])
-        self._kept += await self._keeper.publish([promise for _, promise in promises])
+        entries = [(one, self._keeper.wake_up(one)) for one in handed]
+        self._leave([one for one, entry in entries if entry.queue is None])
+        self._kept += await self._keeper.publish([entry for _, entry in entries])
         if self._kept and self._marking is None:
             self._marking = asyncio.create_task(self._mark_soon(), context=self._context.copy())
 
     def _leave(self, wake_ups: Sequence[WakeUp]) -> None:
         """What needs more than a message is for the drain, where it holds up no messages."""
-        if wake_ups and self._control.handed is not None:
-            self._control.handed.put_aside(wake_ups)
-            self._control.owed.wake()
+        if wake_ups and self._control.wake_ups is not None:
+            self._control.wake_ups.put_aside(wake_ups)
+            self._control.outbox_signal.wake()
 
     async def _mark_soon(self) -> None:
         try:

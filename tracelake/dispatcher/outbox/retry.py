@@ -1,4 +1,4 @@
-"""A person asks for promises that were given up to be tried again."""
+"""A person asks for entries that were given up to be tried again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def retry_outbox(control: Control, org_id: UUID, ids: Sequence[int] | None
     try:
         rows = await control.pool.fetch(queries("user_outbox")["retry_given_up"], org_id, ids)
     except asyncpg.UniqueViolationError:  # the same thing was promised anew at this very moment
-        raise Unavailable("one of the promises was just made anew", hint="ask again") from None
+        raise Unavailable("one of the entries was just made anew", hint="ask again") from None
     crash_point("retry_outbox.after_commit")
-    control.owed.ring()
+    control.outbox_signal.notify()
     return OutboxRetryAnswer(retried=sorted(row["id"] for row in rows))

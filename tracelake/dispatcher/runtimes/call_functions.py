@@ -22,11 +22,11 @@ from tracelake.capability.jws import take_apart
 from tracelake.capability.log_context import task_fields
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.replicas import host_of, is_alive
-from tracelake.dispatcher.signal import Bell
+from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, renew_leases
-from tracelake.dispatcher.tasks.report_failure import say_failed_for_good
+from tracelake.dispatcher.tasks.report_failure import report_final_failure
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point
@@ -85,7 +85,7 @@ class CallFunctions:
     most: int
     """Calls of this replica at once, and never more of all replicas than whoever runs them has places. The other tasks
     wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
-    bell: Bell = field(default_factory=Bell)
+    signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
     _places_until: float = 0.0
     _refused: dict[UUID, Refusal] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class CallFunctions:
                 await self._settle(call, ended)
         finally:
             self._calls.pop(claimed.task.task_id, None)
-            self.bell.ring()
+            self.signal.notify()
 
     async def _invoke(self, payload: bytes, seconds: float) -> Invoked:
         try:
@@ -305,8 +305,8 @@ async def put_back(control: Control, fence: Fence, error: str) -> bool:
     if row is not None:
         control.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the reaper learns from Postgres when it is
     if row is not None and row["for_good"]:
-        say_failed_for_good(control, dict(row))
-        control.owed.ring()
+        report_final_failure(control, dict(row))
+        control.outbox_signal.notify()
     return row is not None
 
 

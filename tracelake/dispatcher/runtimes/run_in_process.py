@@ -1,7 +1,7 @@
 """Tasks of `runtime: dispatcher`: claimed, run and completed here, by the same verbs as a worker's.
 
 Some tasks of one job are one transaction, from claim to completion, so they happened or they did not: no lease can run
-out in between, and a replica that dies leaves them Queued and their promises owed. The transaction begins with a lock
+out in between, and a replica that dies leaves them Queued and their entries owed. The transaction begins with a lock
 on the job: the state that a claim hands out is the state that the completion replaces, whoever else runs its tasks.
 """
 
@@ -65,7 +65,7 @@ async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
             for first in range(0, len(tasks), BATCH):
                 ran += await _run_some(control, tasks[first : first + BATCH])
     finally:
-        control.owed.ring()  # after the commits: whoever hears it must see what was written
+        control.outbox_signal.notify()  # after the commits: whoever hears it must see what was written
     return ran
 
 
@@ -98,7 +98,7 @@ async def _run_together(control: Control, tasks: Sequence[UUID], error: str | No
         if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
             return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
         pool = cast("asyncpg.Pool", _OneConnection(connection))
-        alone = replace(control, pool=pool, jobs=control.jobs.through(connection), steady=None, handed=None)
+        alone = replace(control, pool=pool, jobs=control.jobs.through(connection), steady=None, wake_ups=None)
         complete, state = Completer(alone), None
         for claimed in await _claim(alone, tasks):
             task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)

@@ -21,7 +21,7 @@ DRAIN_LIMIT = timedelta(minutes=5)
 """How long a source may take to stop when told to; then its task is canceled."""
 
 
-class KeepSources:
+class KeepSourcesRunning:
     def __init__(self, control: Control) -> None:
         self._control = control
 
@@ -40,9 +40,9 @@ class KeepSources:
         ended = _count(await pool.execute(sql["end_drain"], DRAIN_LIMIT))
         entered = _count(await pool.execute(sql["enter_missing"]))
         if started:
-            self._control.owed.ring()
+            self._control.outbox_signal.notify()
         if left or held or ended:
-            self._control.stops.ring()
+            self._control.stops.notify()
         return started + left + sum(moved) + settled + ended + entered
 
     async def _leave(self) -> int:

@@ -17,8 +17,8 @@ async def pause_source(control: Control, user: User, dag: str, job: str) -> Paus
     crash_point("pause_source.before_commit")
     changed = await control.pool.fetchval(queries("sources")["pause"], user.org_id, job_id, user.id)
     crash_point("pause_source.after_commit")
-    control.sources.ring()
-    control.stops.ring()
+    control.sources.notify()
+    control.stops.notify()
     return PauseAnswer(dag=dag, job=job, paused=True, changed=bool(changed))
 
 
@@ -27,7 +27,7 @@ async def resume_source(control: Control, user: User, dag: str, job: str) -> Pau
     crash_point("resume_source.before_commit")
     changed = await control.pool.fetchval(queries("sources")["end_pause"], user.org_id, job_id)
     crash_point("resume_source.after_commit")
-    control.sources.ring()
+    control.sources.notify()
     return PauseAnswer(dag=dag, job=job, paused=False, changed=bool(changed))
 
 

@@ -21,8 +21,8 @@ async def drain_sources(control: Control) -> int:
     crash_point("drain_sources.before_commit")
     told = int(await control.pool.fetchval(queries("sources")["drain_all"], HELD))
     crash_point("drain_sources.after_commit")
-    control.sources.ring()
-    control.stops.ring()
+    control.sources.notify()
+    control.stops.notify()
     return told
 
 
@@ -31,4 +31,4 @@ async def release_sources(control: Control) -> None:
     crash_point("release_sources.before_commit")
     await control.pool.execute(queries("sources")["end_hold"])
     crash_point("release_sources.after_commit")
-    control.sources.ring()
+    control.sources.notify()

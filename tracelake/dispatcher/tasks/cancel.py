@@ -19,9 +19,9 @@ async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str
     crash_point("cancel_task.after_commit")
     if was:
         control.metrics.moved(was, "Canceled")
-        control.owed.ring()  # its slot may be another's turn
-        control.sources.ring()  # it may have been the run of one
-        control.stops.ring()
+        control.outbox_signal.notify()  # its slot may be another's turn
+        control.sources.notify()  # it may have been the run of one
+        control.stops.notify()
         return CancelAnswer(task_id=task_id, changed=True)
     status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
     if status is None:

@@ -25,7 +25,7 @@ Connection = asyncpg.pool.PoolConnectionProxy
 
 
 @dataclass(frozen=True)
-class Part:
+class Partition:
     """A partition of one dataset: written by this attempt, or in force."""
 
     key: str | None
@@ -35,7 +35,7 @@ class Part:
     """Of one in force: since when. Of one written: the last one that its writer had seen, if it says so."""
 
 
-async def still_news(
+async def is_still_current(
     connection: Connection, outputs: Sequence[OutputBody], started_at: datetime
 ) -> Sequence[OutputBody]:
     """Those outputs of one dataset that no attempt claimed after `started_at` has committed already."""
@@ -53,7 +53,7 @@ async def still_news(
     return [output for output, _ in news]
 
 
-def _refuse_twice(written: Sequence[Part]) -> None:
+def _refuse_twice(written: Sequence[Partition]) -> None:
     spans = sorted(part.span for part in written if part.span)
     labels = Counter(part.key for part in written if part.key is not None and part.span is None)
     crossed = [format_partition_key(one) for one, other in pairwise(spans) if other.start < one.stop]
@@ -63,13 +63,13 @@ def _refuse_twice(written: Sequence[Part]) -> None:
         )
 
 
-def part_of(output: OutputBody) -> Part:
+def part_of(output: OutputBody) -> Partition:
     scope = read_scope(partition_key=output.partition_key, start=output.start, end=output.end)
     span = scope.span if isinstance(scope, RangeScope) else None
-    return Part(partition_key(scope), span, commit=output.over)
+    return Partition(partition_key(scope), span, commit=output.over)
 
 
-def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None], list[int | None]]:
+def columns_of(parts: Sequence[Partition]) -> tuple[list[str | None], list[int | None], list[int | None]]:
     """Keys, starts and stops, for `unnest`."""
     spans = [part.span for part in parts]
     starts, stops = [span.start if span else None for span in spans], [span.stop if span else None for span in spans]
@@ -79,13 +79,13 @@ def columns_of(parts: Sequence[Part]) -> tuple[list[str | None], list[int | None
 class _Ground:
     """What some partitions cover together. Asked for each of thousands, so it is put in order once."""
 
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, parts: Iterable[Partition]) -> None:
         parts = list(parts)
         self._keys = {part.key for part in parts if part.key is not None}
         self._spans = merge(part.span for part in parts if part.span)
         self._stops = [span.stop for span in self._spans]
 
-    def holds(self, part: Part) -> bool:
+    def holds(self, part: Partition) -> bool:
         return part.key in self._keys if part.span is None else not subtract([part.span], self.near(part.span))
 
     def near(self, span: Range) -> Sequence[Range]:
@@ -94,7 +94,7 @@ class _Ground:
         return list(takewhile(lambda one: one.start < span.stop, islice(self._spans, first, None)))
 
 
-def _refuse_mixture(news: Sequence[Part], there: Sequence[Part]) -> None:
+def _refuse_mixture(news: Sequence[Partition], there: Sequence[Partition]) -> None:
     """Ranges and labels beside one another would hold the same rows twice, and nobody could tell which."""
     ranges = [part.key for part in (*there, *news) if part.span]
     labels = [part.key for part in (*there, *news) if part.key is not None and part.span is None]
@@ -106,7 +106,7 @@ def _refuse_mixture(news: Sequence[Part], there: Sequence[Part]) -> None:
         )
 
 
-def _refuse_gaps(news: _Ground, there: Sequence[Part]) -> None:
+def _refuse_gaps(news: _Ground, there: Sequence[Partition]) -> None:
     """A partition is replaced whole, or its remaining rows would be lost; and never by older ones in part."""
     for part in there:
         if part.span is None or not (near := news.near(part.span)):
@@ -120,7 +120,7 @@ def _refuse_gaps(news: _Ground, there: Sequence[Part]) -> None:
             )
 
 
-def _refuse_unseen(news: Sequence[Part], there: Sequence[Part]) -> None:
+def _refuse_unseen(news: Sequence[Partition], there: Sequence[Partition]) -> None:
     """What was made of rows that no claim pins may be older than what came since, whoever was claimed first."""
     for part in news:
         for other in there:
@@ -133,7 +133,7 @@ def _refuse_unseen(news: Sequence[Part], there: Sequence[Part]) -> None:
                 )
 
 
-def _meet(one: Part, other: Part) -> bool:
+def _meet(one: Partition, other: Partition) -> bool:
     return one.key == other.key or bool(one.span and other.span and one.span.overlaps(other.span))
 
 
@@ -141,6 +141,6 @@ def _say(rest: Sequence[Range]) -> str:
     return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
 
 
-def _in_force(row: asyncpg.Record) -> Part:
+def _in_force(row: asyncpg.Record) -> Partition:
     span = Range(row["start"], row["stop"]) if row["start"] is not None else None
-    return Part(row["partition_key"], span, row["newer"], row["commit"])
+    return Partition(row["partition_key"], span, row["newer"], row["commit"])

@@ -127,7 +127,7 @@ async def _claim_waiting(control: Control, asked: Sequence[ClaimRequest]) -> lis
     closed = {row["id"] for row in rows}
     if closed:
         control.metrics.moved("Queued", "Canceled", len(closed))
-        control.owed.ring()  # slots came back
+        control.outbox_signal.notify()  # slots came back
     left = [one for one in asked if one.task_id not in closed]
     rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
     control.metrics.moved("Queued", "Running", len(rows))

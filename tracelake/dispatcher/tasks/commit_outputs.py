@@ -19,7 +19,7 @@ import msgspec
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.events.new_events import require_writable
-from tracelake.dispatcher.tasks.check_replacement import columns_of, part_of, still_news
+from tracelake.dispatcher.tasks.check_replacement import columns_of, is_still_current, part_of
 from tracelake.dispatcher.tasks.verify_outputs import Schema
 from tracelake.domain.grants import GrantedDataset
 from tracelake.domain.object_names import SCHEME, Folder
@@ -54,7 +54,7 @@ async def commit_outputs(
     for dataset in sorted({output.dataset_uuid for output in request.outputs}):
         outputs = [output for output in request.outputs if output.dataset_uuid == dataset]
         await connection.execute(queries("complete")["lock_commits"], str(dataset))
-        news = await still_news(connection, outputs, started_at)
+        news = await is_still_current(connection, outputs, started_at)
         if news:
             commits[dataset] = await _commit_dataset(connection, news, claims, schemas.get(dataset))
     for index, published in enumerate(request.datasets_published):

@@ -26,12 +26,12 @@ from tracelake.dispatcher.events.accept import (
     store_events,
     store_invalidations,
 )
-from tracelake.dispatcher.events.new_events import Told, read_events
+from tracelake.dispatcher.events.new_events import NewEvent, read_events
 from tracelake.dispatcher.tasks.commit_outputs import commit_outputs
 from tracelake.dispatcher.tasks.complete_without_outputs import Plain, complete_plain
 from tracelake.dispatcher.tasks.count_completions import count_one
 from tracelake.dispatcher.tasks.repeated_completion import answered_before
-from tracelake.dispatcher.tasks.report_failure import say_failed_for_good
+from tracelake.dispatcher.tasks.report_failure import report_final_failure
 from tracelake.dispatcher.tasks.verify_outputs import Schema, verify_outputs
 from tracelake.domain.task import Backoff, retry_delay
 from tracelake.errors import InvalidRequest, LeaseLost, TraceError, is_platform_fault
@@ -60,7 +60,7 @@ class Completer:
         _refuse_nonsense(request)
         told = read_events(request.events, claims)
         answer = await complete_task(self._control, request, claims, told, _hash(request))
-        self._control.owed.ring()
+        self._control.outbox_signal.notify()
         return answer
 
     async def several(self, asked: Sequence[tuple[CompleteRequest, Claims]]) -> list[CompleteAnswer | BaseException]:
@@ -104,7 +104,7 @@ def _hash(request: CompleteRequest) -> bytes:
 
 
 async def complete_task(
-    control: Control, request: CompleteRequest, claims: Claims, told: Sequence[Told], body: bytes
+    control: Control, request: CompleteRequest, claims: Claims, told: Sequence[NewEvent], body: bytes
 ) -> CompleteAnswer:
     """One completion in a transaction of its own."""
     schemas = await verify_outputs(control.objects, request.outputs, claims)
@@ -136,7 +136,7 @@ class _Success:
     claims: Claims
     schemas: Mapping[UUID, Schema]
 
-    async def commit(self, told: Sequence[Told], body: bytes) -> CompleteAnswer:
+    async def commit(self, told: Sequence[NewEvent], body: bytes) -> CompleteAnswer:
         connection, row, request = self.connection, self.row, self.request
         spans = read_invalidations(request.invalidations, self.claims)
         job = await self.control.jobs.through(connection).get(row["job_id"])
@@ -224,7 +224,7 @@ async def _say_final(control: Control, row: asyncpg.Record, request: CompleteReq
             "task": row["id"],
             "attempt": row["attempt"],
         }
-        say_failed_for_good(control, {**failure, "fault": _fault(request), "because": request.error_message})
+        report_final_failure(control, {**failure, "fault": _fault(request), "because": request.error_message})
 
 
 def _fault(request: CompleteRequest) -> Fault:

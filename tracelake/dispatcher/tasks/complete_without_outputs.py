@@ -17,7 +17,7 @@ import structlog
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.new_events import Told, transposed
+from tracelake.dispatcher.events.new_events import NewEvent, transposed
 from tracelake.dispatcher.events.route import HOLD
 from tracelake.dispatcher.outbox.local_wake_ups import WakeUp
 from tracelake.dispatcher.tasks.count_completions import count_plain
@@ -40,7 +40,7 @@ class Plain:
 
     request: CompleteRequest
     claims: Claims
-    told: Sequence[Told]
+    told: Sequence[NewEvent]
     hash: bytes
 
 
@@ -56,7 +56,7 @@ async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[Compl
 
 
 async def _complete_and_route(control: Control, batch: Sequence[Plain]) -> tuple[list[asyncpg.Record], bool]:
-    if control.handed is not None:
+    if control.wake_ups is not None:
         try:
             return await _complete(control, batch, route=True), True
         except REFUSED as refusal:
@@ -87,14 +87,14 @@ async def _hand_on(
 ) -> None:
     """What may start is published at once; of all else that may be due now, the drain is told."""
     made = [row for row in rows if row["n"] is None]
-    wake_ups = [WakeUp(row["promise"], row["payload"]) for row in made if row["promise"] is not None]
-    if control.handed is not None:
-        control.handed.give(wake_ups)
+    wake_ups = [WakeUp(row["entry"], row["payload"]) for row in made if row["entry"] is not None]
+    if control.wake_ups is not None:
+        control.wake_ups.give(wake_ups)
         control.metrics.moved("new", "Queued", len(made))
     owes = not is_routed and any(one.told for one in batch)
     waits = len(wake_ups) < len(made)
     if owes or waits or await _frees_a_slot(control, {row["job_id"] for row in rows if row["n"] is not None}):
-        control.owed.ring()
+        control.outbox_signal.notify()
 
 
 async def _frees_a_slot(control: Control, jobs: set[UUID]) -> bool:

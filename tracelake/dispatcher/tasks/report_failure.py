@@ -14,7 +14,7 @@ log = structlog.get_logger()
 SAID = ("org", "dag", "job", "task", "attempt", "fault", "because")
 
 
-def say_failed_for_good(control: Control, failure: Mapping[str, Any]) -> None:
+def report_final_failure(control: Control, failure: Mapping[str, Any]) -> None:
     """`failure`: org, dag, job, task, attempt, fault and because; what else it holds is left out."""
     control.metrics.failed_for_good.labels(failure["dag"], failure["job"], failure["fault"]).inc()
     said = {name: failure[name] for name in SAID}

@@ -19,7 +19,7 @@ async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnsw
     if attempt is None:
         raise await _refusal(control, org_id, task_id)
     control.metrics.moved("Failed", "Queued")
-    control.owed.ring()
+    control.outbox_signal.notify()
     return RetryAnswer(task_id=task_id, attempt=attempt)
 
 

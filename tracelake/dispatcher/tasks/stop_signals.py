@@ -25,9 +25,9 @@ class Stops:
         self._waiting: set[asyncio.Event] = set()
         self._closed = False
         self._gathering: asyncio.TimerHandle | None = None
-        self._tell_others: Callable[[], None] | None = None
+        self._notify_replicas: Callable[[], None] | None = None
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Tasks that may be running were ended, or asked to stop, and that is committed."""
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
@@ -37,8 +37,8 @@ class Stops:
         self._count += 1
         self._release()
 
-    def tell_others(self, tell: Callable[[], None] | None) -> None:
-        self._tell_others = tell
+    def notify_replicas(self, tell: Callable[[], None] | None) -> None:
+        self._notify_replicas = tell
 
     async def after(self, mark: str, seconds: float) -> StopsAnswer:
         """Answers when there is news since `mark`, at the latest after so long; at once to who has no mark yet."""
@@ -79,5 +79,5 @@ class Stops:
     def _gathered(self) -> None:
         self._gathering = None
         self.wake()
-        if self._tell_others is not None:
-            self._tell_others()
+        if self._notify_replicas is not None:
+            self._notify_replicas()

@@ -13,7 +13,7 @@ from tracelake.wire.user_messages import Explanation, Step, Stop
 Row = Mapping[str, Any]
 
 
-def told_of(
+def event_status(
     asked: tuple[str, str], news: Row, readers: Sequence[Row], producer: Explanation | None, queued: Stop | None
 ) -> Explanation:
     """`asked`: what was asked about, and the dataset's name. `producer`: the chain of the task that told it. `queued`:
@@ -53,9 +53,11 @@ def _stop(name: str, news: Row, readers: Sequence[Row]) -> Stop | None:
     if news["disposition"] == "AuditOnly":
         sentence = f"The news was kept for the record only: {news['audit_reason']}."
         return Stop(rule="audit_only", sentence=sentence, since=at)
-    if news["promise_status"] == "Failed":
+    if news["entry_status"] == "Failed":
         sentence = f"Routing the event was given up: {news['last_error']}."
-        return Stop(rule="promise_dead", sentence=sentence, since=at, hint=f"`trace outbox retry {news['promise']}`")
+        return Stop(
+            rule="promise_dead", sentence=sentence, since=at, hint=f"`trace outbox retry {news['outbox_entry']}`"
+        )
     if news["routed_at"] is None:
         because = f": {news['last_error']}" if news["last_error"] else ""
         return Stop(rule="not_routed_yet", sentence=f"The event is still to be routed{because}.", since=at)

@@ -10,8 +10,8 @@ import msgspec
 from tracelake.dispatcher.datasets.show import show_dataset
 from tracelake.dispatcher.tasks.show import no_such_task, show_task
 from tracelake.dispatcher.why.dataset import dataset_summary
-from tracelake.dispatcher.why.event import told_of
-from tracelake.dispatcher.why.partition import not_written, nothing_made, parts_missing
+from tracelake.dispatcher.why.event import event_status
+from tracelake.dispatcher.why.partition import missing_ranges, not_written, nothing_made
 from tracelake.dispatcher.why.task import Facts, commit_of, explained
 from tracelake.domain.ranges import is_partition_key, parse_partition_key
 from tracelake.errors import InvalidRequest
@@ -76,7 +76,7 @@ async def explain_partition(pool: asyncpg.Pool, user: User, dataset: str, partit
         return not_written(msgspec.structs.replace(chain, subject=subject), partition)
     if part := await pool.fetchrow(sql["part_of_partition"], *at):
         chain = await explain_task(pool, user.org_id, part["id"])
-        return parts_missing(msgspec.structs.replace(chain, subject=subject), partition, part["parts"])
+        return missing_ranges(msgspec.structs.replace(chain, subject=subject), partition, part["parts"])
     news = await pool.fetch(sql["events_for_partition"], *at)
     producer = await pool.fetchrow(sql["producer_of"], user.org_id, found.dataset_uuid)
     assert producer is not None  # noqa: S101 - its dataset was found
@@ -93,7 +93,7 @@ async def _told(
     again = None
     if task and task["id"] != maker and task["status"] not in {"Completed", "Canceled"}:
         again = (await explain_task(pool, org_id, task["id"])).stopped
-    return told_of(subject, dict(news), [dict(row) for row in readers], producer, again)
+    return event_status(subject, dict(news), [dict(row) for row in readers], producer, again)
 
 
 def _ends(partition: str) -> tuple[int | None, int | None]:

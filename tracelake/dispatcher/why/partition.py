@@ -28,13 +28,13 @@ def not_written(chain: Explanation, partition: str) -> Explanation:
     return msgspec.structs.replace(chain, verdict=sentence, stopped=Stop(rule="not_written", sentence=sentence))
 
 
-def parts_missing(chain: Explanation, partition: str, parts: int) -> Explanation:
+def missing_ranges(chain: Explanation, partition: str, parts: int) -> Explanation:
     """The job has tasks over parts of it: what stopped one of them, or that the parts do not make the whole yet."""
     if chain.stopped is not None:
         sentence = f"{partition} is made from parts, and one of them is not done. {chain.stopped.sentence}"
         return msgspec.structs.replace(chain, verdict=sentence)
     sentence = f"{partition} is made from parts; {parts} that touch it have been done, and none has told of the whole."
-    return msgspec.structs.replace(chain, verdict=sentence, stopped=Stop(rule="parts_missing", sentence=sentence))
+    return msgspec.structs.replace(chain, verdict=sentence, stopped=Stop(rule="missing_ranges", sentence=sentence))
 
 
 def _step(row: Row, partition: str) -> Step:
@@ -80,9 +80,11 @@ def _event(name: str, row: Row) -> Stop:
     if row["disposition"] == "AuditOnly":
         sentence = f"The news was kept for the record only: {row['audit_reason']}."
         return Stop(rule="audit_only", sentence=sentence, since=at)
-    if row["promise_status"] == "Failed":
+    if row["entry_status"] == "Failed":
         sentence = f"Routing the event was given up: {row['last_error']}."
-        return Stop(rule="promise_dead", sentence=sentence, since=at, hint=f"`trace outbox retry {row['promise']}`")
+        return Stop(
+            rule="promise_dead", sentence=sentence, since=at, hint=f"`trace outbox retry {row['outbox_entry']}`"
+        )
     if row["held_at"] is not None:
         sentence = f"The event waits. {pause_sentence(row['pause_reason'] or 'manual', row['pause_cause'])}"
         return Stop(rule="paused", sentence=sentence, since=row["paused_since"] or row["held_at"])

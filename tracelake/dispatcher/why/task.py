@@ -26,7 +26,7 @@ class Pause(msgspec.Struct, frozen=True):
     cause: str | None
 
 
-class Promise(msgspec.Struct, frozen=True):
+class OutboxEntryState(msgspec.Struct, frozen=True):
     id: int
     status: str
     attempts: int
@@ -43,7 +43,7 @@ class Facts(msgspec.Struct, frozen=True):
     in_flight: int
     ahead: int
     pause: Pause | None
-    promise: Promise | None
+    outbox_entry: OutboxEntryState | None
 
 
 def explained(task: TaskDetail, facts: Facts, repeated: Sequence[Step]) -> Explanation:
@@ -207,7 +207,7 @@ def _queued(task: TaskDetail, facts: Facts) -> Stop:
             f"and {facts.ahead} tasks are before it."
         )
         return Stop(rule="waits_for_slot", sentence=sentence, since=since)
-    if (owed := facts.promise) is not None and owed.status == "Failed":
+    if (owed := facts.outbox_entry) is not None and owed.status == "Failed":
         return Stop(
             rule="promise_dead",
             sentence=f"Its wake-up was given up after {owed.attempts} tries: {owed.last_error}.",

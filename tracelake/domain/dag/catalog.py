@@ -1,4 +1,4 @@
-"""What a DAG may name: operators, runtimes, and the datasets that other DAGs publish. Handed in, never looked up."""
+"""What a DAG may name: operators, runtimes, and the datasets that other DAGs publish. LocalWakeUps in, never looked up."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ RUNTIME: Final = "/2018-06-01/runtime/invocation/"
 
 
 @dataclass
-class Heard:
-    """What a function said to the doors."""
+class RecordedCalls:
+    """What a function said to the listeners."""
 
     batches: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By dataset: its rows."""
@@ -64,7 +64,7 @@ class StandIns(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.invocation = invocation
         self.snapshot = snapshot
-        self.heard = Heard()
+        self.heard = RecordedCalls()
         self.objects = dict[str, bytes]()
         self.published = set[str]()
         self.invoked = False
@@ -148,11 +148,11 @@ class StandIns(ThreadingHTTPServer):
 
 Verb = tuple[type[Message], Callable[[StandIns, Any], Any]]
 VERBS: Mapping[str, Verb] = {
-    "/v1/task/heartbeat": (HeartbeatRequest, lambda door, asked: door.heartbeat(asked)),
+    "/v1/task/heartbeat": (HeartbeatRequest, lambda listener, asked: listener.heartbeat(asked)),
     "/v1/task/complete": (CompleteRequest, StandIns.complete),
     "/v1/task/events": (EventsRequest, StandIns.events),
     "/v1/task/buffer-publish": (BufferPublishRequest, StandIns.publish),
-    "/v1/task/query": (TaskQueryRequest, lambda door, asked: door.snapshot.ask(asked)),
+    "/v1/task/query": (TaskQueryRequest, lambda listener, asked: listener.snapshot.ask(asked)),
     "/v1/task/logs": (LogsRequest, lambda _, asked: LogsAnswer(kept=len(asked.lines))),
     "/v1/task/credentials": (HeartbeatRequest, lambda *_: MountedStorage(read=[], write=[])),
 }

@@ -27,7 +27,7 @@ import msgspec
 
 from tracelake.domain.storage_locations import buffer_folder, buffered_table, shared_buffer_folder
 from tracelake.errors import InvalidRequest
-from tracelake.lite.local_run.endpoints import Heard, StandIns
+from tracelake.lite.local_run.endpoints import RecordedCalls, StandIns
 from tracelake.lite.local_run.rows import Snapshot
 from tracelake.udf.pack import Packed
 from tracelake.udf.unpack import unpack
@@ -91,12 +91,12 @@ def rehearse(packed: Packed, asked: Rehearsal, spark: SparkSession | None = None
         code = Path(kept, "code")
         unpack(packed.archive, code)
         began = time.monotonic()
-        with _served(StandIns(_invocation(packed, asked), snapshot)) as doors:
-            log, ended = _run(packed, code, doors, asked.seconds)
-        return _played(doors.heard, log, ended, time.monotonic() - began)
+        with _served(StandIns(_invocation(packed, asked), snapshot)) as listeners:
+            log, ended = _run(packed, code, listeners, asked.seconds)
+        return _played(listeners.heard, log, ended, time.monotonic() - began)
 
 
-def _played(heard: Heard, log: str, ended: str | None, seconds: float) -> Played:
+def _played(heard: RecordedCalls, log: str, ended: str | None, seconds: float) -> Played:
     done = heard.completion
     told: Mapping[str, Any] = heard.result if isinstance(heard.result, Mapping) else {}
     status = done.status if done else "Failed"
@@ -105,20 +105,20 @@ def _played(heard: Heard, log: str, ended: str | None, seconds: float) -> Played
     return Played(status, error, heard.batches, heard.events, heard.progress, state, log, seconds)
 
 
-def _run(packed: Packed, code: Path, doors: StandIns, seconds: float) -> tuple[str, str | None]:
+def _run(packed: Packed, code: Path, listeners: StandIns, seconds: float) -> tuple[str, str | None]:
     """What it wrote, and why it ended if that was not by itself."""
     child = subprocess.Popen(
         _command(packed, code),
         cwd=code,
-        env=_environment(packed, code, doors),
+        env=_environment(packed, code, listeners),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    over = threading.Thread(target=_end_when_answered, args=(child, doors), daemon=True)
+    over = threading.Thread(target=_end_when_answered, args=(child, listeners), daemon=True)
     over.start()
     try:
-        out, _ = child.communicate(msgspec.json.encode(doors.invocation), timeout=seconds)
+        out, _ = child.communicate(msgspec.json.encode(listeners.invocation), timeout=seconds)
     except subprocess.TimeoutExpired:
         child.kill()
         out, _ = child.communicate()
@@ -127,9 +127,9 @@ def _run(packed: Packed, code: Path, doors: StandIns, seconds: float) -> tuple[s
     return out.decode(errors="replace"), f"it exited with {code_of_exit}" if code_of_exit > 0 else None
 
 
-def _end_when_answered(child: subprocess.Popen[bytes], doors: StandIns) -> None:
+def _end_when_answered(child: subprocess.Popen[bytes], listeners: StandIns) -> None:
     """A bootstrap never ends by itself: it waits for the next invocation."""
-    doors.heard.over.wait()
+    listeners.heard.over.wait()
     child.terminate()
 
 
@@ -141,15 +141,15 @@ def _command(packed: Packed, code: Path) -> list[str]:
     return [str(code / "bootstrap")]
 
 
-def _environment(packed: Packed, code: Path, doors: StandIns) -> dict[str, str]:
-    url = f"http://{doors.address}"
+def _environment(packed: Packed, code: Path, listeners: StandIns) -> dict[str, str]:
+    url = f"http://{listeners.address}"
     passed = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
     return passed | {
         "HOME": str(code.parent),
         "TMPDIR": str(code.parent),
         "LAMBDA_TASK_ROOT": str(code),
         "_HANDLER": packed.handler,
-        "AWS_LAMBDA_RUNTIME_API": doors.address,
+        "AWS_LAMBDA_RUNTIME_API": listeners.address,
         "TRACE_TASK_URL": url,
         "TRACE_QUERY_URL": url,
         "TRACE_OBJECTS_URL": url,
@@ -224,12 +224,12 @@ def _snapshot(asked: Rehearsal, folder: Path, spark: SparkSession | None) -> Ite
 
 
 @contextmanager
-def _served(doors: StandIns) -> Iterator[StandIns]:
-    thread = threading.Thread(target=doors.serve_forever, name="stand-ins", daemon=True)
+def _served(listeners: StandIns) -> Iterator[StandIns]:
+    thread = threading.Thread(target=listeners.serve_forever, name="stand-ins", daemon=True)
     thread.start()
     try:
-        yield doors
+        yield listeners
     finally:
-        doors.shutdown()
-        doors.server_close()
+        listeners.shutdown()
+        listeners.server_close()
         thread.join()

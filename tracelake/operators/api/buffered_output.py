@@ -31,13 +31,13 @@ class Publishing(Protocol):
 
 @dataclass(frozen=True)
 class Buffer(Output):
-    door: Publishing | None = None
+    api: Publishing | None = None
 
     @property
     def folder(self) -> Folder:
-        if self.door is None:
+        if self.api is None:
             raise InvalidRequest("this task cannot publish batches", where="/outputs")
-        return self.door.buffer_folder(self.ref.dataset_uuid)
+        return self.api.buffer_folder(self.ref.dataset_uuid)
 
     def write(self, frame: DataFrame, partition: Range | str, *, files: int = 1) -> int:
         """Publish the rows of a DataFrame; how many. In how many batches is decided by their size."""
@@ -64,6 +64,6 @@ class Buffer(Output):
     def _publish(self, one: WrittenBatch) -> int:
         from tracelake.data.buffered.write_batches import CONTENT_TYPE
 
-        assert self.door is not None  # noqa: S101 - the folder was asked of it
-        self.door.publish(self.ref.dataset_uuid, str(one.name), CONTENT_TYPE, one.rows, one.bytes)
+        assert self.api is not None  # noqa: S101 - the folder was asked of it
+        self.api.publish(self.ref.dataset_uuid, str(one.name), CONTENT_TYPE, one.rows, one.bytes)
         return one.rows

@@ -25,7 +25,7 @@ from tracelake.operators.api.outcome import say, scope_of
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.secrets import Secrets
 from tracelake.ports import ObjectStore
-from tracelake.runtime.redact import Hide
+from tracelake.runtime.redact import Redact
 from tracelake.wire.task_messages import (
     EventBody,
     FilesAnswer,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 
-class TaskDoor(Protocol):
+class TaskApi(Protocol):
     """A task's own calls to the Dispatcher, made from the thread in which its operator runs."""
 
     lost: threading.Event
@@ -92,11 +92,11 @@ class TaskContext(Generic[C]):
     session: SparkSession | None
     """None on a worker that was started without Spark: there run those that need none."""
     objects: ObjectStore
-    door: TaskDoor
+    api: TaskApi
     resources: Resources
     secrets: Secrets = field(default_factory=Secrets)
     """Those that the job names."""
-    hide: Hide = str
+    hide: Redact = str
     """Takes out what must not be told to people."""
 
     @property
@@ -116,7 +116,7 @@ class TaskContext(Generic[C]):
         label = self.scope.label if isinstance(self.scope, LabelScope) else None
         cursor = self.scope.cursor if isinstance(self.scope, CursorScope) else None
         table = Table(self.resources.data_dsn, self.org_id, cursor)
-        return [Input(ref, self.session, self.objects, self.door, span, label, table) for ref in self.task.inputs]
+        return [Input(ref, self.session, self.objects, self.api, span, label, table) for ref in self.task.inputs]
 
     @cached_property
     def outputs(self) -> Sequence[Output]:
@@ -125,7 +125,7 @@ class TaskContext(Generic[C]):
     def _output(self, ref: OutputRef) -> Output:
         task = self.task
         if is_buffered(ref.storage_location):
-            return Buffer(ref, task.task_id, task.attempt, self.objects, task.job.name, door=self.door)
+            return Buffer(ref, task.task_id, task.attempt, self.objects, task.job.name, api=self.api)
         return Output(ref, task.task_id, task.attempt, self.objects, task.job.name)
 
     @property
@@ -150,7 +150,7 @@ class TaskContext(Generic[C]):
         raise InvalidRequest(f"there is no input {name!r}", where="/config")
 
     def progress(self, done: int, total: int | None = None, message: str = "") -> None:
-        self.door.report({"done": done, "total": total, "message": self.hide(message)})
+        self.api.report({"done": done, "total": total, "message": self.hide(message)})
 
     def ranges(self, output: Output) -> tuple[Range, ...]:
         """The partitions that this task has to write: its own range, or, if that was written before, those it touches.
@@ -167,7 +167,7 @@ class TaskContext(Generic[C]):
             return (asked,)
         there = [
             Range(one.start, one.end + 1)
-            for one in self.door.files(output.ref.dataset_uuid, asked).partitions
+            for one in self.api.files(output.ref.dataset_uuid, asked).partitions
             if one.start is not None and one.end is not None
         ]
         return tuple(sorted({*there, *subtract([asked], there)}))

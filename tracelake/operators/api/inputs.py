@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WHOLE: Final = "all"
 """The one partition of a dataset that is always written whole."""
-Part = Range | str
+Partition = Range | str
 """A partition: a range, or a name."""
 
 
@@ -49,7 +49,7 @@ class Input:
     ref: InputRef
     session: SparkSession | None
     objects: ObjectStore
-    door: Files
+    api: Files
     span: Range | None
     label: str | None = None
     """The task's part, if it has a name instead of a range."""
@@ -77,10 +77,10 @@ class Input:
         """
         return self.selected(span, label=label, whole=whole).dataframe()
 
-    def rows_for(self, part: Part, *, full: bool) -> DataFrame:
+    def rows_for(self, part: Partition, *, full: bool) -> DataFrame:
         return self.selected_for(part, full=full).dataframe()
 
-    def selected_for(self, part: Part, *, full: bool) -> Selected:
+    def selected_for(self, part: Partition, *, full: bool) -> Selected:
         """What a task reads of this input to make a part of its output.
 
         Inputs that are followed are narrowed to the part, all of them: whichever of them made the task. What is only
@@ -104,21 +104,21 @@ class Input:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
         return Selected(self, part if isinstance(part, Range) else None, found, whole=whole)
 
-    def files(self, part: Part | None) -> FilesAnswer:
+    def files(self, part: Partition | None) -> FilesAnswer:
         """Of one part, or of all. That a part is not there yet is nothing wrong; that it can never be is refused."""
         dataset = self.ref.dataset_uuid
         if part is None:
-            return self.door.files(dataset, None)
+            return self.api.files(dataset, None)
         if isinstance(part, Range):
-            found = self.door.files(dataset, part)
+            found = self.api.files(dataset, part)
             if not found.partitions and found.columns is not None:
-                self._refuse_another_kind(self.door.files(dataset, None).partitions, part)
+                self._refuse_another_kind(self.api.files(dataset, None).partitions, part)
             return found
-        found = self.door.files(dataset, None)
+        found = self.api.files(dataset, None)
         self._refuse_another_kind(found.partitions, part)
         return msgspec.structs.replace(found, partitions=[one for one in found.partitions if one.partition_key == part])
 
-    def committed(self, part: Part) -> tuple[Part, ...]:
+    def committed(self, part: Partition) -> tuple[Partition, ...]:
         """What of a part is there: all of it, ranges of it, or nothing. A table has no parts, and is there."""
         if not self.has_files:
             return (part,)
@@ -131,7 +131,7 @@ class Input:
         """Of a buffered dataset, as its table is now: what the publish that made the task has set, or all of it."""
         from tracelake.data.buffered.reader import read_buffered
 
-        columns = self.door.files(self.ref.dataset_uuid, None).columns
+        columns = self.api.files(self.ref.dataset_uuid, None).columns
         if columns is None or self.table.org_id is None:
             raise Unavailable(f"{self.name} has no table yet", where="/inputs")
         cursor = self.table.cursor if self.ref.trigger and not whole else None
@@ -153,7 +153,7 @@ class Input:
             frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
         return frame
 
-    def _refuse_another_kind(self, there: Sequence[PartitionFiles], part: Part) -> None:
+    def _refuse_another_kind(self, there: Sequence[PartitionFiles], part: Partition) -> None:
         """Ranges are made from ranges, names from names and a whole from a whole.
 
         Made from another kind, a part would lack that input's rows, or hold rows that other parts hold as well.
@@ -233,19 +233,19 @@ def needed_frames(query: CheckedSql, read: Mapping[str, Selected]) -> dict[str, 
     return {name: selected.dataframe(needed.get(name, ALL)) for name, selected in read.items()}
 
 
-def _part(one: PartitionFiles) -> Part:
+def _part(one: PartitionFiles) -> Partition:
     return one.partition_key if one.start is None or one.end is None else inclusive(one.start, one.end)
 
 
-def _kind(part: Part) -> tuple[type, bool]:
+def _kind(part: Partition) -> tuple[type, bool]:
     return type(part), part == WHOLE
 
 
-def _within(part: Part, span: Range) -> bool:
+def _within(part: Partition, span: Range) -> bool:
     return isinstance(part, Range) and span.covers(part)
 
 
-def _say(part: Part) -> str:
+def _say(part: Partition) -> str:
     return format_partition_key(part) if isinstance(part, Range) else part
 
 

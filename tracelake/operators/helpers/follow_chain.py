@@ -64,7 +64,7 @@ async def follow(ctx: TaskContext[Config]) -> None:
 
 
 def _over(ctx: TaskContext[Any]) -> bool:
-    return ctx.door.lost.is_set() or ctx.door.asked_to_stop.is_set()
+    return ctx.api.lost.is_set() or ctx.api.asked_to_stop.is_set()
 
 
 @dataclass
@@ -238,7 +238,7 @@ class Follower:
             events = [event for one in owed for event in self._events(one)]
             retracted = [body for one, final in finals for body in self._invalidations(one, final)]
             crash_point("following.before_tell")
-            self.ctx.door.tell(events, retracted, None)
+            self.ctx.api.tell(events, retracted, None)
             crash_point("following.told")
             with self._alone(connection):
                 follower_outbox.told(connection, self.source, owed)
@@ -297,7 +297,7 @@ class Follower:
         with connection.transaction():
             begun = follower_outbox.begin(connection, self.source, self.run)
             if asked is not None and asked.reset_outputs and not begun:
-                follower_outbox.forget_source(connection, self.source)
+                follower_outbox.delete_source(connection, self.source)
                 for table in self.tables.values():
                     tables.drop(connection, table)
             for table in self.tables.values():

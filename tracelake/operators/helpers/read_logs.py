@@ -87,7 +87,7 @@ def read_logs(ctx: TaskContext[Any], span: Range) -> DataFrame:
 def _held(ctx: TaskContext[Any], one: Input, span: Range) -> Held:
     if is_buffered(one.ref.storage_location):
         return Held(one, span, (span,))
-    there = ctx.door.files(one.ref.dataset_uuid, span).partitions
+    there = ctx.api.files(one.ref.dataset_uuid, span).partitions
     spans = [inclusive(each.start, each.end) for each in there if each.start is not None and each.end is not None]
     return Held(one, span, intersect([span], spans))
 

@@ -47,7 +47,7 @@ def load_for_planning() -> None:
     gc.freeze()  # what is shared is not looked at again, which would make a copy of it in every fork
 
 
-def run_the_hidden_one() -> None:
+def run_the_shadowed_module() -> None:
     here = os.path.dirname(__file__)  # noqa: PTH120 - as above
     sys.path[:] = [entry for entry in sys.path if entry != here]
     hidden = PathFinder.find_spec("sitecustomize", sys.path)
@@ -57,5 +57,5 @@ def run_the_hidden_one() -> None:
 
 
 leave_out_zips()
-run_the_hidden_one()
+run_the_shadowed_module()
 load_for_planning()

@@ -57,7 +57,7 @@ SELECT p.id, p.batch_uri, p.repaired_uri
 -- Attempts that began until then were looked at.
 UPDATE janitor_marks SET swept_until = $1;
 
--- name: forget_replaced
+-- name: delete_replaced_partitions
 -- Partitions that a commit older than $1 replaced lose their files, unless a task that runs has pinned one of the
 -- commits at which they were in force.
 UPDATE partition_versions p

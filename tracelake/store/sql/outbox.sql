@@ -1,4 +1,4 @@
--- name: take_promises
+-- name: take_entries
 -- Due rows of the kinds that act on the outside, and those whose taker is gone (S7): ours until the time runs out.
 WITH pending AS (
     SELECT id FROM outbox
@@ -33,13 +33,13 @@ WITH free AS (
 )
 SELECT count(*) FROM free;
 
--- name: keep_promises
+-- name: mark_entries_done
 -- They were kept; unless somebody else has taken them since. Need not be on disk to go on: kept again is harmless.
 UPDATE outbox SET status = 'Done', processed_at = now(), taken_by = NULL, taken_until = NULL
   FROM set_config('synchronous_commit', 'off', true)
  WHERE id = ANY ($1::bigint[]) AND (status = 'Processing') IS TRUE AND taken_by = $2;
 
--- name: put_off_promises
+-- name: postpone_entries
 -- They could not be kept now: again after a while, or given up when tried often enough.
 UPDATE outbox o
    SET status = CASE WHEN p.final THEN 'Failed' ELSE 'Pending' END::outbox_status,
@@ -103,7 +103,7 @@ SELECT id, jsonb_build_object(
   FROM buffer_publishes
  WHERE id = ANY ($1::uuid[]);
 
--- name: forget_kept
+-- name: delete_done_entries
 -- Of the next promises by id, those that were kept before the time we keep them for are deleted. What was given up
 -- stays, for people. `next`: where to go on; 0, from the front again, once none that follows can be old enough, since
 -- ids rise with time. So what was not kept yet, or not for long enough, is seen at another round.

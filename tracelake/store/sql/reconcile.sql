@@ -72,7 +72,7 @@ WITH owed AS MATERIALIZED (
 )
 SELECT count(*) FROM promised;
 
--- name: untold_commits
+-- name: commits_without_events
 -- Commits made from $1 to $2 of which their task said nothing, although somebody read that dataset then. A word of the
 -- same task about the same generation that names no commit may have been about this one.
 SELECT c.dataset_uuid, c.number, c.org_id, c.dataset_version, c.task_id, c.attempt

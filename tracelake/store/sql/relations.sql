@@ -65,7 +65,7 @@ SELECT t.org_id, t.job_id
    AND t.lease_token = $3 -- fence
 ;
 
--- name: cold_twins
+-- name: cold_copies
 -- Where the older rows of hot datasets lie: the dataset that a compaction of their DAG makes of each, as of its last
 -- commit, in all generations that any version of the DAG made of this very hot one. A compaction's hot inputs and its
 -- outputs stand in the same order. Where versions disagree about the dataset, the one that has rows counts.

@@ -31,7 +31,7 @@ SELECT t.attempt AS current, t.status::text, l.attempt, l.n, l.at, l.level::text
  WHERE t.id = $1 AND t.org_id = $2
  ORDER BY l.n;
 
--- name: forget_lines
+-- name: delete_old_lines
 -- Some of those that are older than we keep them for.
 WITH old AS (
     SELECT task_id, attempt, n FROM task_logs WHERE said_at < now() - $1::interval LIMIT $2

@@ -1,4 +1,4 @@
--- name: list_owed
+-- name: list_pending
 -- Promises that are owed or were given up, the newest first. Each state has a small index of its own; those that were
 -- kept are history, and left out.
 SELECT o.id, o.kind::text, o.status::text, o.attempts, o.payload, o.last_error, o.created_at, o.available_at

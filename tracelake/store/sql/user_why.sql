@@ -49,7 +49,7 @@ SELECT c.task_id, c.number, p.partition_key
 -- name: event_of_partition
 -- The newest news of a partition that a dataset itself had, by its key or a range that covers it; one that serves first.
 SELECT e.id, e.created_at, e.partition_key, e.origin::text, e.producer_task_id, e.disposition::text, e.audit_reason,
-       e.routed_at, o.id AS promise, o.status::text AS promise_status, o.last_error
+       e.routed_at, o.id AS promise, o.status::text AS entry_status, o.last_error
   FROM events e
   LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
              UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
@@ -102,7 +102,7 @@ SELECT t.id, t.status::text
 -- name: events_for_partition
 -- Why nothing was made of a partition: the news of it that the inputs of the producing job had, and what became of it.
 SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, coalesce(d.name, d.id::text) AS dataset,
-       h.held_at, o.id AS promise, o.status::text AS promise_status, o.last_error, o.available_at,
+       h.held_at, o.id AS promise, o.status::text AS entry_status, o.last_error, o.available_at,
        p.reason::text AS pause_reason, p.since AS paused_since, cause.name AS pause_cause
   FROM datasets wanted
   JOIN dag_current_versions a ON a.org_id = wanted.org_id AND a.dag_name = wanted.producer_dag_name

@@ -32,12 +32,12 @@ IDENTITY: Final = frozenset({b"authorization", b"x-trace-task-capability", b"x-t
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-class Doorway:
+class RequestMiddleware:
     """An ASGI application around that of a door."""
 
-    def __init__(self, app: ASGIApp, door: str, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, listener: str, metrics: Metrics) -> None:
         self._app = app
-        self._door = door
+        self._listener = listener
         self._metrics = metrics
         self._routes = Routes(getattr(app, "routes", ()))
         self._kept: dict[tuple[str, str], Tally] = {}
@@ -63,7 +63,7 @@ class Doorway:
 
     async def _traced(self, scope: Scope, receive: Receive, answer: _Answer, request_id: str) -> None:
         method, route = scope["method"], self._routes.template(scope["path"])
-        with server_span(f"{method} {route}", scope["headers"], door=self._door, request=request_id):
+        with server_span(f"{method} {route}", scope["headers"], listener=self._listener, request=request_id):
             await self._app(scope, receive, answer)
             note(status=answer.status)
 
@@ -74,11 +74,11 @@ class Doorway:
             found = self._tally(*key)
         found.add(status, seconds)
         if is_debugging():
-            log.debug("answered", door=self._door, method=key[0], route=key[1], status=status, seconds=seconds)
+            log.debug("answered", listener=self._listener, method=key[0], route=key[1], status=status, seconds=seconds)
 
     def _tally(self, method: str, route: str) -> Tally:
         known = method in METHODS
-        found = self._metrics.http.of(self._door, method if known else "other", route)
+        found = self._metrics.http.of(self._listener, method if known else "other", route)
         if known:
             self._kept[method, route] = found
         return found
