@@ -101,7 +101,7 @@ async def one_by_one(system: Rig, worker: Counts, runs: range) -> None:
 
 
 def percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    times = sorted(1000 * one for one in seconds)
+    times = sorted(1000 * second for second in seconds)
     return {"p50_ms": round(statistics.median(times), 2), "p95_ms": round(times[int(len(times) * 0.95)], 2)}
 
 

@@ -58,8 +58,8 @@ async def main() -> None:
         seconds,
         "s",
         tasks_per_s=round(size / seconds),
-        product_worker={"seconds": round(statistics.median(own), 3), "by_turn": [round(one, 3) for one in own]},
-        by_turn=[round(one, 3) for one in turns],
+        product_worker={"seconds": round(statistics.median(own), 3), "by_turn": [round(item, 3) for item in own]},
+        by_turn=[round(item, 3) for item in turns],
         cpu_ms_per_task=cpu[0],
         settings={"partitions": size},
     )

@@ -58,7 +58,7 @@ def main() -> None:
         f"share_{name}": round(statistics.median(o / b for o, b in zip(rates[name], rates["bare"], strict=True)), 2)
         for name in ("proved", "sampled", "unproved")
     }
-    middle = {name: round(statistics.median(some)) for name, some in rates.items()}
+    middle = {name: round(statistics.median(rate)) for name, rate in rates.items()}
     print(middle)
     report(
         "fetch",
@@ -128,7 +128,7 @@ async def bare_tables(devchain: Devchain, first: int, last: int, session: aiohtt
     decode = msgspec.json.Decoder().decode
 
     def take(content: bytes, count: int) -> None:
-        answers = [one["result"] for one in sorted(decode(content), key=lambda one: one["id"])]
+        answers = [batch["result"] for batch in sorted(decode(content), key=lambda batch: batch["id"])]
         for block, receipts in zip(answers[:count], answers[count:], strict=True):
             plain_rows(block, receipts, rows)
 

@@ -61,8 +61,8 @@ def main() -> None:
                     turns[kind].append(_timed(kind, spark, devchain, size, folder / f"{kind}{turn}"))
         finally:
             stop_session(spark)
-    rates = {kind: [round(turn["rate"]) for turn in some] for kind, some in turns.items()}
-    middle = {kind: round(statistics.median(some)) for kind, some in rates.items()}
+    rates = {kind: [round(turn["rate"]) for turn in group] for kind, group in turns.items()}
+    middle = {kind: round(statistics.median(group)) for kind, group in rates.items()}
     report(
         "ingest",
         middle["proved"],
@@ -70,11 +70,11 @@ def main() -> None:
         share=round(middle["proved"] / middle["bare"], 2),
         share_sampled=round(middle["sampled"] / middle["bare"], 2),
         share_is="median rate, all proved, by median rate of the bare client",
-        share_by_turn=[round(one / other, 2) for one, other in zip(rates["proved"], rates["bare"], strict=True)],
+        share_by_turn=[round(item / other, 2) for item, other in zip(rates["proved"], rates["bare"], strict=True)],
         rows_per_second=round(middle["proved"] * rows / size),
         rates=middle,
         rates_by_turn=rates,
-        cpu_seconds={kind: _middle_of_each(some) for kind, some in turns.items()},
+        cpu_seconds={kind: _middle_of_each(group) for kind, group in turns.items()},
         settings={"size": size, "chunk": CHUNK, "turns": TURNS, "load_at_start": load},
     )
 
@@ -117,7 +117,7 @@ def ours(spark: Any, devchain: Devchain, size: int, folder: Path, verify_roots: 
         {table: table for table in ALL},
     )
     seconds = time.perf_counter() - began
-    assert sum(one.file.rows for table, one in written if table == "blocks") == size
+    assert sum(item.file.rows for table, item in written if table == "blocks") == size
     return size / seconds
 
 

@@ -56,7 +56,7 @@ async def main() -> None:
             rate, cpu = await tasks_per_second(system, options.size, options.concurrency, options.claims, first=first)
             own = await product_tasks_per_second(system, options.size, options.concurrency, first=first + 5 * 10**6)
             turns.append((rate, cpu, own))
-        rate, cpu, _ = sorted(turns, key=lambda one: one[0])[TURNS // 2]
+        rate, cpu, _ = sorted(turns, key=lambda item: item[0])[TURNS // 2]
         own = statistics.median(own for *_, own in turns)
         bare = await asyncio.to_thread(pairs_per_second, system)
     settings = {"tasks": options.size, "concurrency": options.concurrency, "claims_per_call": options.claims}
@@ -68,7 +68,7 @@ async def main() -> None:
         bare_pairs_per_s=round(bare),
         one_claim_per_call=round(alone),
         product_worker={"tasks_per_s": round(own), "ratio": round(own / rate, 2)},
-        by_turn=[{"tasks_per_s": round(one), "product_worker": round(other)} for one, _, other in turns],
+        by_turn=[{"tasks_per_s": round(item), "product_worker": round(other)} for item, _, other in turns],
         cpu_ms_per_task=cpu,
         settings=settings,
     )

@@ -101,9 +101,9 @@ class NoopWorker:
             said = await self._tell("complete", msgspec.json.encode(items[0].completion), headers)
             return [msgspec.json.decode(said, type=CompleteAnswer)]
         said = await self._tell("complete-batch", msgspec.json.encode(CompleteBatchRequest(items=list(items))), {})
-        answers = [one.answer for one in msgspec.json.decode(said, type=CompleteBatchAnswer).outcomes]
+        answers = [outcome.answer for outcome in msgspec.json.decode(said, type=CompleteBatchAnswer).outcomes]
         assert None not in answers, said
-        return [one for one in answers if one]
+        return [item for item in answers if item]
 
     async def _tell(self, verb: str, body: bytes, headers: dict[str, str]) -> bytes:
         async with self._http.post(f"{self._rig.task_api}/v1/task/{verb}", data=body, headers=headers) as got:

@@ -153,7 +153,9 @@ def in_duckdb(objects: DiskObjects, parts: list[PartitionFiles], ours: float, si
     except ImportError:
         return None
     connection = duckdb.connect()
-    paths = [str(objects.root / "trace" / FOLDER.object(file["name"]).key) for one in parts for file in one.files]
+    paths = [
+        str(objects.root / "trace" / FOLDER.object(file["name"]).key) for partition in parts for file in partition.files
+    ]
     connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({paths!r})")  # noqa: S608 - our own paths
     times = []
     for turn in range(size):
@@ -181,7 +183,7 @@ def bare_session(spark: Any, objects: DiskObjects, parts: list[PartitionFiles]) 
     session = spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.shuffle.partitions", "2")
-    paths = [objects.for_spark(FOLDER.object(file["name"])) for one in parts for file in one.files]
+    paths = [objects.for_spark(FOLDER.object(file["name"])) for partition in parts for file in partition.files]
     session.read.schema("number bigint, kind bigint, text string").parquet(*paths).createOrReplaceTempView("events")
     return session
 
@@ -197,7 +199,7 @@ class KnownDispatcher(DispatcherClient):
     async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
         del user
         columns: list[Mapping[str, Any]] = [{"name": name, "type": kind} for name, kind in self._columns]
-        known = any(one.dataset_version == VERSION for one in request.known)
+        known = any(item.dataset_version == VERSION for item in request.known)
         cold = (
             ColdFilesAnswer(dataset_version=VERSION, commit=1)
             if known

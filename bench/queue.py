@@ -134,10 +134,10 @@ async def rate(cycles: list[Cycle], batch: int, size: int) -> float:
 async def lanes_of(kind: Callable[[str], Any], dsn: str, lanes: int) -> AsyncIterator[list[Cycle]]:
     made = [kind(dsn) for _ in range(lanes)]
     try:
-        yield [await one.__aenter__() for one in made]
+        yield [await item.__aenter__() for item in made]
     finally:
-        for one in made:
-            await one.__aexit__(None, None, None)
+        for item in made:
+            await item.__aexit__(None, None, None)
 
 
 @asynccontextmanager

@@ -95,7 +95,7 @@ async def main() -> None:
         migrate(data, "data")
         figures = await measured(system, data, options.size, options.singles)
     turns, seen = figures
-    ours, bare = (statistics.median(one) for one in zip(*turns, strict=True))
+    ours, bare = (statistics.median(item) for item in zip(*turns, strict=True))
     report(
         "sink",
         options.size / ours,

@@ -90,7 +90,7 @@ async def measure(system: Rig, spark: Any, devchain: Devchain, folder: Path, siz
     await trigger(system, "ask", start=BLOCKS * (WARM + size), end=BLOCKS * (WARM + 2 * size) - 1)
     await done(system, WARM + 2 * size)
     at_once = 1000 * (time.perf_counter() - began) / size
-    overheads = [one - other for one, other in zip(with_platform, alone, strict=True)]
+    overheads = [item - other for item, other in zip(with_platform, alone, strict=True)]
     report(
         "task_overhead",
         statistics.median(overheads),

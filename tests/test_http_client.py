@@ -99,7 +99,7 @@ def without_garbage_collection() -> Iterator[None]:
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             gc.collect()
-        assert [str(one.message) for one in found if issubclass(one.category, ResourceWarning)] == []
+        assert [str(item.message) for item in found if issubclass(item.category, ResourceWarning)] == []
     finally:
         gc.enable()
 

@@ -42,8 +42,8 @@ bW9vbmxpdA/harbour+77be01==
 def test_a_secret_is_its_text_to_the_letter_also_in_the_worker(value: str, tmp_path: Path) -> None:
     settings = load_settings({"TRACE_SECRETS__API_KEY": value}, home=tmp_path)
     again = settings_from_document(to_document(settings))
-    for one in (settings, again):
-        assert dict(secrets_of_job(["API_KEY"], one.secrets)) == {"API_KEY": value}
+    for item in (settings, again):
+        assert dict(secrets_of_job(["API_KEY"], item.secrets)) == {"API_KEY": value}
 
 
 @settings(deadline=None, derandomize=True, database=None)
@@ -145,5 +145,5 @@ def test_only_the_worker_is_told_of_them(tmp_path: Path) -> None:
     made = children(
         PROCESSES, settings, ports=Ports(*range(9)), tls=files, dsns=dsns, worker_token="w" * 20, issuer="PEM"
     )
-    told = {one.name: one.launch().stdin or b"" for one in made}
+    told = {child.name: child.launch().stdin or b"" for child in made}
     assert [name for name, document in told.items() if VALUE.encode() in document] == ["worker"]

@@ -43,7 +43,7 @@ def test_every_setting_of_a_pool_is_the_pools(tmp_path: Path) -> None:
             verify_roots=0.25,
         )
     }
-    assert [one.label for one in found["main"].endpoints] == ["node.example", "two"]
+    assert [endpoint.label for endpoint in found["main"].endpoints] == ["node.example", "two"]
 
 
 def test_a_pool_without_addresses_is_no_pool_yet(tmp_path: Path) -> None:

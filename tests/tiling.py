@@ -15,5 +15,5 @@ def tiles(ranges: Iterable[Range], whole: Range) -> bool:
         bool(ordered)
         and ordered[0].start == whole.start
         and ordered[-1].stop == whole.stop
-        and all(one.stop == following.start for one, following in pairwise(ordered))
+        and all(item.stop == following.start for item, following in pairwise(ordered))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import typer
 from tests.support.postgres import running
 from tracelake.cli.app import app
 from tracelake.cli.grouped_help import GROUPS
+from tracelake.domain.crash_points import POINTS
 from tracelake.lite.ports import free_port
 from tracelake.lite.postgres import Cluster
 from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
@@ -43,11 +45,29 @@ Text from outside, such as errors of user code, values and names, cannot control
 bidirectional controls and invisible characters are written as escapes (`\\x1b`). CSV and YAML are escaped on a terminal
 only, and unchanged in a pipe or a file.
 """
+CRASH_POINTS_HEAD = f"""\
+# Crash points: how do I kill a process at an exact place?
+
+{GENERATED}
+
+A call such as `crash_point("trigger.after_commit")` stands before and after each commit and each side effect. It does
+nothing unless the process was configured with that point, and only a settings document on standard input can do that:
+
+```sh
+echo '{{"faults": {{"point": "trigger.after_commit", "nth": 2, "how": "kill"}}, ...}}' | trace dispatcher --settings -
+```
+
+The environment and `trace.toml` are refused as a source, so a leftover variable or a copied file has no effect;
+`trace up` passes no such setting on. `how` is `kill` (SIGKILL, like a power cut) or `stop` (SIGSTOP, like a machine
+that freezes, until SIGCONT). A new commit or side effect gets a point in the code and in `POINTS`; a test compares the
+two.
+"""
 
 
 def main() -> None:
     (REFERENCE / "settings.md").write_text(settings_page())
     (REFERENCE / "cli.md").write_text(cli_page())
+    (REFERENCE / "crash_points.md").write_text(crash_points_page())
     (REFERENCE / "data_model.md").write_text(data_model_page())
 
 
@@ -72,7 +92,7 @@ def cli_page() -> str:
     trace: Any = typer.main.get_command(app)
     for title, names in GROUPS.items():
         lines += [f"## {title}", ""]
-        for path, command in (one for name in names for one in verbs(trace.commands[name], name)):
+        for path, command in (verb for name in names for verb in verbs(trace.commands[name], name)):
             lines += [f"### `trace {path}`", "", (command.help or "").strip(), *_options(command), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -85,10 +105,10 @@ def verbs(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     if command.invoke_without_command:
         yield path, command
-    for name, one in inner.items():
-        if one.hidden:  # another name for the same
+    for name, item in inner.items():
+        if item.hidden:  # another name for the same
             continue
-        yield from verbs(one, f"{path} {name}")
+        yield from verbs(item, f"{path} {name}")
 
 
 def _options(command: Any) -> list[str]:
@@ -96,6 +116,13 @@ def _options(command: Any) -> list[str]:
     if not options:
         return []
     return ["", "| option | default | meaning |", "|---|---|---|", *map(_option_row, options)]
+
+
+def crash_points_page() -> str:
+    lines = [*CRASH_POINTS_HEAD.splitlines(), "", "| where | points |", "|---|---|"]
+    for where, points in groupby(POINTS, key=lambda point: point.partition(".")[0]):
+        lines.append(f"| `{where}` | {', '.join(f'`{point}`' for point in points)} |")
+    return "\n".join(lines) + "\n"
 
 
 def data_model_page() -> str:
@@ -119,8 +146,8 @@ def _named_groups(group: str | None) -> list[str]:
     if field is None or not is_mapping(field) or not field.default:
         return []
     lines = ["", "These exist by default; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
-    for name, one in field.default.items():
-        said = ", ".join(f"`{key}` = `{value}`" for key, value in one.model_dump(exclude_unset=True).items())
+    for name, item in field.default.items():
+        said = ", ".join(f"`{key}` = `{value}`" for key, value in item.model_dump(exclude_unset=True).items())
         lines.append(f"| `{name}` | {said} |")
     return lines
 

@@ -57,7 +57,7 @@ class Task:
         """Which part this task is for: `cursor`, `partition_key`, or `start` and `end`; all None: all of it."""
         self.state: Any = event.get("state")
         """What the job remembers. Set it: it is saved with the completion, or not at all."""
-        self.alerts: List[Alert] = [_alert(one) for one in event.get("alerts") or []]
+        self.alerts: List[Alert] = [_alert(item) for item in event.get("alerts") or []]
         self.log = logger()
         self.ended: Optional[Type[Ended]] = None
         self.heartbeat_seconds: float = event.get("heartbeat_seconds") or 30
@@ -247,38 +247,38 @@ class Task:
 
     def _folder(self, dataset: str) -> str:
         """Where the token lets this attempt lay down batches of a dataset."""
-        found = [one for one in _claims(self._token)["s3"]["write"] if f"/buffers/{dataset}/" in one]
+        found = [claim for claim in _claims(self._token)["s3"]["write"] if f"/buffers/{dataset}/" in claim]
         if not found:
             told = {"code": "forbidden", "message": f"the token lets this task publish nothing to {dataset}"}
             raise Refused("publish", 403, told)
         return str(found[0])
 
     def _output(self, wanted: Output, *, buffered: bool) -> Mapping[str, Any]:
-        fitting = [one for one in self.outputs if str(one["storage_location"]).startswith(BUFFERED) == buffered]
+        fitting = [item for item in self.outputs if str(item["storage_location"]).startswith(BUFFERED) == buffered]
         if wanted is None and len(fitting) == 1:
             return fitting[0]
-        for one in fitting:
-            if wanted is not None and wanted in (one.get("name"), one["dataset_uuid"], one["output_index"]):
-                return one
-        known = ", ".join(str(one.get("name") or one["output_index"]) for one in fitting) or "none"
+        for item in fitting:
+            if wanted is not None and wanted in (item.get("name"), item["dataset_uuid"], item["output_index"]):
+                return item
+        known = ", ".join(str(item.get("name") or item["output_index"]) for item in fitting) or "none"
         what = "buffered dataset" if buffered else "output that is told of"
         named = "has not exactly one" if wanted is None else f"has no {wanted!r} as"
         raise ValueError(f"this job {named} {what}; it has: {known}")
 
     def _alert_output(self, wanted: Output) -> Mapping[str, Any]:
         """One buffered dataset is the one, whatever its name; of several, the name of old, unless another is wanted."""
-        buffered = [one for one in self.outputs if str(one["storage_location"]).startswith(BUFFERED)]
-        if wanted is None and len(buffered) > 1 and any(one.get("name") == ALERT_EVENTS for one in buffered):
+        buffered = [item for item in self.outputs if str(item["storage_location"]).startswith(BUFFERED)]
+        if wanted is None and len(buffered) > 1 and any(item.get("name") == ALERT_EVENTS for item in buffered):
             wanted = ALERT_EVENTS
         return self._output(wanted, buffered=True)
 
     def _definition(self, wanted: Union[Alert, str]) -> Alert:
         if isinstance(wanted, Alert):
             return wanted
-        for one in self.alerts:
-            if wanted in (one.id, one.name):
-                return one
-        known = ", ".join(one.name for one in self.alerts) or "none"
+        for alert in self.alerts:
+            if wanted in (alert.id, alert.name):
+                return alert
+        known = ", ".join(alert.name for alert in self.alerts) or "none"
         raise ValueError(f"there is no alert {wanted!r} for this task; it has: {known}")
 
     def _post(self, base: str, path: str, told: Mapping[str, Any], seconds: float = TIMEOUT_SECONDS) -> Json:

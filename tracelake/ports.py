@@ -329,7 +329,7 @@ class Invoker(Protocol):
 
     The promise:
 
-    - At most once for a call: no retries of its own. Whether it ran is only known from what it reported to the listeners.
+    - At most once for a call: no retries of its own. Whether it ran is only known from its own calls.
     - It returns when the function has returned, failed, was ended at its time limit, or never began.
     - Canceling the call ends the function where the host can do that; where it cannot, fences make what it does void.
 

@@ -41,7 +41,7 @@ class Raised:
 
 def raised(system: Running, chain: Chain, hook: Hook, start: int, end: int) -> Raised:
     rows = system.query(ALERTS) if _is_there(system) else []
-    told = [(one["delivery_id"], one["event"]["dedupe_key"]) for one in hook.told]
+    told = [(item["delivery_id"], item["event"]["dedupe_key"]) for item in hook.told]
     return judged(rows, told, chain, start, end)
 
 

@@ -108,7 +108,8 @@ class _Look:
             .aggregate([("amount", "count"), ("amount", "sum")])
         )
         truth = [
-            (_date(one["day"]), one["token"], one["amount_count"], one["amount_sum"]) for one in counted.to_pylist()
+            (_date(item["day"]), item["token"], item["amount_count"], item["amount_sum"])
+            for item in counted.to_pylist()
         ]
         found = self._tuples("daily_volume", "day", "token", "transfers", "amount")
         return self._summed("daily_volume", found, truth)
@@ -182,9 +183,9 @@ def _tiling(spans: Sequence[Range], whole: Range) -> str:
     """What keeps these partitions from holding every block of the whole once, and no other."""
     if not spans:
         return f"it is empty; blocks {_said(whole)} are missing"
-    wrong = [f"blocks {_said(one)} are missing" for one in holes(spans, whole)]
-    wrong += [f"blocks {_said(one)} and {_said(other)} overlap" for one, other in overlapping(spans)]
-    wrong += [f"blocks {_said(one)} do not belong there" for one in subtract(spans, [whole])]
+    wrong = [f"blocks {_said(hole)} are missing" for hole in holes(spans, whole)]
+    wrong += [f"blocks {_said(item)} and {_said(other)} overlap" for item, other in overlapping(spans)]
+    wrong += [f"blocks {_said(item)} do not belong there" for item in subtract(spans, [whole])]
     return "; ".join(wrong)
 
 
@@ -192,15 +193,15 @@ def _difference(found: pa.Table, truth: pa.Table, keys: Sequence[str]) -> str:
     if absent := [name for name in truth.column_names if name not in found.column_names]:
         return f"there is no column {', '.join(absent)}"
     ours = found.select(truth.column_names).cast(truth.schema)
-    here, there = (Counter(zip(*(one[key].to_pylist() for key in keys), strict=True)) for one in (ours, truth))
+    here, there = (Counter(zip(*(item[key].to_pylist() for key in keys), strict=True)) for item in (ours, truth))
     wrong = [
-        f"{len(some)} {words}, such as {dict(zip(keys, min(some), strict=True))}"
-        for words, some in (
+        f"{len(group)} {words}, such as {dict(zip(keys, min(group), strict=True))}"
+        for words, group in (
             ("rows are missing", there.keys() - here.keys()),
             ("rows are not of the chain", here.keys() - there.keys()),
             ("rows are there more than once", {key for key, times in here.items() if times > 1}),
         )
-        if some
+        if group
     ]
     order = [(key, "ascending") for key in keys]
     if not wrong and not ours.sort_by(order).equals(truth.sort_by(order)):

@@ -113,7 +113,7 @@ class _Show:
             truth = self._follow(system)
             self._datasets(system, self._alerts(system, truth))
             self._explain(system)
-            families = {int(one["pid"]) for one in system.processes()}
+            families = {int(process["pid"]) for process in system.processes()}
         self._expect(not members_of(families), "nothing is left running")
 
     def _knock(self, system: Running) -> None:
@@ -161,7 +161,7 @@ class _Show:
             attacks = [self._kill_dispatcher, self._kill_runner]
             began = time.monotonic()
             while True:
-                completed = Counter(one["job"] for one in system.tasks(DAG, status="Completed"))
+                completed = Counter(item["job"] for item in system.tasks(DAG, status="Completed"))
                 done = {job: min(completed[job], pieces) for job in jobs}
                 for job, bar in shown.items():
                     bars.update(bar, completed=done[job] * PIECE)
@@ -217,7 +217,7 @@ class _Show:
         paid = example["payload"]
         amount = f"{int(paid['amount']) // 10**18:,} tokens (of 18 decimals)"
         self._line(f"such as              block {example['block_number']:,}: {amount} of {paid['token']}")
-        task = next(one for one in system.tasks(DAG, job=FUNCTION, status="Completed"))
+        task = next(item for item in system.tasks(DAG, job=FUNCTION, status="Completed"))
         for line in system.trace("task", "logs", task["id"])["lines"][-1:]:
             self._line(f"trace task logs      {line['text']}")
         return chain
@@ -245,11 +245,11 @@ class _Show:
         for column in ("  dataset", "rows", "blocks", "commits", "equals the chain"):
             table.add_column(column, justify="right" if column in {"rows", "commits"} else "left")
         seen = list(check_datasets(system, chain, STORY))
-        for one in seen:
-            table.add_row(f"  {one.name}", f"{one.rows:,}", one.blocks, str(one.commits or "-"), one.verdict)
+        for item in seen:
+            table.add_row(f"  {item.name}", f"{item.rows:,}", item.blocks, str(item.commits or "-"), item.verdict)
         self._console.print(table)
         self._line("commits: how often its files changed; what a reorg touched was made again, and a table has none")
-        wrong = [one.name for one in seen if one.wrong]
+        wrong = [item.name for item in seen if item.wrong]
         self._expect(not wrong, f"every dataset equals the chain, not so: {', '.join(wrong)}")
 
     def _explain(self, system: Running) -> None:
@@ -277,7 +277,7 @@ class _Show:
         for _ in range(5):
             self._followed_to_head(system)
             self._wait(lambda: self._quiet(system), "what was interrupted is done")
-            again = [one for one in system.tasks(DAG, job=FUNCTION, status="Completed") if one["attempt"] > 1]
+            again = [item for item in system.tasks(DAG, job=FUNCTION, status="Completed") if item["attempt"] > 1]
             if again:
                 runs = f"{len(again)} runs were" if len(again) > 1 else "one run was"
                 return f"{FUNCTION:<20} {runs} cut off by kill -9, run again, and done"
@@ -299,7 +299,7 @@ class _Show:
         return len(system.tasks(DAG, job=job, status="Completed"))
 
     def _looked(self, system: Running) -> bool:
-        return all(one["status"] == "Completed" for one in system.tasks(DAG, job=FUNCTION))
+        return all(item["status"] == "Completed" for item in system.tasks(DAG, job=FUNCTION))
 
     def _quiet(self, system: Running) -> bool:
         """Nothing is left to do: no task is, and no event still waits to become one."""
@@ -307,8 +307,8 @@ class _Show:
             tasks = system.tasks(dag)
             # Canceled: `daily` recomputes all, so of several updates that wait only the newest one's task runs.
             ended = {"Completed", "Canceled"}
-            left = [one for one in tasks if one["job"] != "follow" and one["status"] not in ended]
-            gone = [one for one in left if one["status"] == "Failed" and one["next_retry_at"] is None]
+            left = [item for item in tasks if item["job"] != "follow" and item["status"] not in ended]
+            gone = [item for item in left if item["status"] == "Failed" and item["next_retry_at"] is None]
             self._expect(not gone, f"no task fails for good: {gone}")
             if left or not tasks:  # none at all are told while the door is away
                 return False

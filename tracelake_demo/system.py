@@ -110,7 +110,7 @@ class Running:
         return found
 
     def process(self, name: str) -> dict[str, Any]:
-        return next(one for one in self.processes() if one["name"] == name)
+        return next(item for item in self.processes() if item["name"] == name)
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def _block(seed: int, number: int, branch: int, happened: list[Action], receipts
         mix_hash=as_data(draw.take(32)),
         nonce="0x" + "00" * 8,
         base_fee_per_gas=hex(base_fee(seed, number)),
-        withdrawals_root=as_data(ordered_root([encode_withdrawal(one) for one in paid_out])),
+        withdrawals_root=as_data(ordered_root([encode_withdrawal(withdrawal) for withdrawal in paid_out])),
         blob_gas_used=hex(BLOB_GAS * blobs),
         excess_blob_gas="0x0",
         parent_beacon_block_root=as_data(draw.take(32)),

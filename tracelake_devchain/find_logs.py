@@ -52,9 +52,9 @@ def _addresses(given: object) -> set[str]:
     if given is None:
         return set()
     several: list[Any] = given if isinstance(given, list) else [given]
-    if not all(isinstance(one, str) for one in several):
+    if not all(isinstance(answer, str) for answer in several):
         raise NodeError(INVALID_PARAMS, "invalid argument 0: an address is hex")
-    return {one.lower() for one in several}
+    return {answer.lower() for answer in several}
 
 
 def _topics(given: object) -> list[set[str]]:
@@ -63,7 +63,7 @@ def _topics(given: object) -> list[set[str]]:
         return []
     if not isinstance(given, list):
         raise NodeError(INVALID_PARAMS, "invalid argument 0: topics are a list")
-    return [_addresses(one) for one in given]
+    return [_addresses(item) for item in given]
 
 
 def _matching(blocks: Iterable[Made], addresses: set[str], topics: list[set[str]]) -> Iterator[Log]:

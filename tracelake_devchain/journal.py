@@ -134,14 +134,14 @@ def describe(chain: Chain) -> dict[str, Any]:
         "branch": chain.branch,
         "head": chain.head,
         "head_hash": chain.block(chain.head).hash,
-        "branches": [{"parent": one.parent, "fork": one.fork, "head": one.head} for one in chain.branches],
+        "branches": [{"parent": branch.parent, "fork": branch.fork, "head": branch.head} for branch in chain.branches],
     }
 
 
 def rebuild(described: dict[str, Any]) -> Chain:
     """The same chain, made anew in this process."""
     chain = Chain(described["seed"], described["chain_id"], finality=described["finality"])
-    chain.branches = [Branch(**one) for one in described["branches"]]
+    chain.branches = [Branch(**item) for item in described["branches"]]
     chain.branch = described["branch"]
     chain.set_head(described["head"])
     return chain

@@ -62,9 +62,9 @@ def test_transfers_of_the_chain_decode_to_what_happened() -> None:
     fungible = [log for log in happened if len(log.topics) == 3]
     assert tokens.undecodable == pieces.undecodable == 0
     assert tokens.table["value"].to_pylist() == [str(int(log.data, 16)) for log in fungible]
-    assert [one.hex() for one in tokens.table["from_address"].to_pylist()] == [log.topics[1][26:] for log in fungible]
-    assert [one.hex() for one in tokens.table["to_address"].to_pylist()] == [log.topics[2][26:] for log in fungible]
-    assert {one.hex() for one in pieces.table["address"].to_pylist()} == {accounts_of(7).collectible[2:]}
+    assert [item.hex() for item in tokens.table["from_address"].to_pylist()] == [log.topics[1][26:] for log in fungible]
+    assert [item.hex() for item in tokens.table["to_address"].to_pylist()] == [log.topics[2][26:] for log in fungible]
+    assert {item.hex() for item in pieces.table["address"].to_pylist()} == {accounts_of(7).collectible[2:]}
     assert pieces.table.num_rows == len(happened) - len(fungible)
 
 

@@ -22,4 +22,4 @@ block_hash binary, timestamp int64
 def test_columns_have_their_names_order_and_types(table: str, columns: str) -> None:
     """A question mark: it may be null."""
     told = [f"{field.name} {field.type}{'?' if field.nullable else ''}" for field in SCHEMAS[table]]
-    assert told == [one.strip() for one in columns.split(",")]
+    assert told == [word.strip() for word in columns.split(",")]

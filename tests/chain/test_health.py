@@ -142,7 +142,7 @@ def test_no_more_requests_are_under_way_than_allowed_over_all_threads(devchain: 
         narrow = RpcPool("narrow", devchain.chain_id, (Endpoint(url, "one"),), max_concurrency=3, batch_size=4)
         with ThreadPoolExecutor(4) as threads:
             done = threads.map(lambda place: fetch_range_sync(narrow, 40 * place, 40 * place + 39), range(4))
-            assert [one.start for one in done] == [0, 40, 80, 120]
+            assert [outcome.start for outcome in done] == [0, 40, 80, 120]
     assert most[0] == 3
 
 

@@ -65,8 +65,8 @@ def _holders(holder: Any, key: Any) -> Iterator[tuple[Any, Any]]:
     yield holder, key
     value = holder[key]
     inner = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for one in inner:
-        yield from _holders(value, one)
+    for item in inner:
+        yield from _holders(value, item)
 
 
 def _with_zero(text: str) -> str:

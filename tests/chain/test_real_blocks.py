@@ -65,8 +65,8 @@ def test_real_transactions_and_withdrawals_have_the_roots_that_headers_name(shar
         check_transactions_root(block)
     withdrawn = [block for block in blocks(shared_data).values() if block.withdrawals]
     assert withdrawn
-    for one in withdrawn:
-        check_withdrawals_root(one)
+    for item in withdrawn:
+        check_withdrawals_root(item)
 
 
 def test_real_receipts_have_the_root_and_the_bloom_that_their_header_names(shared_data: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_key_is_hidden_before_the_words_are_cut(before: int) -> None:
     node = Endpoint(f"https://node.example/v2/{key}", "node", (("x-api-key", key[::-1]),))
     words = "x" * before + f" /v2/{key} {key[::-1]} is not allowed"
     for error in (read_status(node, 403, {}, words.encode()), read_error(node, "eth_call", RpcError(-32000, words))):
-        assert not any(part in error.message for one in (key, key[::-1]) for part in (one[:4], one[-4:]))
+        assert not any(part in error.message for item in (key, key[::-1]) for part in (item[:4], item[-4:]))
 
 
 def test_a_key_is_hidden_however_it_is_spelled() -> None:

@@ -38,10 +38,10 @@ def swapping(devchain: Devchain, given: str, to: str) -> Iterator[RpcPool]:
     def swapped(calls: object, answers: object) -> bytes:
         if isinstance(calls, list) and isinstance(answers, list):
             method = {call["id"]: call["method"] for call in calls}
-            results = [one["result"] for one in answers if method[one["id"]] == given]
-            for one in answers:
-                if method[one["id"]] == to and results:
-                    one["result"] = results[0]
+            results = [item["result"] for item in answers if method[item["id"]] == given]
+            for item in answers:
+                if method[item["id"]] == to and results:
+                    item["result"] = results[0]
         return json.dumps(answers).encode()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Node)

@@ -52,7 +52,7 @@ def test_a_head_that_is_not_its_hash_is_a_lie(devchain: Devchain) -> None:
 def test_headers_come_in_the_order_asked_for(devchain: Devchain) -> None:
     chain = devchain.chain()
     found = ask(devchain.pool(batch_size=3, **QUICK), lambda client: tip.headers(client, [9, 2, 200, 5, 4, 3, 1], 0))
-    assert [(one.number, one.hash.hex()) for one in found] == [
+    assert [(item.number, item.hash.hex()) for item in found] == [
         (number, chain.block(number).hash[2:]) for number in (9, 2, 200, 5, 4, 3, 1)
     ]
 
@@ -65,11 +65,11 @@ def test_a_header_that_is_not_there_yet_is_lag(devchain: Devchain) -> None:
 def test_a_follower_finds_where_a_reorg_began() -> None:
     with running(blocks=50) as moving:
         pool = moving.pool(**QUICK)
-        known = {one.number: one for one in ask(pool, lambda client: tip.headers(client, range(51), 0))}
+        known = {item.number: item for item in ask(pool, lambda client: tip.headers(client, range(51), 0))}
         left = known[50]
         moving.reorg(7)
         now = ask(pool, lambda client: tip.headers(client, range(51), 0))
-        assert [one.number for one in now if known[one.number] != one] == list(range(44, 51))
+        assert [item.number for item in now if known[item.number] != item] == list(range(44, 51))
         moving.switch(0)
         assert ask(pool, lambda client: tip.headers(client, [50], 0)) == [left]
 

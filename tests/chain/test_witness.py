@@ -34,7 +34,7 @@ def beside(devchain: Devchain, change: Change, *others: str, **settings: Any) ->
 def invented(calls: Answers, answers: Answers) -> Answers:
     """Another state root in the last block, and everything that names its hash made to fit: it proves itself."""
     asked = {call["id"]: call for call in calls}
-    of_last = [one for one in answers if asked[one["id"]]["params"][:1] == [hex(LAST)]]
+    of_last = [item for item in answers if asked[item["id"]]["params"][:1] == [hex(LAST)]]
     for answer in of_last:
         if isinstance(answer["result"], dict):
             block = answer["result"]
@@ -43,12 +43,12 @@ def invented(calls: Answers, answers: Answers) -> Answers:
             for tx in block["transactions"]:
                 if isinstance(tx, dict):
                     tx["blockHash"] = block["hash"]
-    hashes = [one["result"]["hash"] for one in of_last if isinstance(one["result"], dict)]
+    hashes = [item["result"]["hash"] for item in of_last if isinstance(item["result"], dict)]
     for answer in of_last:
         if isinstance(answer["result"], list):
             for receipt in answer["result"]:
-                for one in (receipt, *receipt["logs"]):
-                    one["blockHash"] = hashes[0]
+                for item in (receipt, *receipt["logs"]):
+                    item["blockHash"] = hashes[0]
     return answers
 
 
@@ -76,21 +76,21 @@ def test_an_endpoint_that_cannot_testify_stops_nobody_and_that_is_logged(devchai
     devchain.fault(kind, node="mute", value=200 if kind == "lag" else 0)
     with structlog.testing.capture_logs() as logs:
         assert_true(devchain, fetch_range_sync(devchain.pool("honest", "mute", **QUICK), FIRST, 240))
-    assert [one["by"] for one in logs if one["event"] == "block_unconfirmed"] == ["honest"]
+    assert [log["by"] for log in logs if log["event"] == "block_unconfirmed"] == ["honest"]
 
 
 def test_a_laggard_is_waited_for(devchain: Devchain) -> None:
     devchain.fault("lag", node="late", method="eth_getBlockByNumber", value=200, times=2)
     with structlog.testing.capture_logs() as logs:
         assert_true(devchain, fetch_range_sync(devchain.pool("here", "late", **QUICK), FIRST, LAST))
-    assert not [one for one in logs if one["event"] == "block_unconfirmed"]
+    assert not [log for log in logs if log["event"] == "block_unconfirmed"]
 
 
 def test_an_endpoint_that_is_slow_is_not_waited_for(devchain: Devchain) -> None:
     devchain.fault("slow", node="slow", value=20)
     with structlog.testing.capture_logs() as logs:
         assert_true(devchain, fetch_range_sync(devchain.pool("here", "slow", **QUICK), FIRST, LAST))
-    assert [one["by"] for one in logs if one["event"] == "block_unconfirmed"] == ["here"]
+    assert [log["by"] for log in logs if log["event"] == "block_unconfirmed"] == ["here"]
 
 
 @pytest.mark.parametrize("kind", ["drop", "slow"])

@@ -80,7 +80,9 @@ async def checked(rig: Rig) -> None:
     assert report is not None
     held = [(row["start"], row["end"], row["check"].split()[0], row["passed"]) for row in report.to_pylist()]
     pieces = [(start, start + PIECE - 1) for start in range(0, PAST, PIECE)]
-    assert sorted(held) == sorted((*one, kind, True) for one in pieces for kind in ("not_null", "unique", "continuous"))
+    assert sorted(held) == sorted(
+        (*piece, kind, True) for piece in pieces for kind in ("not_null", "unique", "continuous")
+    )
 
 
 def transfers(rig: Rig, end: int) -> list[tuple[int, int, int]]:

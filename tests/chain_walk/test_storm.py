@@ -38,7 +38,7 @@ from tests.support.devchain import Devchain, running
 from tracelake.domain.crash_points import POINTS
 from tracelake.store.migrate import Database
 
-OWN = [point for point in POINTS if point.startswith(("following.", "parquet_compact."))]
+OWN = [point for point in POINTS if point.startswith(("follow_chain.", "parquet_compact."))]
 POINT = st.sampled_from([*OWN, "wrapper.claimed", "wrapper.operator_done", "wrapper.completed", "lease_keeper.renewed"])
 REORG = st.builds(Reorg, st.integers(1, 8) | st.integers(9, 100), st.integers(-2, 3), st.integers(1, 2))
 KILL = st.builds(Kill, st.none() | POINT, st.integers(1, 3), st.integers(0, 1000))
@@ -57,11 +57,11 @@ FOLLOWS = st.builds(
 )
 FROZEN_AT = [
     "wrapper.claimed",  # and so before it has looked at its tables
-    "following.before_write",
-    "following.before_commit",
-    "following.after_commit",
-    "following.before_tell",
-    "following.told",
+    "follow_chain.before_write",
+    "follow_chain.before_commit",
+    "follow_chain.after_commit",
+    "follow_chain.before_tell",
+    "follow_chain.told",
 ]
 """Before each of its transactions, and in the middle of one."""
 ALL = Follows()
@@ -85,7 +85,7 @@ HARD: list[list[Step]] = [
         Wait(),
         Kill(),
         Reorg(3, 0),
-        Kill("following.before_commit"),
+        Kill("follow_chain.before_commit"),
         Back(1),
     ],
 ]
@@ -96,7 +96,7 @@ FROM_THE_TIP: list[Step] = [
     Mine(4),
     Wait(),
     Reorg(9, 2),
-    Kill("following.before_commit"),
+    Kill("follow_chain.before_commit"),
     Mine(30),
     Wait(settled=True),
     Reorg(60, -50),

@@ -230,7 +230,7 @@ def test_a_dag_is_deployed_activated_listed_and_shown(trace: Trace, file: Path) 
     assert "shop_orders" in trace("dag", "show", "shop").out
     assert trace("dag", "show", "shop", "--yaml").out == DAG
     assert trace("dag", "show", "nothing").code == 1
-    names = [one["name"] for one in trace("dataset", "list", "--json").json["datasets"]]
+    names = [item["name"] for item in trace("dataset", "list", "--json").json["datasets"]]
     assert names == ["shop_clean", "shop_orders"]
     assert "none yet" in trace("dataset", "show", "shop_clean").out
 

@@ -88,7 +88,7 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
     assert trace("dag", "deploy", str(file), "--activate").code == 0
     assert trace("trigger", "watch", "ask", "--range", "0-9").code == 0
     running.do(drained(running.control))
-    (task,) = (one["id"] for one in trace("task", "list", "--json").json["tasks"] if one["job"] == "detect")
+    (task,) = (item["id"] for item in trace("task", "list", "--json").json["tasks"] if item["job"] == "detect")
     good, bad = running.do(publish_two(running.control, UUID(task)))
     waiting = trace("why", task)
     assert "2 of its 2 batches are on their way to the sink" in waiting.out
@@ -104,13 +104,13 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
     assert "batch_dead" in why.out
     for words in (("task", "show", task), ("datasets", "show", "found"), ("sink", "dead")):
         shown = trace(*words)
-        (line,) = (one for one in shown.out.splitlines() if str(bad) in one)
+        (line,) = (item for item in shown.out.splitlines() if str(bad) in item)
         assert "7" in line.split(), words
         assert "there is no column 'idd'" in line, words
         assert words[0] == "sink" or "trace sink replay" in shown.out, words
     assert "1 committed, 1 dead" in trace("task", "show", task).out
     assert "1 of its batches dead" in trace("task", "list").out
-    listed = {one["name"]: one["dead_batches"] for one in trace("datasets", "list", "--json").json["datasets"]}
+    listed = {item["name"]: item["dead_batches"] for item in trace("datasets", "list", "--json").json["datasets"]}
     assert (listed["found"], listed["told"]) == (1, 0)
     assert trace("sink", "dead", "--json").json["total"] == 1
     home.status.write_text(

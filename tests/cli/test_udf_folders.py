@@ -33,8 +33,8 @@ def beside(tmp_path: Path) -> Path:
 def test_a_folder_becomes_its_bundle_and_every_other_character_stays(beside: Path) -> None:
     text, bundles = with_udf_folders(DAG, beside, [])
     hashes = [hashlib.sha256(pack(beside / name).archive).hexdigest() for name in ("Large-Ones", "deep/other")]
-    assert [one.name for one in bundles] == ["large_ones", "other"]
-    assert [hashlib.sha256(one.packed.archive).hexdigest() for one in bundles] == hashes
+    assert [bundle.name for bundle in bundles] == ["large_ones", "other"]
+    assert [hashlib.sha256(bundle.packed.archive).hexdigest() for bundle in bundles] == hashes
     jobs = plain(read_yaml(text)[0])["jobs"]
     assert jobs[0]["udf"] == {"bundle": "large_ones", "sha256": hashes[0], "handler": "main.handler"}
     assert jobs[1]["udf"] == {"bundle": "other", "sha256": hashes[1]}

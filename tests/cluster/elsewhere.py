@@ -76,7 +76,7 @@ class Elsewhere:
         return "sc://" + self._told(r"Spark Connect server started at: (\S+:\d+)")
 
     def end(self) -> None:
-        family = [one for process in self.started for one in family_of(process.pid)]
+        family = [item for process in self.started for item in family_of(process.pid)]
         kill(family)
         for process in self.started:
             process.wait()
@@ -152,9 +152,9 @@ def family_of(pid: int) -> list[psutil.Process]:
 
 
 def kill(family: list[psutil.Process]) -> None:
-    for one in family:
+    for item in family:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
+            item.kill()
     _, alive = psutil.wait_procs(family, timeout=SECONDS)
     assert not alive
 

@@ -124,7 +124,7 @@ async def test_operators_do_the_same_through_spark_connect(
     cluster: Elsewhere, devchain: Devchain, clone: Callable[[Database], str], tmp_path: Path
 ) -> None:
     (tmp_path / "files" / "in").mkdir(parents=True)
-    (tmp_path / "files" / "in" / "a.csv").write_text("id\n" + "".join(f"{one}\n" for one in range(50)))
+    (tmp_path / "files" / "in" / "a.csv").write_text("id\n" + "".join(f"{item}\n" for item in range(50)))
     far = {
         "TRACE_SPARK__REMOTE": cluster.connect_server(),
         "TRACE_RPC_POOLS__DEV__ENDPOINTS": devchain.node("a"),
@@ -135,7 +135,7 @@ async def test_operators_do_the_same_through_spark_connect(
         rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
         async with trace_worker(walk, tmp_path, (queue_db, data_db), far) as pid:
             await files_sql_and_functions(rig, tmp_path)
-            assert [one for one in family_of(pid) if one.name() == "java"] == []
+            assert [process for process in family_of(pid) if process.name() == "java"] == []
             await a_canceled_task_ends_its_jobs(rig, tmp_path)
             await a_range_is_ingested_and_decoded(ChainRig(walk, data_db, None, devchain))
             await the_tip_is_followed_and_compacted(ChainRig(walk, data_db, None, devchain))

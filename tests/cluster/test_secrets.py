@@ -178,8 +178,8 @@ async def tables(dsn: str) -> dict[str, bytes]:
             " WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
         )
         rows = {
-            one["name"]: await connection.fetch(f"SELECT t::text AS row FROM {one['name']} t")  # noqa: S608
-            for one in names
+            item["name"]: await connection.fetch(f"SELECT t::text AS row FROM {item['name']} t")  # noqa: S608
+            for item in names
         }
         return {name: "\n".join(row["row"] for row in found).encode() for name, found in rows.items()}
     finally:

@@ -42,7 +42,7 @@ async def test_when_spark_is_killed_the_worker_ends_and_its_task_is_left_to_anot
         rig = rig_in(walk, tmp_path)
         async with trace_worker(walk, tmp_path, (queue_db, data_db), local, code=1) as pid:
             await until_rows_are_held(rig)
-            (jvm,) = [one for one in psutil.Process(pid).children() if one.name() == "java"]
+            (jvm,) = [child for child in psutil.Process(pid).children() if child.name() == "java"]
             jvm.kill()
         await is_left_to_another(rig)
 
@@ -73,8 +73,8 @@ async def test_when_a_connect_server_is_started_again_the_worker_ends_and_the_ne
 
 
 def rig_in(walk: Walk, folder: Path) -> Rig:
-    for one in (folder / "files" / "in", folder / "marks"):
-        one.mkdir(parents=True)
+    for item in (folder / "files" / "in", folder / "marks"):
+        item.mkdir(parents=True)
     (folder / "files" / "in" / "a.csv").write_text("id\n1\n")
     return Rig(walk, cast("SparkSession", None), Resources(), folder)  # Spark is elsewhere
 

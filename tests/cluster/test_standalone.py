@@ -59,7 +59,7 @@ async def test_a_spark_worker_is_killed_in_the_middle_and_the_dag_ends_with_ever
         folder.mkdir(parents=True)
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
-        (files / "in" / f"{number}.csv").write_text("id\n" + "".join(f"{one}\n" for one in ids))
+        (files / "in" / f"{number}.csv").write_text("id\n" + "".join(f"{item}\n" for item in ids))
     master = cluster.master()
     workers = [cluster.worker(master), cluster.worker(master)]
     async with walking(state_db, queue_db, tmp_path) as walk:
@@ -106,7 +106,9 @@ async def until_both_are_busy(marks: Path, workers: list[psutil.Process], trace_
     async with asyncio.timeout(SECONDS):
         while True:
             daemons = {int(name.split(".")[1]) for name in marks_in(marks)}
-            holding = [one for one in workers if daemons & {child.pid for child in one.children(recursive=True)}]
+            holding = [
+                worker for worker in workers if daemons & {child.pid for child in worker.children(recursive=True)}
+            ]
             if len(holding) == len(workers):
                 return holding[0]
             assert psutil.pid_exists(trace_worker_pid)

@@ -72,7 +72,7 @@ async def test_one_of_two_workers_is_killed_and_every_partition_is_committed_onc
         folder.mkdir(parents=True)
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
-        (tmp_path / "files" / "in" / f"part_{number}.csv").write_text("id\n" + "".join(f"{one}\n" for one in ids))
+        (tmp_path / "files" / "in" / f"part_{number}.csv").write_text("id\n" + "".join(f"{item}\n" for item in ids))
     async with walking(state_db, queue_db, tmp_path) as walk, AsyncExitStack() as both:
         rig = Rig(walk, cast("SparkSession", None), Resources(), tmp_path)  # Spark is elsewhere
         await rig.deploy(DAG.replace("FOLDER", str(marks)))
@@ -94,7 +94,7 @@ async def test_one_of_two_workers_is_killed_and_every_partition_is_committed_onc
         assert attempts == [(1, survivor, FILES // 2), (2, survivor, FILES // 2)]
         (committed,) = await rig.fetch(COMMITTED)
         assert dict(committed) == {"partitions": FILES, "keys": FILES, "replaced": 0, "commits": FILES}
-        assert [row["ten"] for row in await rig.rows("tens")] == [10 * one for one in range(FILES * ROWS)]
+        assert [row["ten"] for row in await rig.rows("tens")] == [10 * item for item in range(FILES * ROWS)]
 
 
 def _own(folder: Path, name: str) -> dict[str, str]:
@@ -113,6 +113,6 @@ async def until_both_are_busy(rig: Rig, marks: Path, workers: set[int]) -> None:
     async with asyncio.timeout(SECONDS):
         while True:
             daemons = {int(name.split(".")[1]) for name in marks_in(marks)}
-            if all(daemons & {one.pid for one in family_of(worker)} for worker in workers):
+            if all(daemons & {process.pid for process in family_of(worker)} for worker in workers):
                 return
             await asyncio.sleep(0.05)

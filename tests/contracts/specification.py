@@ -10,7 +10,9 @@ from typing import Any, Final
 
 ID: Final = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 FILE: Final = Path(__file__).with_name("specification_examples.json")
-TEXTS: Final[Mapping[str, str]] = {one["example"]: one["text"] for one in json.loads(FILE.read_text(encoding="utf-8"))}
+TEXTS: Final[Mapping[str, str]] = {
+    load["example"]: load["text"] for load in json.loads(FILE.read_text(encoding="utf-8"))
+}
 """By document and place: `001/2` is the second of document 001."""
 FILLED: Final = (
     (r'"uuid"', f'"{ID}"'),

@@ -87,7 +87,7 @@ def test_an_object_that_is_not_there_is_not_found(store: ObjectStore) -> None:
 def test_a_folder_lists_what_lies_in_it_and_nothing_beside_it(store: ObjectStore) -> None:
     for name in ("x/1", "x/y/2", "xy/3", "x.4"):
         store.put(HERE.object(name), name.encode())
-    found = {one.name: one.size for one in store.objects(HERE.folder("x"))}
+    found = {item.name: item.size for item in store.objects(HERE.folder("x"))}
     assert found == {HERE.object("x/1"): 3, HERE.object("x/y/2"): 5}
     assert list(store.objects(HERE.folder("nothing"))) == []
 
@@ -97,7 +97,7 @@ def test_deleting_twice_is_deleting_once(store: ObjectStore) -> None:
     store.put(HERE.object("stays"), b"x")
     for _ in range(2):
         store.delete([HERE.object("gone"), HERE.object("never")])
-    assert [one.name for one in store.objects(HERE)] == [HERE.object("stays")]
+    assert [item.name for item in store.objects(HERE)] == [HERE.object("stays")]
 
 
 def test_a_store_works_in_another_process(store: ObjectStore) -> None:

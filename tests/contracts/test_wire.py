@@ -128,7 +128,7 @@ def merged(sent: Any, written: Any) -> Any:
     if isinstance(sent, dict) and isinstance(written, dict):
         return {**written, **{key: merged(value, written.get(key)) for key, value in sent.items()}}
     if isinstance(sent, list) and isinstance(written, list) and len(sent) == len(written):
-        return [merged(one, other) for one, other in zip(sent, written, strict=True)]
+        return [merged(id_, other) for id_, other in zip(sent, written, strict=True)]
     return sent
 
 

@@ -234,7 +234,7 @@ async def test_deliveries_are_shown_by_page_to_their_own_organisation_alone(hous
     await house.items(alert, [f"k{number}" for number in range(5)])
     first = await house.got(READER, "GET", "/v1/alerts/deliveries?limit=3")
     rest = await house.got(READER, "GET", f"/v1/alerts/deliveries?limit=3&before={first['next']}")
-    assert {one["dedupe_key"] for one in (*first["deliveries"], *rest["deliveries"])} == {f"k{n}" for n in range(5)}
+    assert {item["dedupe_key"] for item in (*first["deliveries"], *rest["deliveries"])} == {f"k{n}" for n in range(5)}
     assert (len(first["deliveries"]), len(rest["deliveries"]), rest["next"]) == (3, 2, None)
     assert (await house.got(READER, "GET", "/v1/alerts/deliveries?alert=other"))["deliveries"] == []
     assert (await house.got(RIVAL, "GET", "/v1/alerts/deliveries"))["deliveries"] == []

@@ -136,10 +136,10 @@ LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 closed = st.one_of(
     *(
-        st.integers(int(one.network_address), int(one.broadcast_address)).map(
-            IPv4Address if one.version == 4 else IPv6Address
+        st.integers(int(item.network_address), int(item.broadcast_address)).map(
+            IPv4Address if item.version == 4 else IPv6Address
         )
-        for one in CLOSED
+        for item in CLOSED
     )
 )
 

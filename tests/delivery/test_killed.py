@@ -29,8 +29,8 @@ from tracelake.domain.ids import OrgId, delivery_id
 
 pytestmark = pytest.mark.anyio
 
-AT_DELIVERY = [one for one in POINTS if one.startswith("delivery.")]
-AT_ROUTE = [one for one in POINTS if one.startswith("alert_route.")]
+AT_DELIVERY = [item for item in POINTS if item.startswith("delivery.")]
+AT_ROUTE = [item for item in POINTS if item.startswith("alert_route.")]
 ROOT = Path(__file__).parents[2]
 SECONDS = 90
 TOLD: dict[str, Any] = {
@@ -121,9 +121,9 @@ async def test_a_delivery_process_dies_at_each_point_and_every_alert_is_sent_und
     ended = rows(data_db, "SELECT dedupe_key, status::text, id::text FROM alerts.deliveries")
     assert sorted(key for key, _, _ in ended) == sorted(keys)
     assert {status for _, status, _ in ended} == {"Sent"}
-    got = {(one.key, one.id) for one in receiver.got}
+    got = {(item.key, item.id) for item in receiver.got}
     assert got == {(key, own) for key, _, own in ended}, "each at least once, always under its own id"
-    most = max(Counter(one.key for one in receiver.got).values())
+    most = max(Counter(item.key for item in receiver.got).values())
     assert most <= 1 + len(AT_DELIVERY), "and again only when somebody died over it"
 
 
@@ -144,7 +144,7 @@ async def test_a_process_that_froze_under_its_lease_and_wakes_changes_nothing(
         await frozen.kill(signal.SIGTERM)
     assert rows(data_db, "SELECT status::text, attempts, settled_at FROM alerts.deliveries") == ended
     assert [(status, attempts) for status, attempts, _ in ended] == [("Sent", 2)]
-    assert {one.id for one in receiver.got} == {str(delivery_id(OrgId(org), alert, "a", "ops"))}
+    assert {item.id for item in receiver.got} == {str(delivery_id(OrgId(org), alert, "a", "ops"))}
 
 
 async def test_a_worker_dies_while_it_routes_and_its_retry_makes_no_second_item(data_db: str) -> None:
@@ -164,7 +164,9 @@ async def test_a_worker_dies_while_it_routes_and_its_retry_makes_no_second_item(
         code = await _route({**asked, "point": point})
         assert code == (-signal.SIGKILL if point else 0)
         there.append(rows(data_db, "SELECT dedupe_key, channel FROM alerts.deliveries ORDER BY 1, 2"))
-    assert [len(one) for one in there] == [0, 2000, 3000], "a thousand events at a time, each of them or none"
+    assert [len(functions) for functions in there] == [0, 2000, 3000], (
+        "a thousand events at a time, each of them or none"
+    )
     assert len(set(there[-1])) == 3000
 
 

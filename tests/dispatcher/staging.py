@@ -23,7 +23,10 @@ def staged(
 ) -> list[OutputBody]:
     """One file for each partition of the task's first output, then the marker; what the worker says of them."""
     folder, ref = folder_of(task), task.task.outputs[0]
-    files = [_written(objects, folder, f"{task.task.job.name}_{_stem(one)}", _rows(one)) for one in partitions]
+    files = [
+        _written(objects, folder, f"{task.task.job.name}_{_stem(partition)}", _rows(partition))
+        for partition in partitions
+    ]
     marker = Marker(
         task_id=task.task.task_id,
         attempt=task.attempt,
@@ -33,7 +36,7 @@ def staged(
         columns=list(columns),
     )
     objects.put(marker_in(folder), encode_marker(marker))
-    return [_told(ref, folder, file, one) for file, one in zip(files, partitions, strict=True)]
+    return [_told(ref, folder, file, item) for file, item in zip(files, partitions, strict=True)]
 
 
 def folder_of(task: Claimed) -> Folder:

@@ -145,7 +145,7 @@ async def test_there_and_back_again_loses_no_work(control: Control, org: Org) ->
     for version in (second, first, second, first):
         done = await activate_dag(control, org.id, "mill", version.dag_version_id)
         assert done.made_again == 1
-        queued = [one for one in await states(control, version.dag_version_id) if one[1] == "Queued"]
+        queued = [item for item in await states(control, version.dag_version_id) if item[1] == "Queued"]
         assert queued == [("store", "Queued")]
 
 
@@ -170,7 +170,7 @@ async def test_activations_at_once_come_one_after_the_other(control: Control, or
     done = await asyncio.gather(
         *(activate_dag(control, org.id, "mill", version.dag_version_id) for version in versions)
     )
-    former = [one.former for one in done]
+    former = [outcome.former for outcome in done]
     assert former.count(None) == 1
     assert len(set(former)) == 3
     active = await control.pool.fetchval("SELECT dag_version_id FROM dag_current_versions")
@@ -196,8 +196,8 @@ async def test_a_name_that_was_taken_meanwhile_is_a_conflict(control: Control, o
         activate_dag(control, org.id, "thief", other.dag_version_id),
         return_exceptions=True,
     )
-    refused = [one for one in results if isinstance(one, BaseException)]
-    assert [type(one) for one in refused] == [Conflict]
+    refused = [result for result in results if isinstance(result, BaseException)]
+    assert [type(item) for item in refused] == [Conflict]
     assert "already publishes 'flour'" in str(refused[0])
     assert len(await live(control)) == 1
 

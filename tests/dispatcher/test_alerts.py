@@ -100,12 +100,12 @@ async def test_who_evaluates_is_told_the_enabled_ones_it_names_and_nothing_of_ch
             await a_watch(control, "rival")
             await deployed_and_active(control, mine, DAG)
             task = await a_task(control, mine, "look")
-            assert [one.name for one in task.alerts] == ["minnows", "whales"]
-            assert {(one.params["of"], one.severity, tuple(one.channels)) for one in task.alerts} == {
+            assert [item.name for item in task.alerts] == ["minnows", "whales"]
+            assert {(item.params["of"], item.severity, tuple(item.channels)) for item in task.alerts} == {
                 ("acme", "info", ())
             }
             await update_alert(control, user, "minnows", AlertChange(enabled=False))
-            assert [one.name for one in (await a_task(control, mine, "look")).alerts] == ["whales"]
+            assert [item.name for item in (await a_task(control, mine, "look")).alerts] == ["whales"]
             await delete_alert(control, user, "whales")
             assert (await a_task(control, mine, "look")).alerts == []
             with pytest.raises(InvalidDag, match="there is no alert 'whales'"):
@@ -138,7 +138,7 @@ async def test_where_an_alert_goes_is_told_for_the_pair_of_organisation_and_aler
 
         async def told(org: UUID, channel: str) -> list[str]:
             asked = TargetRequest(org_id=org, alert_definition_id=alert, channel=channel)
-            return [one.url for one in (await alert_targets(control, TargetsRequest(targets=[asked]))).targets]
+            return [target.url for target in (await alert_targets(control, TargetsRequest(targets=[asked]))).targets]
 
         assert await told(mine.id, "ops") == ["https://acme.example.org/"]
         assert await told(theirs.id, "ops") == []

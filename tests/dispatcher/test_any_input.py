@@ -1,4 +1,4 @@
-"""Whatever is sent to the Dispatcher's listeners, by their own description or against it, with good tokens, bad or none.
+"""Whatever is sent to the Dispatcher's listeners, by their description or against it, with good tokens, bad or none.
 
 No answer is a fault of ours, and every answer is one that the description names.
 """
@@ -70,7 +70,7 @@ def at(state_db: str, queue_db: str, tmp_path: Path) -> Iterator[At]:
 
 def operations_of(listener: str) -> dict[str, Any]:
     schema: Any = schemathesis.openapi.from_dict(document(listener))  # type: ignore[arg-type]
-    return {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
+    return {item.label: item for item in (found.ok() for found in schema.get_all_operations())}
 
 
 def answered(at: At, listener: str, case: Any, headers: dict[str, str]) -> int:
@@ -130,9 +130,9 @@ def test_no_input_makes_the_task_door_fail(at: At) -> None:
 def aim(body: dict[str, Any], output: dict[str, Any]) -> None:
     """What is told is told of the task's own output, so that it comes as far as the database."""
     for name in ("events", "invalidations", "outputs", "datasets_published"):
-        for one in body.get(name) or [] if isinstance(body.get(name), list) else []:
-            if isinstance(one, dict):
-                one |= {name: output[name] for name in ("dataset_uuid", "dataset_version")}
+        for item in body.get(name) or [] if isinstance(body.get(name), list) else []:
+            if isinstance(item, dict):
+                item |= {name: output[name] for name in ("dataset_uuid", "dataset_version")}
 
 
 def test_no_input_makes_the_internal_door_fail(at: At) -> None:
@@ -150,7 +150,7 @@ def test_no_input_makes_the_internal_door_fail(at: At) -> None:
         named = {"X-Trace-User": quote(user, safe="")} if aimed else {}
         return named | ({"X-Trace-Worker-Token": tokens[who]} if who in tokens else {})
 
-    at.listeners.control.stops.close()  # a mark that a Dispatcher might have given is made up too: nothing is waited for
+    at.listeners.control.stops.close()  # a made-up mark may be a real one: do not wait
     listed = operations_of("internal")["GET /internal/v1/tasks"]
     for who, parameters, status in (("good", {}, 200), ("good", {"limit": "x"}, 400), ("bad", {}, 401)):
         case = listed.Case(query=parameters)
@@ -174,7 +174,7 @@ def test_the_description_is_served_to_who_may_have_it_and_names_every_route(at: 
     described = {f"{method.upper()} {path}" for path, verbs in served["paths"].items() for method in verbs}
     frame = {"/healthz", "/readyz", "/metrics", "/internal/openapi.json"}  # the same at other listeners, or text
     routes = set(_routes(at)) - frame
-    assert {path for _, _, path in (one.partition(" ") for one in described)} == routes
+    assert {path for _, _, path in (item.partition(" ") for item in described)} == routes
 
 
 def _routes(at: At) -> Iterator[str]:

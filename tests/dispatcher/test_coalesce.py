@@ -19,10 +19,10 @@ async def test_calls_that_come_while_one_runs_go_together_and_each_hears_its_own
     async def run(asked: Sequence[int]) -> Sequence[int | Exception]:
         batches.append(list(asked))
         await asyncio.sleep(0)
-        return [ValueError(str(one)) if one == 3 else one * 10 for one in asked]
+        return [ValueError(str(invocation)) if invocation == 3 else invocation * 10 for invocation in asked]
 
-    ask: Coalesced[int, int] = Coalesced(run, key=lambda one: one)
-    answers = await asyncio.gather(*(ask(one) for one in range(6)), return_exceptions=True)
+    ask: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer)
+    answers = await asyncio.gather(*(ask(number) for number in range(6)), return_exceptions=True)
     assert [a for a in answers if isinstance(a, int)] == [0, 10, 20, 40, 50]
     assert isinstance(answers[3], ValueError)
     assert batches == [[0], [1, 2, 3, 4, 5]]
@@ -38,7 +38,7 @@ async def test_a_question_whose_caller_has_gone_is_not_asked(together: bool) -> 
         await first.wait()
         return questions
 
-    ask: Coalesced[int, int] = Coalesced(run, key=lambda one: one)
+    ask: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer)
     one = asyncio.create_task(ask(1))
     await asyncio.sleep(0)
     gone = asyncio.create_task(ask.together([2, 3]) if together else ask(2))
@@ -64,7 +64,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_batch_leaves_no_batch_behind(caplog
 
     async def main() -> None:
         ask: Coalesced[int, int] = Coalesced(stubborn, key=lambda _: 0)
-        callers = [asyncio.create_task(ask(one)) for one in range(3)]
+        callers = [asyncio.create_task(ask(number)) for number in range(3)]
         await asyncio.sleep(0.01)
         assert not any(caller.done() for caller in callers)
 

@@ -73,7 +73,7 @@ async def test_the_sink_is_told_of_a_table_when_it_is_declared_or_widened_and_no
         await run_here(control)
         assert (await control.queue.depth("buffer")).ready == messages
     told = await control.pool.fetchval("SELECT declaration::text FROM buffered_datasets")
-    assert [one["name"] for one in msgspec.json.decode(told)["columns"]] == ["id", "level", "note", "seen"]
+    assert [batch["name"] for batch in msgspec.json.decode(told)["columns"]] == ["id", "level", "note", "seen"]
 
 
 async def test_a_changed_writer_and_an_added_column_leave_the_generation_as_it_is(control: Control, org: Org) -> None:

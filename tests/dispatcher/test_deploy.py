@@ -130,15 +130,15 @@ async def test_the_same_text_again_or_written_otherwise_does_nothing(control: Co
 
 async def test_deploys_of_one_text_at_once_are_one(control: Control, org: Org) -> None:
     done = await asyncio.gather(*(deploy_dag(control, org.id, org.user, SHOP) for _ in range(5)))
-    assert sorted(one.created for one in done) == [False] * 4 + [True]
-    assert len({one.dag_version_id for one in done}) == 1
+    assert sorted(outcome.created for outcome in done) == [False] * 4 + [True]
+    assert len({outcome.dag_version_id for outcome in done}) == 1
     assert (await counts(control))["jobs"] == 3
 
 
 async def test_deploys_of_different_texts_at_once_all_succeed(control: Control, org: Org) -> None:
     texts = [SHOP.replace("strip: true", f"strip: {n}") for n in range(6)]
     done = await asyncio.gather(*(deploy_dag(control, org.id, org.user, text) for text in texts))
-    assert all(one.created for one in done)
+    assert all(outcome.created for outcome in done)
     found = await counts(control)
     assert (found["datasets"], found["dataset_versions"]) == (4, 2 + 6 * 2)
 
@@ -281,8 +281,8 @@ async def test_dags_are_listed_and_shown(control: Control, org: Org) -> None:
     await activate_dag(control, org.id, "shop", done.dag_version_id)
     newer = await deploy_dag(control, org.id, org.user, SHOP.replace("strip: true", "strip: false"))
     shown = await show_dag(control, org.id, "shop")
-    assert [one.dag_version_id for one in shown.versions] == [newer.dag_version_id, done.dag_version_id]
-    assert [one.active for one in shown.versions] == [False, True]
+    assert [version.dag_version_id for version in shown.versions] == [newer.dag_version_id, done.dag_version_id]
+    assert [version.active for version in shown.versions] == [False, True]
     clean = next(job for job in shown.jobs if job.name == "clean")
     assert clean.id == done.jobs["clean"]
     assert clean.inputs[0]["job"] == "fetch"
@@ -314,5 +314,5 @@ async def test_a_version_whose_filter_is_refused_by_now_can_still_be_activated(c
     with registered(pull=replace(PULL, narrows=None)):
         with pytest.raises(InvalidDag) as refusal:
             await deploy_dag(control, org.id, org.user, SHOP)
-        assert [one.field for one in refusal.value.problems] == ["jobs[1].inputs[0].where"]
+        assert [item.field for item in refusal.value.problems] == ["jobs[1].inputs[0].where"]
         await activate_dag(control, org.id, "shop", done.dag_version_id)

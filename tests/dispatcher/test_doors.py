@@ -126,10 +126,10 @@ async def test_completions_that_come_together_are_judged_and_answered_each_by_it
     answer = await listeners.task.post("/v1/task/complete-batch", json={"items": items})
     assert answer.status_code == 200, answer.text
     outcomes = answer.json()["outcomes"]
-    assert [one["answer"] and one["answer"]["status"] for one in outcomes] == [
+    assert [outcome["answer"] and outcome["answer"]["status"] for outcome in outcomes] == [
         *("Completed", None, None, None, "Failed", "Completed", None),
     ]
-    codes = [one["error"] and (one["error"]["code"], one["error"]["where"]) for one in outcomes]
+    codes = [outcome["error"] and (outcome["error"]["code"], outcome["error"]["where"]) for outcome in outcomes]
     assert codes[1] == ("forbidden", "/task_id")
     assert codes[2] == ("invalid_request", "/error_message")
     assert codes[3] == ("conflict", "/status")
@@ -144,7 +144,7 @@ async def test_a_client_sends_what_ends_together_in_few_calls_and_each_hears_its
     claims = [msgspec.convert(await listeners.claim(), Claimed) for _ in range(30)]
     client = TaskClient(listeners.task)
     answers = await asyncio.gather(
-        *(client.complete(one.capability_token, completion(one)) for one in claims[:29]),
+        *(client.complete(claim.capability_token, completion(claim)) for claim in claims[:29]),
         client.complete(claims[0].capability_token, completion(claims[29])),
         return_exceptions=True,
     )
@@ -167,7 +167,7 @@ async def test_the_largest_completions_that_go_together_fit_into_one_body(listen
     state = {"note": "x" * (LARGE_BYTES - len(claims[0].capability_token) - 600)}
     client = TaskClient(listeners.task)
     answers = await asyncio.gather(
-        *(client.complete(one.capability_token, completion(one, state=state)) for one in claims)
+        *(client.complete(claim.capability_token, completion(claim, state=state)) for claim in claims)
     )
     assert {one.status for one in answers} == {"Completed"}
     assert len(sizes) < 10
@@ -331,12 +331,12 @@ async def test_several_claims_in_one_call_are_answered_in_their_order_as_each_wo
     assert answer.status_code == 200, answer.text
     one, missing, two, again = answer.json()["answers"]
     assert missing == {"status": "NotClaimed", "reason": "NotFound"}
-    one, again = sorted((one, again), key=lambda each: str(each["status"]))  # asked twice: given once, to either
+    one, again = sorted((one, again), key=lambda element: str(element["status"]))  # asked twice: given once, to either
     assert again == {"status": "NotClaimed", "reason": "AlreadyRunning"}
     assert [one["task"]["task_id"], two["task"]["task_id"]] == [str(first), str(second)]
     assert one.keys() == (await listeners.claim()).keys()
     done = [await listeners.say("complete", claimed, status="Completed") for claimed in (one, two)]
-    assert [each.status_code for each in done] == [200, 200]
+    assert [outcome.status_code for outcome in done] == [200, 200]
 
 
 async def test_a_task_named_twice_in_one_call_is_given_once_also_when_the_call_is_repeated(

@@ -480,9 +480,9 @@ async def test_functions_of_a_process_that_is_no_more_are_put_back_at_once(contr
     assert row is not None
     assert (row["status"], row["platform_failures"], row["fault"]) == ("Failed", 1, "platform")
     assert row["next_retry_at"] is not None
-    for one in (alive, elsewhere):
+    for item in (alive, elsewhere):
         assert (
-            await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", one.task.task_id) == "Running"
+            await control.pool.fetchval("SELECT status::text FROM tasks WHERE id = $1", item.task.task_id) == "Running"
         )
 
 

@@ -31,7 +31,7 @@ def an_input(number: int, alias: str, name: str | None = None) -> InputRef:
 
 
 def names(*inputs: InputRef) -> list[str | None]:
-    return [one.name for one in _read(inputs)]
+    return [item.name for item in _read(inputs)]
 
 
 def test_an_input_is_called_by_its_published_name_else_as_the_dag_calls_it() -> None:
@@ -61,7 +61,7 @@ def test_no_two_inputs_share_a_name(published: list[str], unpublished: list[str]
     inputs += [an_input(10 + number, alias) for number, alias in enumerate(unpublished)]
     granted = _read(inputs)
     refuse_duplicates(granted)
-    assert len({one.name for one in granted}) == len(inputs)
+    assert len({item.name for item in granted}) == len(inputs)
 
 
 def test_an_attempt_writes_into_folders_that_carry_its_number() -> None:

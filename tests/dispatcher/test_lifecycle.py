@@ -87,7 +87,7 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
     asked = ClaimRequest(task_id=await a_task(control, chain, "second"), worker_id="w", claim_id=uuid4())
     heard = await claim(asked)
     assert isinstance(heard, Claimed)
-    assert [one.commit for one in heard.task.inputs] == [1]
+    assert [item.commit for item in heard.task.inputs] == [1]
     await first_writes(10)
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() WHERE id = $1", asked.task_id)
 
@@ -169,7 +169,7 @@ async def test_a_completion_routes_its_event_to_one_task_per_dependent_job(contr
     assert str(second).encode() in delivery.body
     answer, _ = await claimed(control, second)
     assert answer.task.scope.cursor == 7
-    assert [one.dataset_uuid for one in answer.task.inputs] == [chain.datasets["first"]]
+    assert [item.dataset_uuid for item in answer.task.inputs] == [chain.datasets["first"]]
 
 
 async def test_the_same_completion_again_is_answered_as_before_and_counts_once(control: Control) -> None:

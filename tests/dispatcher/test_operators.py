@@ -60,10 +60,10 @@ def over(span: Range) -> ScopeRef:
 
 def spans(told: Sequence[EventBody | InvalidationBody]) -> list[Range]:
     found = []
-    for one in told:
-        assert one.start is not None
-        assert one.end is not None
-        found.append(inclusive(one.start, one.end))
+    for body in told:
+        assert body.start is not None
+        assert body.end is not None
+        found.append(inclusive(body.start, body.end))
     return found
 
 
@@ -73,8 +73,8 @@ ranges = st.builds(lambda start, length: Range(start, start + length), st.intege
 def test_noop_passes_on_what_it_hears_once_for_each_output() -> None:
     for scope in (ScopeRef(), ScopeRef(cursor=7), ScopeRef(partition_key="2025-01-01"), ScopeRef(start=3, end=9)):
         done = noop.run(payload("noop", {}, scope, outputs=2), None)
-        assert [one.dataset_uuid for one in done.events] == [one.dataset_uuid for one in OUTPUTS]
-        assert {(one.cursor, one.partition_key, one.start, one.end) for one in done.events} == {
+        assert [event.dataset_uuid for event in done.events] == [output.dataset_uuid for output in OUTPUTS]
+        assert {(event.cursor, event.partition_key, event.start, event.end) for event in done.events} == {
             (scope.cursor, scope.partition_key, scope.start, scope.end)
         }
 

@@ -125,7 +125,7 @@ async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_l
         dataset_uuid=chain.datasets["first"],
     )
     found = await list_files(control, asked, reads)
-    assert [(one.commit, one.location) for one in found.partitions] == [(1, str(folder_of(task)))]
+    assert [(item.commit, item.location) for item in found.partitions] == [(1, str(folder_of(task)))]
     with pytest.raises(Forbidden):
         await list_files(control, msgspec.structs.replace(asked, dataset_uuid=chain.org.id), reads)
 
@@ -328,9 +328,9 @@ async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control
     await Completer(control)(failure, theirs)
     running, now = await begun(control, chain)
     staged(control.objects, running, (200, 299))
-    for each in (claims, theirs, now):
-        (place,) = (place for place in each.s3.write if "/scratch/" in place)
-        control.objects.put(Folder.parse(place).object("notes"), str(each.task_id).encode())
+    for element in (claims, theirs, now):
+        (place,) = (place for place in element.s3.write if "/scratch/" in place)
+        control.objects.put(Folder.parse(place).object("notes"), str(element.task_id).encode())
     assert await DeleteOrphanFiles(control).once() == 0, "it is too early"
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
     assert await DeleteOrphanFiles(control).once() == 2

@@ -94,7 +94,7 @@ async def test_the_platforms_failures_have_a_limit_of_their_own_and_its_end_is_s
     assert why.stopped.rule == "failed_for_good"
     assert "platform failure 2 of 2; not counted against max_attempts" in why.verdict
     assert failed_for_good(control, "platform") == 1
-    (line,) = [one for one in lines if one["log_level"] == "error"]
+    (line,) = [item for item in lines if item["log_level"] == "error"]
     assert (line["event"], line["task"], line["fault"]) == ("task failed for good", str(task.task.task_id), "platform")
 
 
@@ -145,8 +145,8 @@ async def test_the_waits_after_the_platforms_failures_grow_whoever_saw_them(cont
         await lost(control, silent, f"w{n}")
         task, _ = await claimed_again(control, put) if n else await claimed(control, put)
         assert await put_back(control, (put, task.attempt, task.lease_token), "its runner was lost")
-        for one, seen in waits.items():
-            seen.append(await control.pool.fetchval(wait, one))
+        for item, seen in waits.items():
+            seen.append(await control.pool.fetchval(wait, item))
     for first, seen in ((4, waits[silent]), (0.5, waits[put])):
         steps = [min(first * 2**n, 100) for n in range(9)]
         assert all(step / 2 <= waited <= step for waited, step in zip(seen, steps, strict=True)), seen
@@ -173,7 +173,7 @@ async def test_a_failure_of_the_jobs_own_that_is_final_is_counted_and_logged_onc
     with capture_logs() as lines:
         await complete(request, claims)
         await complete(request, claims)
-    assert [one["event"] for one in lines if one["log_level"] == "error"] == ["task failed for good"]
+    assert [item["event"] for item in lines if item["log_level"] == "error"] == ["task failed for good"]
     assert failed_for_good(control, "job") == 1
 
 

@@ -69,8 +69,8 @@ async def told(control: Control, chain: Chain) -> UUID:
 
 async def messages(control: Control) -> list[str]:
     found = await control.queue.receive(QUEUE, max_messages=100, visibility=timedelta(minutes=5))
-    await control.queue.ack(QUEUE, [one.receipt for one in found])
-    return sorted(json.loads(one.body)["task_id"] for one in found)
+    await control.queue.ack(QUEUE, [delivery.receipt for delivery in found])
+    return sorted(json.loads(delivery.body)["task_id"] for delivery in found)
 
 
 async def test_nothing_lost_is_nothing_to_do(control: Control) -> None:
@@ -187,14 +187,14 @@ async def test_two_replicas_at_once_mend_once(pair: tuple[Control, Control]) -> 
     await told(one, chain)
     await done(one, chain, (100, 109))
     await one.pool.execute("DELETE FROM outbox")
-    found = await asyncio.gather(*(look(each) for each in (one, two) * 4))
+    found = await asyncio.gather(*(look(element) for element in (one, two) * 4))
     await asyncio.gather(drained(one), drained(two))
     assert sum(mended.all for mended in found) == 4
     assert len(await tasks_of(one, chain, "second")) == 4
     beat = LoopSettings(reconcile_seconds=3600, reconcile_grace_seconds=0)
     await one.pool.execute("DELETE FROM outbox")
     await one.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
-    assert [(await look(each, beat)).all for each in (one, two)] == [0, 0]  # the beat is one for both
+    assert [(await look(element, beat)).all for element in (one, two)] == [0, 0]  # the beat is one for both
 
 
 async def test_canceled_and_failed_work_is_not_revived(control: Control) -> None:

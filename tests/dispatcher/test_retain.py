@@ -102,7 +102,9 @@ async def test_a_partition_whose_place_cannot_be_read_is_left_out_and_the_others
         assert await DeleteReplacedFiles(control, MONTH).once() == 2
         assert await DeleteReplacedFiles(control, MONTH).once() == 0, "nor does it come again"
     assert names(control, folder_of(former)) == set()
-    assert [one["partition"] for one in said] == (["100-199"] if location else []), "where there is none, nothing lies"
+    assert [item["partition"] for item in said] == (["100-199"] if location else []), (
+        "where there is none, nothing lies"
+    )
 
 
 async def written(control: Control, chain: Chain, *spans: tuple[int, int]) -> Claimed:

@@ -148,14 +148,14 @@ async def test_two_replicas_keep_exactly_one_run_alive(pair: tuple[Control, Cont
     one, two = pair
     await deployed_and_active(one, org, DAG)
     for round_ in range(3):
-        await asyncio.gather(*(KeepSourcesRunning(each).once() for each in (one, two, one, two)))
+        await asyncio.gather(*(KeepSourcesRunning(element).once() for element in (one, two, one, two)))
         assert await one.pool.fetchval("SELECT count(*) FROM tasks WHERE status IN ('Queued', 'Running')") == 1
         claimed = await claim(one)
         assert claimed.attempt == round_ + 1
         await lose(one)
-        await asyncio.gather(*(KeepSourcesRunning(each).once() for each in (one, two)))
+        await asyncio.gather(*(KeepSourcesRunning(element).once() for element in (one, two)))
         await later(one, 3600)
-        await asyncio.gather(*(KeepSourcesRunning(each).once() for each in (one, two)))
+        await asyncio.gather(*(KeepSourcesRunning(element).once() for element in (one, two)))
     assert await one.pool.fetchval("SELECT count(*) FROM tasks") == 1
 
 
@@ -508,9 +508,9 @@ async def test_a_claim_carries_the_name_under_which_its_output_is_published_now(
     await deployed_and_active(control, org, DAG + "publish: {first_name: {job: follow}}\n")
     await settle(control)
     run = await claim(control)
-    assert [one.name for one in run.task.outputs] == ["first_name"]
+    assert [output.name for output in run.task.outputs] == ["first_name"]
     await control.pool.execute("UPDATE datasets SET name = 'next_name' WHERE name = 'first_name'")
     run = await next_run(control)  # the job is known from before, its name is not
-    assert [one.name for one in run.task.outputs] == ["next_name"]
+    assert [output.name for output in run.task.outputs] == ["next_name"]
     granted = decode(take_apart(run.capability_token).payload).datasets
-    assert [one.name for one in granted if one.access == "write"] == ["next_name"]
+    assert [item.name for item in granted if item.access == "write"] == ["next_name"]

@@ -46,7 +46,7 @@ async def test_of_several_queued_updates_the_newest_is_run_and_the_others_are_cl
     assert first == NotClaimed(reason="Canceled")
     states = "SELECT id, status::text, superseded_by FROM tasks WHERE job_id = $1 ORDER BY id"
     rows = [tuple(row) for row in await control.pool.fetch(states, chain.jobs["second"])]
-    assert rows == [*((one, "Canceled", newest) for one in older), (newest, "Queued", None)]
+    assert rows == [*((item, "Canceled", newest) for item in older), (newest, "Queued", None)]
     why = await explain_task(control.pool, chain.org.id, older[0])
     assert why.stopped is not None
     assert why.stopped.rule == "superseded"
@@ -57,12 +57,12 @@ async def test_of_several_queued_updates_the_newest_is_run_and_the_others_are_cl
 
 async def test_claimed_together_the_newest_is_given_and_updates_that_come_later_are_run_later(control: Control) -> None:
     chain = await updated(control, 3)
-    asked = [ClaimRequest(task_id=one, worker_id="w") for one in await tasks_of(control, chain, "second")]
+    asked = [ClaimRequest(task_id=item, worker_id="w") for item in await tasks_of(control, chain, "second")]
     *older, newest = await claim_tasks(control, asked)
     assert older == [NotClaimed(reason="Canceled")] * 2
     assert isinstance(newest, Claimed)
     await update(control, chain, range(3, 5))
-    late = [ClaimRequest(task_id=one, worker_id="w") for one in (await tasks_of(control, chain, "second"))[3:]]
+    late = [ClaimRequest(task_id=item, worker_id="w") for item in (await tasks_of(control, chain, "second"))[3:]]
     *_, last = await claim_tasks(control, late)
     assert isinstance(last, Claimed), "what came while the whole was made needs one more"
 

@@ -84,8 +84,8 @@ async def test_the_same_request_again_is_the_same_events(control: Control, org: 
     done = await asyncio.gather(
         *(trigger(control, org.id, "desk", "ask", start=5, end=9, request_id=request) for _ in range(4))
     )
-    assert len({one.event_ids for one in done}) == 1
-    assert sorted(one.created for one in done) == [False, False, False, True]
+    assert len({outcome.event_ids for outcome in done}) == 1
+    assert sorted(outcome.created for outcome in done) == [False, False, False, True]
     assert await control.pool.fetchval("SELECT count(*) FROM events") == 2
     assert await control.pool.fetchval("SELECT count(*) FROM outbox") == 2
     with pytest.raises(Conflict):
@@ -131,8 +131,8 @@ async def test_an_invalidation_by_name_or_id_makes_one_task_per_reader(control: 
         await invalidate(control, org.id, org.user, name, start=5, end=9, reason="wrong rows", request_id=request)
         for name in ("asked", str(left), left)
     ]
-    assert {one.invalidation_id for one in told} == {told[0].invalidation_id}
-    assert [one.created for one in told] == [True, False, False]
+    assert {item.invalidation_id for item in told} == {told[0].invalidation_id}
+    assert [item.created for item in told] == [True, False, False]
     await Drain(control).once()
     assert await tasks(control) == [("work", "partition", ["5-9"])]
     await invalidate(control, org.id, org.user, "asked", start=5, end=9, reason="again", request_id=uuid4())

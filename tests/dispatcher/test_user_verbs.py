@@ -74,7 +74,7 @@ async def test_pages_of_tasks_hold_every_task_once_the_newest_first(control: Con
     before: UUID | None = None
     while True:
         page = await list_tasks(control.pool, chain.org.id, TasksQuery(limit=3, before=before))
-        seen += [one.id for one in page.tasks]
+        seen += [item.id for item in page.tasks]
         before = page.next
         if before is None:
             break
@@ -107,9 +107,11 @@ async def test_a_task_is_shown_with_its_cause_its_attempts_and_what_it_read_and_
     assert (shown.dag, shown.job, shown.status, shown.partitions) == ("chain", "second", "Completed", ["0-99"])
     assert shown.event is not None
     assert (shown.event.producer_task_id, shown.event.scope, shown.event.commit) == (first, "partition:0-99", 1)
-    assert [(one.attempt, one.outcome) for one in shown.attempts] == [(1, "Completed")]
-    assert [(one.dataset_uuid, one.commit) for one in shown.inputs] == [(chain.datasets["first"], 1)]
-    assert [(one.dataset_uuid, one.commit, one.rows) for one in shown.commits] == [(chain.datasets["second"], 1, 100)]
+    assert [(attempt.attempt, attempt.outcome) for attempt in shown.attempts] == [(1, "Completed")]
+    assert [(item.dataset_uuid, item.commit) for item in shown.inputs] == [(chain.datasets["first"], 1)]
+    assert [(commit.dataset_uuid, commit.commit, commit.rows) for commit in shown.commits] == [
+        (chain.datasets["second"], 1, 100)
+    ]
 
 
 async def test_a_failed_task_gets_one_more_attempt_by_hand_and_no_other_task_does(control: Control) -> None:
@@ -143,7 +145,7 @@ async def test_nothing_of_another_organisation_is_seen_or_changed(control: Contr
     assert (await list_outbox(control.pool, org, OutboxQuery())).rows == []
     assert (await retry_outbox(control, org, [dead])).retried == []
     theirs_set = set(theirs.datasets.values())
-    assert not theirs_set & {one.dataset_uuid for one in (await list_datasets(control.pool, me)).datasets}
+    assert not theirs_set & {dataset.dataset_uuid for dataset in (await list_datasets(control.pool, me)).datasets}
     with pytest.raises(NotFound):
         await show_dataset(control.pool, me, str(theirs.datasets["first"]))
     for asked in (WhyQuery(task=task), WhyQuery(dataset=str(theirs.datasets["first"]), partition="0-9")):
@@ -207,7 +209,7 @@ async def test_a_dataset_shows_its_generations_merged_ranges_and_last_commits(co
     (generation,) = shown.generations
     assert generation.current
     assert (generation.ranges, generation.partitions, generation.rows) == ([(0, 19), (40, 49)], 3, 30)
-    assert [one.commit for one in shown.commits] == [3, 2, 1]
+    assert [commit.commit for commit in shown.commits] == [3, 2, 1]
     assert shown.last_commit == 3
 
 

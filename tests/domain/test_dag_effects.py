@@ -25,12 +25,12 @@ publish: {rows: {storage: postgres, write_mode: buffered, columns: {a: text}, un
 
 
 def dag(*, defaults: str = "", load: str = "", cut: str = "", output: str = "{dataset: rows}", total: str = "") -> str:
-    given = [f", {one}" if one else "" for one in (defaults, load, cut, total)]
+    given = [f", {item}" if item else "" for item in (defaults, load, cut, total)]
     return DAG % (*given[:3], output, given[3])
 
 
 def warned(text: str) -> list[tuple[int, str, str]]:
-    return [(one.line, one.field, one.code) for one in parse_dag(text, CATALOG).warnings]
+    return [(warning.line, warning.field, warning.code) for warning in parse_dag(text, CATALOG).warnings]
 
 
 BUILT_LATER = ("max_queue_depth: 5", "max_queue_age: 5m", "priority: bulk", "idle_timeout: 5m")
@@ -73,7 +73,7 @@ def test_no_operator_is_a_source_that_nothing_would_start(source: str, operator:
     text = f"name: d\njobs:\n  - {{name: a, operator: {operator}, runtime: dispatcher, source: {source}}}\n"
     with pytest.raises(InvalidDag) as refused:
         parse_dag(text, CATALOG)
-    (problem,) = [one for one in refused.value.problems if one.code == "not_supported"]
+    (problem,) = [item for item in refused.value.problems if item.code == "not_supported"]
     assert (problem.line, problem.field) == (3, "jobs[0].source.kind")
     assert "not supported yet" in problem.reason
     assert "trace trigger" in str(problem.suggestion)

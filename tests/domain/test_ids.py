@@ -48,4 +48,4 @@ def test_every_part_of_the_meaning_tells_ids_apart() -> None:
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:1"),
         invalidation_id(DatasetId(ORG), DatasetVersion(ORG), "a", "commit:2"),
     ]
-    assert all(one != other for one, other in combinations(map(str, some), 2))
+    assert all(combination != other for combination, other in combinations(map(str, some), 2))

@@ -177,4 +177,4 @@ def test_none_of_two_hundred_queries_of_analysts_is_refused_for_a_column() -> No
 
 def _columns_of(rows: str) -> tuple[str, ...] | None:
     made = parse_one(rows, dialect="spark").expressions
-    return None if any(one.is_star for one in made) else tuple(one.alias_or_name for one in made)
+    return None if any(item.is_star for item in made) else tuple(item.alias_or_name for item in made)

@@ -193,9 +193,9 @@ LINEAGE["SELECT x FROM (SELECT a AS x, b AS x FROM t) q"] = {"x": {"t.a", "t.b"}
 @pytest.mark.parametrize("query", LINEAGE)
 def test_lineage_follows_columns_through_withs_subqueries_unions_and_stars(query: str) -> None:
     found: dict[str, set[str]] = {}
-    for one in column_lineage(check_sql(query, {"t", "u"})):
-        assert isinstance(one, ColumnSource)
-        found.setdefault(one.output, set()).add(f"{one.input}.{one.input_column}")
+    for source in column_lineage(check_sql(query, {"t", "u"})):
+        assert isinstance(source, ColumnSource)
+        found.setdefault(source.output, set()).add(f"{source.input}.{source.input_column}")
     assert found == LINEAGE[query]
 
 

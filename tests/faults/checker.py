@@ -18,7 +18,7 @@ PROMISES: Final[Mapping[str, str]] = {
           FROM events e
           JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
           JOIN jobs j ON j.id = i.job_id
-          -- NewEvent by two producers, the same part of the same generation is one unit of work.
+          -- Published by two producers, the same part of the same generation is one unit of work.
           JOIN events same ON same.dataset_uuid = e.dataset_uuid AND same.dataset_version = e.dataset_version
                AND same.scope = e.scope AND same.commit_number IS NOT DISTINCT FROM e.commit_number
           LEFT JOIN tasks t ON t.job_id = j.id AND t.event_id = same.id

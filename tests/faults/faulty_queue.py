@@ -40,8 +40,8 @@ class FaultyQueue:
 
     async def publish(self, queue: str, messages: Sequence[Outgoing]) -> None:
         self._maybe_fail(self.faults.lost, "lost before it was published")
-        twice = [one for one in messages if self.chance.random() < self.faults.doubled]
-        sent = [self._late(one) for one in (*messages, *twice)]
+        twice = [message for message in messages if self.chance.random() < self.faults.doubled]
+        sent = [self._late(message) for message in (*messages, *twice)]
         self.chance.shuffle(sent)
         await self.inner.publish(queue, sent)
         self._maybe_fail(self.faults.unconfirmed, "published, but nobody was told")
@@ -50,7 +50,7 @@ class FaultyQueue:
         self, queue: str, *, max_messages: int, visibility: timedelta, wait: timedelta = timedelta()
     ) -> list[Delivery]:
         found = await self.inner.receive(queue, max_messages=max_messages, visibility=visibility, wait=wait)
-        seen = [one for one in found if self.chance.random() >= self.faults.dropped]
+        seen = [delivery for delivery in found if self.chance.random() >= self.faults.dropped]
         self.chance.shuffle(seen)
         return seen
 

@@ -54,7 +54,7 @@ async def test_many_triggers_at_once_need_one_connection(control: Control) -> No
     fresh = cold(control)
     calls = (trigger(fresh, chain.org.id, "chain", "first", cursor=n, request_id=uuid4()) for n in range(CALLERS))
     done = await asyncio.gather(*calls)
-    assert all(one.created for one in done)
+    assert all(outcome.created for outcome in done)
     assert await control.pool.fetchval("SELECT count(*) FROM events") == CALLERS
 
 
@@ -63,7 +63,7 @@ async def test_many_completions_at_once_need_one_connection(control: Control, st
     chain = await deploy_chain(control)
     complete = [await _completion(control, chain, status) for _ in range(3)]
     fresh = Completer(cold(control))
-    answers = await asyncio.gather(*(fresh(*one) for one in complete))
+    answers = await asyncio.gather(*(fresh(*item) for item in complete))
     assert {answer.status for answer in answers} == {status}
 
 

@@ -21,35 +21,37 @@ from tracelake.domain.crash_points import POINTS
 
 pytestmark = pytest.mark.anyio
 
-KEYS = [one for one in POINTS if one.startswith("keep_keys.")]
-CLEARING = [one for one in POINTS if one.startswith(("janitor.", "forget."))]
-RETAINING = [one for one in POINTS if one.startswith("retain.")]
+KEYS = [item for item in POINTS if item.startswith("rotate_keys.")]
+CLEARING = [item for item in POINTS if item.startswith(("delete_orphan_files.", "prune_outbox."))]
+RETAINING = [item for item in POINTS if item.startswith("delete_replaced_files.")]
 """`test_retain_killed.py` dies at them."""
 AT_WORKERS = [
-    one
-    for one in POINTS
-    if one.startswith(("wrapper.", "lease_keeper.")) or (one.startswith("queue.") and "publish" not in one)
+    item
+    for item in POINTS
+    if item.startswith(("wrapper.", "lease_keeper.")) or (item.startswith("queue.") and "publish" not in item)
 ]
-OPERATORS = [one for one in POINTS if one.startswith(("following.", "parquet_compact."))]
+OPERATORS = [item for item in POINTS if item.startswith(("follow_chain.", "parquet_compact."))]
 """Where a chain is followed: `tests/chain_walk/test_storm.py` kills workers there."""
 BATCHES = [
-    one
-    for one in POINTS
-    if one.startswith(("sink.", "merge_batches.", "settle_buffers.", "replay_batch.", "clear_batches.", "owe_batches."))
+    item
+    for item in POINTS
+    if item.startswith(
+        ("sink.", "merge_batches.", "settle_buffers.", "replay_batch.", "delete_applied_batches.", "republish_batches.")
+    )
 ]
 """Of buffered datasets: `tests/sink/test_killed.py` dies at them."""
-ALERTS = [one for one in POINTS if one.startswith(("alert_route.", "delivery."))]
+ALERTS = [item for item in POINTS if item.startswith(("alert_route.", "delivery."))]
 """`tests/delivery/test_killed.py` dies at them."""
-RUNNER = [one for one in POINTS if one.startswith(("runner.", "run_udf."))]
+RUNNER = [item for item in POINTS if item.startswith(("runner.", "run_udf."))]
 """Of untrusted code: `tests/runner/test_killed.py` dies at them."""
-PEOPLE = [one for one in POINTS[: POINTS.index("claim_task.before_commit")] if one not in BATCHES]
+PEOPLE = [item for item in POINTS[: POINTS.index("claim_task.before_commit")] if item not in BATCHES]
 TASKS = [
-    one
-    for one in POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")]
-    if one not in BATCHES
+    item
+    for item in POINTS[POINTS.index("claim_task.before_commit") : POINTS.index("drain_outbox.events_routed")]
+    if item not in BATCHES
 ]
 ELSEWHERE = [*RETAINING, *BATCHES, *OPERATORS, *ALERTS, *RUNNER]
-LOOPS = [one for one in POINTS if one not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *ELSEWHERE}]
+LOOPS = [item for item in POINTS if item not in {*KEYS, *CLEARING, *AT_WORKERS, *PEOPLE, *TASKS, *ELSEWHERE}]
 DISTURBED = Faults(seed=1, lost=0.3)
 """So that entries are put off, which is a commit too."""
 
@@ -93,7 +95,7 @@ async def test_a_worker_dies_at_each_point_and_nothing_is_lost_or_doubled(system
 
 
 async def test_a_dispatcher_dies_at_each_point_of_its_first_start_and_the_next_one_signs(system: System) -> None:
-    for point in sorted(KEYS, key=lambda one: one != "keep_keys.rotated"):  # only the very first start makes a key
+    for point in sorted(KEYS, key=lambda key: key != "rotate_keys.rotated"):  # only the very first start makes a key
         await dies_at(system.dispatcher(point=point), point)
     system.dispatcher()
     system.worker()

@@ -55,12 +55,12 @@ LOST_CLAIM = lifecycle.test_a_claim_whose_answer_was_lost_is_answered_again_with
 NO_FILES = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_is_told_of_no_files
 NO_SQL = outputs.test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql
 PUT_BACK = [
-    partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=one)
-    for one in (*functions.FORGERIES, None)
+    partial(functions.test_only_an_attempt_that_runs_can_be_put_back, forged=forgery)
+    for forgery in (*functions.FORGERIES, None)
 ]
 LINES = [
-    partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=one)
-    for one in logs.FORGERIES
+    partial(logs.test_only_the_current_attempt_is_heard_also_when_it_has_just_ended, forged=forgery)
+    for forgery in logs.FORGERIES
 ]
 ANOTHER_END = partial(lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict, outputs=False)
 

@@ -33,7 +33,7 @@ FROZEN_AT = [
     "queue.before_publish",
     "queue.after_publish",
     "run_in_process.after_commit",
-    "reap.leases_ended",
+    "expire_leases.leases_ended",
 ]
 """Where a Dispatcher holds something that another takes over: entries, an answer, a wake-up."""
 
@@ -65,7 +65,7 @@ async def _stops(system: System, frozen: Child, point: str) -> bool:
     for _ in range(30):
         if await frozen.stopped(4):
             return True
-        await system.elapse(leases=point == "reap.leases_ended")
+        await system.elapse(leases=point == "expire_leases.leases_ended")
     return False
 
 

@@ -70,7 +70,7 @@ def serving(system: System) -> dict[str, Any]:
 def state_of(system: System, name: str) -> str:
     """As `trace status` tells a program."""
     shown = json.loads(system.trace("status", "--json").stdout)
-    return next(f"{one['state']}: {one['status']}" for one in shown["processes"] if one["name"] == name)
+    return next(f"{load['state']}: {load['status']}" for load in shown["processes"] if load["name"] == name)
 
 
 def trigger(http: httpx.Client, request: UUID) -> httpx.Response:

@@ -142,7 +142,7 @@ async def test_wake_ups_that_come_again_and_again_run_nothing_twice(
         await keep_triggering(walk)
         await walk.until("work", ["Completed"] * EVENTS)
         ids = [row["id"] for row in await walk.control.pool.fetch("SELECT id FROM tasks")]
-        echo = [Outgoing(json.dumps({"task_id": str(one)}).encode()) for one in ids * 3]
+        echo = [Outgoing(json.dumps({"task_id": str(item)}).encode()) for item in ids * 3]
         await walk.control.queue.publish("tasks-ecs_platform", echo)
         await walk.until("after", ["Completed"] * EVENTS)
         async with asyncio.timeout(60):

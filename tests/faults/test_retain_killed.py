@@ -30,10 +30,14 @@ async def test_a_dispatcher_dies_while_it_removes_replaced_files_and_the_next_on
         await control.pool.execute(A_MONTH_PASSES)
         left = {"first_100_199.parquet", "_SUCCESS"}
         there = {
-            "retain.before_remove": (left | {"first_0_99.parquet"}, {"first_0_99.parquet", "_SUCCESS"}, 0),
-            "retain.files_removed": (left, {"_SUCCESS"}, 0),
-            "retain.before_mark": (left, set(), 0),
-            "retain.after_mark": (left, set(), 2),
+            "delete_replaced_files.before_remove": (
+                left | {"first_0_99.parquet"},
+                {"first_0_99.parquet", "_SUCCESS"},
+                0,
+            ),
+            "delete_replaced_files.files_removed": (left, {"_SUCCESS"}, 0),
+            "delete_replaced_files.before_mark": (left, set(), 0),
+            "delete_replaced_files.after_mark": (left, set(), 2),
         }
         assert sorted(there) == sorted(RETAINING)
         for point, expected in there.items():

@@ -71,7 +71,7 @@ async def test_more_triggers_at_once_than_are_served_are_accepted_or_clearly_ref
         answers: dict[UUID, httpx.Response] = {}
         async with system.pool.acquire() as connection, connection.transaction():
             await connection.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE")  # those that are served wait
-            calls = [asyncio.create_task(_trigger(client, answers, *one)) for one in requests.items()]
+            calls = [asyncio.create_task(_trigger(client, answers, *item)) for item in requests.items()]
             async with asyncio.timeout(200):
                 while len(answers) < CALLERS - AT_ONCE:  # all others are refused
                     await connection.execute("SELECT pg_sleep(0.02)")  # the server ends a transaction that idles

@@ -80,7 +80,7 @@ async def test_a_dag_goes_from_its_yaml_to_a_task_that_can_be_explained(trace: S
     assert await trace.got(READER, "GET", "/v1/why?dataset=shop_clean&partition=0-9") == told | {
         "subject": "shop_clean 0-9"
     }
-    assert [one["name"] for one in (await trace.got(READER, "GET", "/v1/datasets"))["datasets"]] == [
+    assert [got["name"] for got in (await trace.got(READER, "GET", "/v1/datasets"))["datasets"]] == [
         "shop_clean",
         "shop_orders",
     ]
@@ -93,7 +93,7 @@ async def test_a_bad_dag_is_refused_with_every_problem_and_its_place(trace: Syst
     answer = await trace.ask(WRITER, "POST", "/v1/dags/shop/versions", json={"yaml": bad})
     assert answer.status_code == 400
     problems = answer.json()["error"]["problems"]
-    assert {(one["line"], one["code"]) for one in problems} == {(5, "unknown_operator"), (9, "unknown_job")}
+    assert {(item["line"], item["code"]) for item in problems} == {(5, "unknown_operator"), (9, "unknown_job")}
     assert (await trace.got(READER, "GET", "/v1/dags"))["dags"] == []
 
 

@@ -60,7 +60,7 @@ async def rig(
 async def anybodys(
     postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
-    """Isolation as everybody can build them. If we are root, they are weaker here than in truth: uid 0 stands behind."""
+    """Isolation as any user can build it. If we are root, it is weaker here than in truth: uid 0 stands behind it."""
     async with a_rig(postgres, template, tmp_path_factory.mktemp("anybody"), Isolation(bwraps()[0])) as made:
         yield made
 
@@ -273,7 +273,7 @@ async def test_what_an_attempt_writes_to_the_store_is_bounded_in_bytes_and_objec
         stored = [status for status, _ in answer.body["large"] if status == 200]
         refused = [json.loads(text)["error"] for status, text in answer.body["large"] if status != 200]
         assert len(stored) == rig.settings.udf.put_mb
-        assert {(one["code"], one["where"]) for one in refused} == {("limit_reached", "udf.put_mb")}
+        assert {(item["code"], item["where"]) for item in refused} == {("limit_reached", "udf.put_mb")}
         assert [status for status, _ in answer.body["same"]] == [200] * len(stored), "said again, it costs nothing"
         small = [text for status, text in answer.body["small"] if status != 200]
         assert len(answer.body["small"]) - len(small) == rig.settings.udf.put_objects - len(stored)
@@ -366,7 +366,7 @@ async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
         answer = await either.run(udf)
     assert not answer.failed, answer.body
     assert "open" not in answer.body.values(), answer.body
-    assert {answer.body[one] for one in ("packet", "netlink", "vsock", "alg")} <= {"EAFNOSUPPORT", "EPERM"}
+    assert {answer.body[item] for item in ("packet", "netlink", "vsock", "alg")} <= {"EAFNOSUPPORT", "EPERM"}
 
 
 async def test_nothing_internal_can_be_reached_through_its_doors(rig: Rig) -> None:
@@ -676,7 +676,7 @@ async def test_the_object_door_opens_what_the_token_names_and_nothing_else(rig: 
     assert not answer.failed, answer.body
     body = answer.body
     assert body["good"] == [200, 200, 409, [200, "{}"]], body["good"]
-    assert [one["size"] for one in json.loads(body["listed"])["objects"]] == [2]
+    assert [load["size"] for load in json.loads(body["listed"])["objects"]] == [2]
     assert set(body["written"].values()) <= {400, 403}, body["written"]
     assert set(body["read"]) <= {400, 403, 404}, body["read"]
     assert body["others"] == [403, 401, 401]

@@ -58,7 +58,7 @@ def grants(draw: st.DrawFn) -> GrantedDataset:
     )
 
 
-DATASETS = st.lists(grants(), max_size=3, unique_by=lambda one: one.name or one.dataset_uuid).map(tuple)
+DATASETS = st.lists(grants(), max_size=3, unique_by=lambda grant: grant.name or grant.dataset_uuid).map(tuple)
 S3 = st.builds(S3Prefixes, st.lists(PREFIXES, max_size=3).map(tuple), st.lists(PREFIXES, max_size=3).map(tuple))
 
 
@@ -121,7 +121,7 @@ def test_a_token_holds_for_whom_it_was_issued(
 
 def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [here, *(path for key, one in inner for path in paths(one, (*here, key)))]
+    return [here, *(path for key, item in inner for path in paths(item, (*here, key)))]
 
 
 def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:

@@ -149,11 +149,11 @@ def test_a_changed_job_gives_new_generations_to_itself_and_downstream_alone(
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcdef")), min_size=1))
 def test_cycles_are_real_and_found_exactly_when_there_is_one(upstream: dict[str, set[str]]) -> None:
-    nodes = sorted({*upstream, *(each for others in upstream.values() for each in others)})
+    nodes = sorted({*upstream, *(other for others in upstream.values() for other in others)})
     order, cycles = sort(nodes, upstream)
     assert sorted([*order, *(node for cycle in cycles for node in cycle)]) == nodes
     for cycle in cycles:
-        for one, following in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
-            assert one in upstream[following]
+        for item, following in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+            assert item in upstream[following]
     if not cycles:
         assert all(set(upstream.get(node, ())) <= set(order[:place]) for place, node in enumerate(order))

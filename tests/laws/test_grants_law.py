@@ -46,8 +46,8 @@ def datasets(draw: st.DrawFn) -> GrantedDataset:
     )
 
 
-def told_apart(one: GrantedDataset) -> object:
-    return one.name if one.access == "read" else one.dataset_uuid
+def told_apart(granted_dataset: GrantedDataset) -> object:
+    return granted_dataset.name if granted_dataset.access == "read" else granted_dataset.dataset_uuid
 
 
 CLAIMED = st.builds(
@@ -81,26 +81,26 @@ def test_a_folder_can_be_listed_if_everything_in_it_can_be_read(claims: Claimed,
 @given(CLAIMED, NAMES, IDS)
 def test_views_are_the_datasets_that_may_be_read_and_no_others(claims: Claimed, name: str, dataset: UUID) -> None:
     grants = grants_of(claims)
-    seen = [one for one in claims.datasets if one.access == "read" and one.name == name]
+    seen = [dataset for dataset in claims.datasets if dataset.access == "read" and dataset.name == name]
     assert [name in grants.views] == [bool(seen)]
-    for one in seen:
+    for item in seen:
         view = grants.views[name]
         assert (view.dataset_uuid, view.dataset_version, view.commit, view.storage_ref, view.name) == (
-            *(one.dataset_uuid, one.dataset_version, one.commit, one.storage_ref),
+            *(item.dataset_uuid, item.dataset_version, item.commit, item.storage_ref),
             name,
         )
-    readable = {one.dataset_uuid for one in claims.datasets if one.access == "read"}
+    readable = {dataset.dataset_uuid for dataset in claims.datasets if dataset.access == "read"}
     assert (grants.read(dataset) is not None) == (dataset in readable)
     assert (dataset in grants.written) == any(
-        one.dataset_uuid == dataset for one in claims.datasets if one.access == "write"
+        item.dataset_uuid == dataset for item in claims.datasets if item.access == "write"
     )
 
 
 @SETTINGS
 @given(CLAIMED)
 def test_an_endpoint_is_open_to_whoever_has_something_to_do_there(claims: Claimed) -> None:
-    reads = any(one.access == "read" for one in claims.datasets)
-    writes = any(one.access == "write" for one in claims.datasets)
+    reads = any(dataset.access == "read" for dataset in claims.datasets)
+    writes = any(dataset.access == "write" for dataset in claims.datasets)
     expected = {"heartbeat", "complete", "events", "logs"}
     expected |= {"files"} if reads or writes else set()
     expected |= {"query"} if reads else set()

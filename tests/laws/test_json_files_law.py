@@ -87,8 +87,8 @@ def neighbours(found: float, kind: str) -> list[float]:
     else:
         (bits,) = struct.unpack("<i", struct.pack("<f", abs(found)))
         beside = [struct.unpack("<f", struct.pack("<i", max(bits + step, 0)))[0] for step in (-1, 1)]
-        beside = [math.copysign(one, found) for one in beside]
-    return [one for one in beside if math.isfinite(one)]
+        beside = [math.copysign(pool, found) for pool in beside]
+    return [pool for pool in beside if math.isfinite(pool)]
 
 
 MOST = {"double": Fraction(2) ** 1024 - Fraction(2) ** 970, "float": Fraction(2) ** 128 - Fraction(2) ** 103}

@@ -32,14 +32,14 @@ KINDS = (
 
 def whole(bits: int, *, signed: bool) -> st.SearchStrategy[int]:
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-    near = [one + off for one in (0, 2**7, 2**15, 2**24, 2**31, 2**53, 2**63) for off in (-1, 0, 1)]
-    return st.integers(low, high) | st.sampled_from([one for one in (*near, low, high) if low <= one <= high])
+    near = [item + off for item in (0, 2**7, 2**15, 2**24, 2**31, 2**53, 2**63) for off in (-1, 0, 1)]
+    return st.integers(low, high) | st.sampled_from([item for item in (*near, low, high) if low <= item <= high])
 
 
 def fractions(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     most = 10**precision - 1
-    digits = st.integers(-most, most) | st.integers(-999, 999).map(lambda one: min(one * 10**scale, most))
-    return digits.filter(lambda one: abs(one) <= most).map(lambda one: Decimal(f"{one}e-{scale}"))
+    digits = st.integers(-most, most) | st.integers(-999, 999).map(lambda integer: min(integer * 10**scale, most))
+    return digits.filter(lambda digit: abs(digit) <= most).map(lambda item: Decimal(f"{item}e-{scale}"))
 
 
 HALVES = st.floats(width=16)
@@ -86,8 +86,8 @@ def meaning(column: pa.Array) -> list[Any]:
     have = column.type
     if pa.types.is_timestamp(have):
         scale = 10**9 // PER_SECOND[have.unit]
-        return [None if one is None else ("time", one * scale) for one in column.cast(pa.int64()).to_pylist()]
-    return [_meaning(one) for one in column.to_pylist()]
+        return [None if item is None else ("time", item * scale) for item in column.cast(pa.int64()).to_pylist()]
+    return [_meaning(item) for item in column.to_pylist()]
 
 
 def _meaning(value: Any) -> Any:
@@ -161,5 +161,5 @@ def test_an_unsigned_number_is_refused_only_above_63_bits(numbers: list[int | No
     with tempfile.TemporaryDirectory() as folder:
         path, _ = stored(folder, pa.array(numbers, pa.uint64()))
         table, left_out = read_table(path, "in/a.parquet", Shape("parquet", {"v": "bigint"}, bad_lines=len(numbers)))
-    kept = [one for one in numbers if one is None or one < 2**63]
+    kept = [item for item in numbers if item is None or item < 2**63]
     assert (table["v"].to_pylist(), left_out) == (kept, len(numbers) - len(kept))

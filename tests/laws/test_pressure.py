@@ -29,18 +29,18 @@ class World:
     max_age: dict[JobId, int]
     priority: dict[JobId, Priority]
 
-    def load(self, each: JobId, depth: int, age: float) -> Load:
-        return Load(each, depth, age, self.max_depth.get(each), self.max_age.get(each), self.priority[each])
+    def load(self, job_id: JobId, depth: int, age: float) -> Load:
+        return Load(job_id, depth, age, self.max_depth.get(job_id), self.max_age.get(job_id), self.priority[job_id])
 
-    def upstream(self, each: JobId) -> set[JobId]:
-        above = {producer for producer, consumer in self.edges if consumer == each}
+    def upstream(self, job_id: JobId) -> set[JobId]:
+        above = {producer for producer, consumer in self.edges if consumer == job_id}
         return above.union(*(self.upstream(producer) for producer in above))
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     jobs = [job(number) for number in range(1, draw(st.integers(2, 7)) + 1)]
-    pairs = [(one, other) for index, other in enumerate(jobs) for one in jobs[:index]]
+    pairs = [(item, other) for index, other in enumerate(jobs) for item in jobs[:index]]
     edges = [pair for pair in pairs if draw(st.booleans())]
     some = st.sampled_from(jobs)
     return World(
@@ -48,7 +48,7 @@ def worlds(draw: st.DrawFn) -> World:
         edges,
         draw(st.dictionaries(some, st.integers(1, 6))),
         draw(st.dictionaries(some, st.integers(1, 6))),
-        {each: draw(st.sampled_from(Priority)) for each in jobs},
+        {element: draw(st.sampled_from(Priority)) for element in jobs},
     )
 
 
@@ -56,20 +56,20 @@ def worlds(draw: st.DrawFn) -> World:
 @given(worlds(), st.data())
 def test_a_job_is_paused_exactly_if_a_queue_below_it_reached_its_limit(world: World, data: st.DataObject) -> None:
     counts = st.integers(0, 8)
-    loads = {each: world.load(each, data.draw(counts), data.draw(counts)) for each in world.jobs}
+    loads = {element: world.load(element, data.draw(counts), data.draw(counts)) for element in world.jobs}
     found = pauses(loads.values(), world.edges)
-    for each in world.jobs:
-        share = 0.5 if world.priority[each] is Priority.BULK else 1
+    for element in world.jobs:
+        share = 0.5 if world.priority[element] is Priority.BULK else 1
         expected = set()
         for below in world.jobs:
             load = loads[below]
-            if each not in world.upstream(below) or load.depth == 0:
+            if element not in world.upstream(below) or load.depth == 0:
                 continue
             if load.max_depth is not None and load.depth >= load.max_depth * share:
                 expected.add((below, Threshold.DEPTH))
             if load.max_age_seconds is not None and load.oldest_seconds >= load.max_age_seconds * share:
                 expected.add((below, Threshold.AGE))
-        assert {(reason.queue, reason.threshold) for reason in found.get(each, ())} == expected
+        assert {(reason.queue, reason.threshold) for reason in found.get(element, ())} == expected
 
 
 @settings(max_examples=50, deadline=None)
@@ -77,35 +77,35 @@ def test_a_job_is_paused_exactly_if_a_queue_below_it_reached_its_limit(world: Wo
 def test_everything_drains_once_the_slow_consumer_recovers(world: World, data: st.DataObject) -> None:
     slow = data.draw(st.sampled_from(world.jobs))
     stuck_for = data.draw(st.integers(0, 12))
-    first = Counter({each: data.draw(st.integers(0, 6)) for each in world.jobs})
+    first = Counter({element: data.draw(st.integers(0, 6)) for element in world.jobs})
     waiting = Counter(first)
     # Each queue holds the step at which its tasks were made, oldest first.
-    queues: dict[JobId, list[int]] = {each: [] for each in world.jobs}
+    queues: dict[JobId, list[int]] = {element: [] for element in world.jobs}
     ended: Counter[JobId] = Counter()
     step = 0
     while waiting.total() or any(queues.values()):
         assert step < 2_000, "the DAG is stuck"
-        loads = [world.load(each, len(queue), step - queue[0] if queue else 0) for each, queue in queues.items()]
+        loads = [world.load(element, len(queue), step - queue[0] if queue else 0) for element, queue in queues.items()]
         paused = pauses(loads, world.edges)
-        for each in world.jobs:
-            while waiting[each] and each not in paused and len(queues[each]) < 50:
-                waiting[each] -= 1
-                queues[each].append(step)
-        for each in world.jobs:
-            if queues[each] and not (each == slow and step < stuck_for):
-                queues[each].pop(0)
-                ended[each] += 1
-                waiting.update(consumer for producer, consumer in world.edges if producer == each)
+        for element in world.jobs:
+            while waiting[element] and element not in paused and len(queues[element]) < 50:
+                waiting[element] -= 1
+                queues[element].append(step)
+        for element in world.jobs:
+            if queues[element] and not (element == slow and step < stuck_for):
+                queues[element].pop(0)
+                ended[element] += 1
+                waiting.update(consumer for producer, consumer in world.edges if producer == element)
         step += 1
-    for each in world.jobs:  # nothing was lost on the way, and nothing done twice
-        from_above = sum(ended[producer] for producer, consumer in world.edges if consumer == each)
-        assert ended[each] == first[each] + from_above
+    for element in world.jobs:  # nothing was lost on the way, and nothing done twice
+        from_above = sum(ended[producer] for producer, consumer in world.edges if consumer == element)
+        assert ended[element] == first[element] + from_above
 
 
 @settings(max_examples=50)
 @given(worlds(), st.integers(1, 8))
 def test_bulk_gives_way_before_normal(world: World, depth: int) -> None:
-    loads = [world.load(each, depth, 0) for each in world.jobs]
+    loads = [world.load(element, depth, 0) for element in world.jobs]
     as_normal = pauses([Load(x.job, x.depth, 0, x.max_depth) for x in loads], world.edges)
     as_bulk = pauses([Load(x.job, x.depth, 0, x.max_depth, None, Priority.BULK) for x in loads], world.edges)
     assert set(as_normal) <= set(as_bulk)

@@ -162,7 +162,7 @@ def keeps(pushed: ds.Filter, row: dict[str, Any]) -> bool | None:  # noqa: PLR09
     if value is None:
         return None
     if isinstance(pushed, ds.In):
-        found = any(one is not None and rank(one) == rank(value) for one in pushed.value)
+        found = any(item is not None and rank(item) == rank(value) for item in pushed.value)
         return True if found else (None if None in pushed.value else False)
     return compared(pushed, value)
 

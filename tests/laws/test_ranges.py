@@ -43,7 +43,7 @@ MANY = st.lists(spans(), max_size=8)
 
 
 def numbers(*ranges: Range) -> set[int]:
-    return {number for each in ranges for number in range(each.start, each.stop)}
+    return {number for element in ranges for number in range(element.start, element.stop)}
 
 
 @given(WIDE)
@@ -114,8 +114,8 @@ def test_chunks_tile_the_whole(span: Range, size: int) -> None:
 
 
 @given(spans(), spans(), st.integers(1, 20))
-def test_aligned_chunks_of_different_requests_are_the_same_inside(one: Range, other: Range, size: int) -> None:
-    inner = {chunk for chunk in split_aligned(one, size) if len(chunk) == size and other.covers(chunk)}
+def test_aligned_chunks_of_different_requests_are_the_same_inside(item: Range, other: Range, size: int) -> None:
+    inner = {chunk for chunk in split_aligned(item, size) if len(chunk) == size and other.covers(chunk)}
     assert inner <= set(split_aligned(other, size))
 
 
@@ -130,15 +130,15 @@ def test_chunks_of_nothing_are_refused() -> None:
 def test_merge_keeps_the_numbers_and_leaves_gaps(ranges: list[Range]) -> None:
     merged = merge(ranges)
     assert numbers(*merged) == numbers(*ranges)
-    assert all(one.stop < following.start for one, following in pairwise(merged))
+    assert all(item.stop < following.start for item, following in pairwise(merged))
 
 
 @given(MANY, MANY)
-def test_intersect_and_subtract_are_those_of_sets(some: list[Range], others: list[Range]) -> None:
-    assert numbers(*intersect(some, others)) == numbers(*some) & numbers(*others)
-    assert numbers(*subtract(some, others)) == numbers(*some) - numbers(*others)
-    assert merge(subtract(some, others)) == subtract(some, others)
-    assert merge([*subtract(some, others), *intersect(some, others)]) == merge(some)
+def test_intersect_and_subtract_are_those_of_sets(item: list[Range], others: list[Range]) -> None:
+    assert numbers(*intersect(item, others)) == numbers(*item) & numbers(*others)
+    assert numbers(*subtract(item, others)) == numbers(*item) - numbers(*others)
+    assert merge(subtract(item, others)) == subtract(item, others)
+    assert merge([*subtract(item, others), *intersect(item, others)]) == merge(item)
 
 
 @given(MANY, st.randoms())
@@ -153,17 +153,17 @@ def test_of_ranges_that_replace_each_other_the_latest_keeps_each_number(ranges: 
 
 @given(MANY, spans())
 def test_tiles_means_each_number_once(ranges: list[Range], whole: Range) -> None:
-    counted = [number for each in ranges for number in range(each.start, each.stop)]
+    counted = [number for element in ranges for number in range(element.start, element.stop)]
     assert tiles(ranges, whole) == (sorted(counted) == list(range(whole.start, whole.stop)))
-    exact = not holes(ranges, whole) and not overlapping(ranges) and all(whole.covers(each) for each in ranges)
+    exact = not holes(ranges, whole) and not overlapping(ranges) and all(whole.covers(element) for element in ranges)
     assert tiles(ranges, whole) == exact
 
 
 @given(MANY)
 def test_overlapping_finds_a_pair_exactly_if_there_is_one(ranges: list[Range]) -> None:
-    shared = any(one.overlaps(other) for i, one in enumerate(ranges) for other in ranges[:i])
+    shared = any(item.overlaps(other) for i, item in enumerate(ranges) for other in ranges[:i])
     assert bool(overlapping(ranges)) == shared
-    assert all(one.overlaps(other) for one, other in overlapping(ranges))
+    assert all(item.overlaps(other) for item, other in overlapping(ranges))
 
 
 @given(spans(), st.integers(0, 60))

@@ -82,7 +82,7 @@ def test_certificates_say_what_they_are_for(folder: Path) -> None:
     assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "trace.example"]
-    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
+    assert [str(value) for value in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.key_identifier
     issuer = server.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
     assert identifier == issuer
@@ -175,7 +175,7 @@ def test_an_authority_nearly_over_is_followed_by_another_and_both_are_trusted(fo
 
     renewed = ensure_certificates(folder, NOW)
     assert ["nearly over" in note for note in renewed.notes] == [True]
-    assert [one == first for one in certificates(files.ca)] == [False, True]
+    assert [item == first for item in certificates(files.ca)] == [False, True]
     with listener(old_door) as port:  # a door that has not restarted yet
         assert greet(port, client_context(files.ca), "localhost") == b"hello"
     with listener(server_context(files)) as port:  # a client that has not restarted yet

@@ -67,7 +67,7 @@ class Made:
     def seen(self) -> dict[str, Seen]:
         with httpx.Client(base_url="https://trace", transport=httpx.MockTransport(self._answer)) as http:
             system = Running(self._home, {"user_token": "x"}, http)
-            return {one.name: one for one in check_datasets(system, self._chain, STORY)}
+            return {dataset.name: dataset for dataset in check_datasets(system, self._chain, STORY)}
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         *_, name, last = request.url.path.split("/")
@@ -118,7 +118,7 @@ def made(tmp_path: Path, chain: Chain) -> Made:
 
 def test_datasets_that_hold_every_block_once_equal_the_chain(made: Made) -> None:
     seen = made.seen()
-    assert [one.verdict for one in seen.values() if one.wrong] == []
+    assert [item.verdict for item in seen.values() if item.wrong] == []
     assert list(seen) == [
         *("past_blocks", "past_transactions", "past_logs", "recent_blocks", "recent_transactions", "recent_logs"),
         *("hot_blocks", "transfers", "daily_volume", "blocks_checked", "critical_days"),

@@ -59,7 +59,7 @@ class Watched:
         self.story.append((seen.name, seen.state))
 
     def seen(self, name: str) -> Seen:
-        return next(one for one in self.supervisor.seen if one.name == name)
+        return next(item for item in self.supervisor.seen if item.name == name)
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -149,7 +149,7 @@ def test_a_child_that_keeps_dying_at_its_start_is_held_back_and_the_others_go_on
         await watched.supervisor.start([killed, ended, child("other", "ready(); beat()")])
         other = watched.seen("other")
         assert other.state == "ready"
-        await watched.until(lambda: all(watched.seen(one).state == "held back" for one in ("killed", "ended")))
+        await watched.until(lambda: all(watched.seen(item).state == "held back" for item in ("killed", "ended")))
         assert "was ended by SIGKILL" in watched.seen("killed").status
         assert "ended with exit code 7" in watched.seen("ended").status
         assert "its log ends: no memory" in watched.seen("ended").status
@@ -157,7 +157,7 @@ def test_a_child_that_keeps_dying_at_its_start_is_held_back_and_the_others_go_on
         assert before >= FAILURES_BEFORE_HELD_BACK
         await watched.until(lambda: watched.seen("killed").restarts > before)
         good_now.touch()
-        await watched.until(lambda: all(watched.seen(one).state == "ready" for one in ("killed", "ended")))
+        await watched.until(lambda: all(watched.seen(item).state == "ready" for item in ("killed", "ended")))
         assert watched.seen("other") == other
 
     supervised(folder, work)
@@ -286,13 +286,13 @@ def test_one_who_is_born_while_a_family_is_looked_for_is_found_too() -> None:
             parent.stdout.close()
             parent.wait()
             left = members_of({parent.pid})
-            for one in left:
-                os.kill(one, signal.SIGKILL)
+            for member in left:
+                os.kill(member, signal.SIGKILL)
         assert left == []
 
 
 def test_a_child_is_asked_to_stop_once_and_finishes_what_it_has_in_hand(folder: Path) -> None:
-    """UserCall twice, a process takes it that there is no time, and drops its work."""
+    """Asked twice, a process takes it that there is no time, and drops its work."""
     counts = (
         "\nasked = []\n"
         "signal.signal(signal.SIGTERM, lambda *_: asked.append(1))\n"

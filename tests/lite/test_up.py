@@ -78,10 +78,10 @@ class System:
         return self.process.communicate(timeout=30)[0]
 
     def processes(self) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in json.loads((self.home / "run" / "status.json").read_text())["processes"]}
+        return {load["name"]: load for load in json.loads((self.home / "run" / "status.json").read_text())["processes"]}
 
     def pids(self) -> set[int]:
-        return {int(one["pid"]) for one in self.processes().values() if one["pid"]}
+        return {int(process["pid"]) for process in self.processes().values() if process["pid"]}
 
     def get(self, listener: str, path: str, **headers: str) -> httpx.Response:
         ready = self.ready()
@@ -141,7 +141,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_every_process_is_ready_and_every_door_answers_over_tls(system: System) -> None:
-    assert {one["state"] for one in system.processes().values()} == {"ready"}
+    assert {process["state"] for process in system.processes().values()} == {"ready"}
     assert len(system.ready()["endpoints"]) == 6
     for listener in system.ready()["endpoints"]:
         assert system.get(listener, "/readyz").json() == {"status": "ready"}, listener
@@ -156,9 +156,11 @@ def test_no_door_answers_without_tls_or_to_a_stranger_ca(system: System) -> None
 
 
 def test_what_any_process_writes_is_its_owners_alone(system: System) -> None:
-    for name, one in system.processes().items():
+    for name, process in system.processes().items():
         if not name.startswith("postgres"):  # which has a umask of its own, as strict
-            umask = [line for line in Path(f"/proc/{one['pid']}/status").read_text().splitlines() if "Umask" in line]
+            umask = [
+                line for line in Path(f"/proc/{process['pid']}/status").read_text().splitlines() if "Umask" in line
+            ]
             assert umask == ["Umask:\t0077"], name
     for folder in ("", "logs", "keys", "run", "work", "cache"):
         assert (system.home / folder).stat().st_mode & 0o077 == 0, folder
@@ -200,17 +202,17 @@ def test_the_internal_door_knows_worker_tokens_and_nobody_else(system: System) -
 def test_only_the_dispatcher_ever_received_the_state_database_address(system: System) -> None:
     """Looked for in memory, environment, arguments, open files and every file of the home."""
     needle = b"//dispatcher:"
-    for name, one in system.processes().items():
+    for name, process in system.processes().items():
         if name.startswith("postgres"):
             continue
-        place = Path("/proc") / str(one["pid"])
+        place = Path("/proc") / str(process["pid"])
         assert needle not in (place / "cmdline").read_bytes(), name
         if name == "dispatcher":
-            assert memory_holds(int(one["pid"]), needle), "it would be found where it is"
+            assert memory_holds(int(process["pid"]), needle), "it would be found where it is"
             continue
         assert needle not in (place / "environ").read_bytes(), name
         assert b"TRACE_" not in (place / "environ").read_bytes(), name
-        assert not memory_holds(int(one["pid"]), needle), name
+        assert not memory_holds(int(process["pid"]), needle), name
     for path in system.home.rglob("*"):
         if path.is_file():
             assert needle not in path.read_bytes(), path
@@ -262,7 +264,7 @@ def test_status_shows_every_process_to_people_and_programs(system: System) -> No
         assert name in shown.stdout
     told = json.loads(system.trace("status", "--json").stdout)
     assert told["running"] is True
-    assert {one["name"] for one in told["processes"]} == set(system.processes())
+    assert {load["name"] for load in told["processes"]} == set(system.processes())
 
 
 @pytest.mark.parametrize(
@@ -290,8 +292,8 @@ def test_a_child_killed_with_9_comes_back_and_everything_answers(system: System,
     assert members_of({before}) == []
 
 
-def is_new(one: dict[str, Any], before: int) -> bool:
-    return bool(one["state"] == "ready" and one["pid"] != before)
+def is_new(text: dict[str, Any], before: int) -> bool:
+    return bool(text["state"] == "ready" and text["pid"] != before)
 
 
 def ready_at(system: System, listener: str) -> bool:
@@ -385,9 +387,9 @@ def test_your_own_databases_replace_the_embedded_ones(folder: Path, postgres: Ru
     with psycopg.connect(env["TRACE_STATE__DSN"]) as connection:
         assert connection.execute("SELECT slug FROM orgs").fetchall() == [("default",)]
     needle = env["TRACE_STATE__DSN"].partition("@")[0].encode() + b"@/" + names["state"].encode()
-    for name, one in system.processes().items():
+    for name, process in system.processes().items():
         if name != "dispatcher":
-            assert not memory_holds(int(one["pid"]), needle), name
+            assert not memory_holds(int(process["pid"]), needle), name
     system.stop()
     for database in names.values():
         postgres.drop_database(database)
@@ -430,12 +432,12 @@ def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: 
         ready = system.start()
         assert "was ended by SIGKILL" in ready["held_back"]["worker"]
         assert system.me()
-        others = {name: one["pid"] for name, one in system.processes().items() if name != "worker"}
+        others = {name: process["pid"] for name, process in system.processes().items() if name != "worker"}
         shown = system.trace("status")
         assert (shown.returncode, "held back" in shown.stdout) == (1, True), shown.stdout
         before = system.processes()["worker"]["restarts"]
         wait_until(lambda: system.processes()["worker"]["restarts"] > before + 1)
-        assert {name: one["pid"] for name, one in system.processes().items() if name != "worker"} == others
+        assert {name: process["pid"] for name, process in system.processes().items() if name != "worker"} == others
         killing.clear()
         wait_until(lambda: system.processes()["worker"]["state"] == "ready")
         assert system.trace("status").returncode == 0

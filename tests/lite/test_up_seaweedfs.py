@@ -72,9 +72,11 @@ def test_a_system_on_seaweedfs_from_its_start_over_a_crash_to_the_next_start(fol
 def kept(system: System) -> dict[str, bytes]:
     """Every object of the datasets, read with the key that the Dispatcher was given."""
     server = system.processes()[SERVER]
-    key = next(one for one in identities(int(server["pid"])) if one["name"] == "platform")["credentials"][0]
+    key = next(identity for identity in identities(int(server["pid"])) if identity["name"] == "platform")[
+        "credentials"
+    ][0]
     store = S3Objects("us-east-1", server["doors"][0], key["accessKey"], key["secretKey"])
-    return {str(one.name): store.get(one.name) for one in store.objects(Folder.parse("s3://trace/datasets/"))}
+    return {str(item.name): store.get(item.name) for item in store.objects(Folder.parse("s3://trace/datasets/"))}
 
 
 def made_by(system: System) -> None:
@@ -101,7 +103,11 @@ def is_another(system: System, was: int) -> bool:
 
 def listens_on_this_machine_only(system: System) -> None:
     server = psutil.Process(int(system.processes()[SERVER]["pid"]))
-    places = {one.laddr.ip for one in server.net_connections(kind="inet") if one.status == psutil.CONN_LISTEN}
+    places = {
+        connection.laddr.ip
+        for connection in server.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
     assert places == {"127.0.0.1"}
 
 
@@ -111,23 +117,23 @@ def no_key_is_at_rest(system: System) -> None:
     secrets = list(handed_to(pid))
     assert len(secrets) >= 5
     held = b"".join(path.read_bytes() for path in system.home.rglob("*") if path.is_file() and not path.is_symlink())
-    for one in system.processes().values():
+    for process in system.processes().values():
         for what in ("cmdline", "environ"):
             held += (
-                Path(f"/proc/{one['pid']}/{what}").read_bytes()
-                if one["name"] != "dispatcher" or what == "cmdline"
+                Path(f"/proc/{process['pid']}/{what}").read_bytes()
+                if process["name"] != "dispatcher" or what == "cmdline"
                 else b""
             )
     assert not [secret for secret in secrets if secret.encode() in held]
 
 
 def handed_to(pid: int) -> Iterator[str]:
-    yield from (one["credentials"][0]["secretKey"] for one in identities(pid))
+    yield from (identity["credentials"][0]["secretKey"] for identity in identities(pid))
     yield from (document["sts"]["signingKey"] for document in documents(pid) if "sts" in document)
 
 
 def identities(pid: int) -> list[dict[str, Any]]:
-    return [one for document in documents(pid) for one in document.get("identities", ())]
+    return [item for document in documents(pid) for item in document.get("identities", ())]
 
 
 def documents(pid: int) -> Iterator[dict[str, Any]]:

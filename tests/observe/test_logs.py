@@ -107,7 +107,7 @@ async def test_a_refusal_says_whose_task_it_was_also_where_it_was_not_claimed(li
     )
     with pytest.raises(LeaseLost):
         await walk.tasks.complete(task.capability_token, late)
-    (line,) = [one for one in lines() if one["event"] == "refused"]
+    (line,) = [item for item in lines() if item["event"] == "refused"]
     assert line["code"] == "lease_lost"
     assert line["status"] == 409
     assert SUBJECT | {"request"} <= set(line)
@@ -121,7 +121,7 @@ async def test_an_attempt_that_is_given_up_is_said_with_whose_it_was(lines: Line
     await walk.control.pool.execute("UPDATE tasks SET lease_expires_at = now()")
     await ExpireLeases(walk.control).once()
     await walk.until("work", ["Failed"])
-    (line,) = [one for one in lines() if one["event"] == "attempt given up"]
+    (line,) = [item for item in lines() if item["event"] == "attempt given up"]
     assert set(line) >= SUBJECT
     assert "was not heard" in line["because"]
 
@@ -134,7 +134,7 @@ async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it(
         await asyncio.sleep(0)
         return asked
 
-    coalesced: Coalesced[int, int] = Coalesced(run, key=lambda one: one)
+    coalesced: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer)
 
     async def call(number: int) -> None:
         speak_of(task=number)

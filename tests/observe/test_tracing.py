@@ -51,7 +51,7 @@ class Receiver:
         return f"http://127.0.0.1:{self.server.server_port}/v1/traces"
 
     def named(self, name: str) -> list[Any]:
-        return [one for one in self.spans if one.name == name]
+        return [item for item in self.spans if item.name == name]
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def receiver() -> Iterator[Receiver]:
     made.thread.join()
 
 
-def attributes(one: Any) -> dict[str, str]:
-    return {pair.key: pair.value.string_value for pair in one.attributes}
+def attributes(value: Any) -> dict[str, str]:
+    return {pair.key: pair.value.string_value for pair in value.attributes}
 
 
 async def test_one_trace_leads_from_the_workers_run_to_the_statement(
@@ -81,8 +81,8 @@ async def test_one_trace_leads_from_the_workers_run_to_the_statement(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work'"
         )
     stop_tracing()
-    by_id = {one.span_id: one for one in receiver.spans}
-    (run,) = [one for one in receiver.named("run") if attributes(one)["trace.job"] == "work"]
+    by_id = {item.span_id: item for item in receiver.spans}
+    (run,) = [item for item in receiver.named("run") if attributes(item)["trace.job"] == "work"]
     assert attributes(run)["trace.task"] == str(task)
     assert by_id[run.parent_span_id].name == "wake-up"
     (complete,) = receiver.named("POST /v1/task/complete")
@@ -91,12 +91,14 @@ async def test_one_trace_leads_from_the_workers_run_to_the_statement(
     assert attributes(complete)["trace.task"] == str(task)
     (claim,) = receiver.named("POST /internal/task-claim-batch")
     assert by_id[claim.parent_span_id].name == "wake-up"
-    batches = [one for one in receiver.named("complete") if complete.span_id in {link.span_id for link in one.links}]
+    batches = [item for item in receiver.named("complete") if complete.span_id in {link.span_id for link in item.links}]
     (batch,) = batches
-    (statement,) = [one for one in receiver.named("sql complete.complete_plain") if one.parent_span_id == batch.span_id]
+    (statement,) = [
+        item for item in receiver.named("sql complete.complete_plain") if item.parent_span_id == batch.span_id
+    ]
     assert statement.end_time_unix_nano >= statement.start_time_unix_nano
-    here_too = [one for one in receiver.named("run") if attributes(one)["trace.job"] == "after"]
-    assert [by_id[one.parent_span_id].name for one in here_too] == ["loop drain"]
+    here_too = [item for item in receiver.named("run") if attributes(item)["trace.job"] == "after"]
+    assert [by_id[item.parent_span_id].name for item in here_too] == ["loop drain"]
 
 
 async def test_a_receiver_that_is_away_stops_nothing(state_db: str, queue_db: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Operators as they really run: a Dispatcher with its listeners, worker loops, one Spark session, datasets read back."""
+"""Operators as they run: a Dispatcher with its listeners, worker loops, one Spark session, datasets read back."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class Rig:
     async def table(self, name: str, commit: int | None = None) -> pa.Table:
         """The dataset's rows, as its files in force hold them."""
         tables = []
-        for one in await self.partitions(name, commit):
-            for file in one["files"]:
-                body = self.walk.control.objects.get(Folder.parse(one["location"]).object(file["name"]))
+        for partition in await self.partitions(name, commit):
+            for file in partition["files"]:
+                body = self.walk.control.objects.get(Folder.parse(partition["location"]).object(file["name"]))
                 tables.append(pq.read_table(pa.BufferReader(body)))
         return pa.concat_tables(tables)
 

@@ -55,9 +55,9 @@ def test_a_column_that_alert_events_lack_is_named(column: str) -> None:
     # Both the job that writes them and the one that routes them would fail: each says so.
     with pytest.raises(InvalidDag) as refusal:
         parsed(text)
-    assert {one.code for one in refusal.value.problems} == {"not_alert_events"}
-    assert all(f"column {column!r}" in one.reason for one in refusal.value.problems)
-    assert [one.field for one in refusal.value.problems] == ["jobs[0].outputs[0]", "jobs[1].inputs[0]"]
+    assert {item.code for item in refusal.value.problems} == {"not_alert_events"}
+    assert all(f"column {column!r}" in item.reason for item in refusal.value.problems)
+    assert [item.field for item in refusal.value.problems] == ["jobs[0].outputs[0]", "jobs[1].inputs[0]"]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_a_column_that_alert_events_lack_is_named(column: str) -> None:
 def test_alert_events_of_another_shape_are_refused(was: str, becomes: str, says: str) -> None:
     with pytest.raises(InvalidDag) as refusal:
         parsed(DAG.replace(was, becomes))
-    assert all(says in one.reason for one in refusal.value.problems)
+    assert all(says in item.reason for item in refusal.value.problems)
 
 
 def test_an_output_that_is_no_declared_dataset_is_refused_with_what_to_write() -> None:
     output = "    outputs: [{dataset: alert_events}]\n"
     for other in ("", "    outputs: [{name: rows}]\n"):
         problems = all_refused(DAG.replace(output, other))
-        (ours,) = (one for one in problems if one.code == "not_alert_events")
+        (ours,) = (item for item in problems if item.code == "not_alert_events")
         assert "outputs: [{dataset: alert_events}]" in (ours.suggestion or "")
 
 
@@ -93,7 +93,7 @@ def test_an_alert_that_is_not_defined_is_refused_with_the_one_that_was_meant() -
 
 def test_code_that_evaluates_never_runs_among_our_own() -> None:
     problems = all_refused(DAG.replace("runtime: lambda", "runtime: ecs_platform"))
-    assert {one.code for one in problems} == {"runtime_not_allowed", "udf_on_trusted_runtime"}
+    assert {item.code for item in problems} == {"runtime_not_allowed", "udf_on_trusted_runtime"}
     assert refused(re.sub(r"    udf: .*\n", "", DAG)).field == "jobs[0].udf"
 
 

@@ -166,15 +166,15 @@ def test_what_only_says_how_a_chain_job_works_makes_no_new_generation(job: str, 
     assert after.yaml_hash != before.yaml_hash
     assert (generation_ids(after, ORG) != generation_ids(before, ORG)) == decides
     name, _, value = setting.partition(": ")
-    [changed] = [one for one in after.jobs if one.name == job]
+    [changed] = [item for item in after.jobs if item.name == job]
     assert str(changed.config[name]).lower() == value
 
 
 def test_a_setting_that_does_not_count_is_one_of_the_operator() -> None:
-    tuned = {name: one for name, one in ON_WORKERS.items() if one.spec.tuning}
+    tuned = {name: worker for name, worker in ON_WORKERS.items() if worker.spec.tuning}
     assert "block_follower" in tuned
-    for name, one in tuned.items():
-        assert set(one.spec.tuning) <= set(one.config.model_fields), name
+    for name, item in tuned.items():
+        assert set(item.spec.tuning) <= set(item.config.model_fields), name
 
 
 def test_an_abi_of_ones_own_is_part_of_the_config_and_so_of_its_hash() -> None:

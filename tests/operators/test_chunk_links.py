@@ -29,4 +29,4 @@ def test_chunks_that_do_not_follow_each_other_name_both_endpoints() -> None:
 
 
 def _edges(told: list[str]) -> dict[int, Edges]:
-    return {part: Edges(*json.loads(one)) for part, one in enumerate(told)}
+    return {part: Edges(*json.loads(item)) for part, item in enumerate(told)}

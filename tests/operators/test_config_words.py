@@ -172,4 +172,4 @@ def test_a_number_that_is_too_large_for_its_setting_is_refused_at_deploy(
     operator: str, config: dict[str, object], path: tuple[str | int, ...]
 ) -> None:
     """A file may hold numbers of 38 digits: what an operator cannot count to, it says."""
-    assert [one.path for one in specs()[operator].check_config(config)] == [path]
+    assert [item.path for item in specs()[operator].check_config(config)] == [path]

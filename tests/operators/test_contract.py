@@ -212,4 +212,4 @@ async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, t
             go.touch()
             states = await rig.settled()
     assert sorted(states["work"]) == ["Canceled", "Completed"]
-    assert [one["partition_key"] for one in await rig.partitions("made")] == ["10-11"]
+    assert [item["partition_key"] for item in await rig.partitions("made")] == ["10-11"]

@@ -104,7 +104,7 @@ async def test_an_invalidation_of_one_input_keeps_the_rows_of_the_other(rig: Rig
             )
             states = await rig.settled()
     assert states["decode"] == ["Completed"] * 7, await rig.error("decode")
-    assert [one["partition_key"] for one in await rig.partitions("transfers")] == [
+    assert [partition["partition_key"] for partition in await rig.partitions("transfers")] == [
         "0-499", "500-999", "1000-1499", "1500-1999", "2000-2049", "2050-2099",
     ]  # fmt: skip
     assert [row["block_number"] for row in before] == [*range(2000), *sorted([*range(2000, 2100)] * 2)]
@@ -120,7 +120,7 @@ async def test_a_log_that_two_inputs_hold_is_one_row(rig: Rig) -> None:
             await rig.trigger("d", "old", start=0, end=499)
             states = await rig.settled()
     assert states["decode"] == ["Completed"] * 2, await rig.error("decode")
-    assert [one["partition_key"] for one in await rig.partitions("transfers")] == ["0-449", "450-499"]
+    assert [partition["partition_key"] for partition in await rig.partitions("transfers")] == ["0-449", "450-499"]
     assert [row["value"] for row in await rig.rows("transfers")] == [str(block) for block in range(500)]
 
 

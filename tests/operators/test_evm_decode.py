@@ -61,7 +61,7 @@ async def test_logs_without_a_row_are_counted_and_said(rig: Rig, files: int) -> 
     assert states["decode"] == ["Completed"], await rig.error("decode")
     assert [row["value"] for row in await rig.rows("transfers")] == ["7"]
     assert len(await rig.rows("approvals")) == 1
-    assert [len(one["files"]) for one in await rig.partitions("transfers")] == [files]
+    assert [len(partition["files"]) for partition in await rig.partitions("transfers")] == [files]
     (said,) = await rig.fetch(
         "SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL AND job_id ="
         " (SELECT id FROM jobs WHERE name = 'decode')"

@@ -53,8 +53,8 @@ ROWS: list[dict[str, Any]] = [
 WHOLE = [0, 1, 2, 100, 2**62, 2**63 - 1, 2**63, 2**64, 10**18, WEI - 1, WEI, WEI + 1, MOST - 1, MOST]
 EXACT = ["0.5", "2.005", "2.01", "100", "0.00000000000000000000000000000000000001", "999999999999999999.99", "1E+21"]
 NUMBERS = st.one_of(
-    st.sampled_from([sign * one for one in WHOLE for sign in (1, -1)]).map(Whole),
-    st.sampled_from([sign * Decimal(one) for one in EXACT for sign in (1, -1)]).map(Exact),
+    st.sampled_from([sign * item for item in WHOLE for sign in (1, -1)]).map(Whole),
+    st.sampled_from([sign * Decimal(item) for item in EXACT for sign in (1, -1)]).map(Exact),
 )
 NUMBERED = st.sampled_from(["a", "b", "wei", "cents"])
 TEXTS = st.sampled_from(["", "x", "X", "it's", "%", "\\"]).map(Text)
@@ -103,8 +103,8 @@ def test_a_filter_on_spark_keeps_the_rows_that_hold(frame: DataFrame, trees: lis
 @pytest.mark.parametrize("column", ["a", "wei", "cents"])
 def test_a_number_beyond_64_bits_or_between_two_values_is_compared_exactly(frame: DataFrame, column: str) -> None:
     """What no value can be is still more or less than all of them; NULL stays unknown."""
-    numbers: list[Whole | Exact] = [Whole(sign * one) for one in (2**63, WEI, MOST) for sign in (1, -1)]
-    numbers += [Exact(Decimal(one)) for one in ("0.5", "-0.005", "100")]
+    numbers: list[Whole | Exact] = [Whole(sign * item) for item in (2**63, WEI, MOST) for sign in (1, -1)]
+    numbers += [Exact(Decimal(item)) for item in ("0.5", "-0.005", "100")]
     check(frame, [Comparison(column, op, number) for op in Op for number in numbers])
     check(frame, [In(column, tuple(numbers)), Not(In(column, tuple(numbers[:2]))), In(column, (Whole(2), numbers[2]))])
 

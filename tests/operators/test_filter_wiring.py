@@ -59,7 +59,7 @@ def parsed(text: str, known: Catalog = KNOWN) -> Dag:
 @pytest.mark.parametrize("operator", HONOURED)
 def test_a_filter_is_accepted_where_its_rows_are_read(operator: str) -> None:
     (*_, job) = parsed(dag(operator, HONOURED[operator])).jobs
-    assert [one.where for one in job.inputs] == [parse_where(WHERE)]
+    assert [item.where for item in job.inputs] == [parse_where(WHERE)]
 
 
 @pytest.mark.parametrize("operator", IGNORED)

@@ -282,7 +282,7 @@ async def all_stand_still(house: House, attempt: int) -> dict[str, UUID]:
     async with asyncio.timeout(180):
         while True:
             tasks = {row["name"]: row["id"] for row in await house.rig.fetch(IN_HAND, attempt)}
-            held = {one.name for one in held_in(house.rig.folder).iterdir()}
+            held = {path.name for path in held_in(house.rig.folder).iterdir()}
             moving = {job for job, task in tasks.items() if f"{task}.{attempt}" not in held}
             if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(house.sink.data(WAITING)) >= len(locked):
                 return tasks
@@ -332,9 +332,9 @@ async def every_row_is_there_once(house: House) -> None:
     marks = house.sink.data(f"SELECT id, number FROM {await table_of(house, 'marks')}")  # noqa: S608
     expected = {(f"{who}{number}", number) for who in "sp" for number in range(20)}
     assert len(marks) == len(expected)
-    assert {(one["id"], one["number"]) for one in marks} == expected
+    assert {(mark["id"], mark["number"]) for mark in marks} == expected
     items = house.sink.data("SELECT dedupe_key, channel FROM alerts.deliveries")
-    assert len(items) == len({(one["dedupe_key"], one["channel"]) for one in items}) == 2 * EVENTS
+    assert len(items) == len({(item["dedupe_key"], item["channel"]) for item in items}) == 2 * EVENTS
 
 
 async def table_of(house: House, name: str) -> str:

@@ -42,7 +42,7 @@ def sql(query: str, more: str = "") -> str:
 
 
 async def keys(rig: Rig, name: str = "made") -> list[str]:
-    return [one["partition_key"] for one in await rig.partitions(name)]
+    return [partition["partition_key"] for partition in await rig.partitions(name)]
 
 
 async def all_done(rig: Rig) -> None:
@@ -128,7 +128,10 @@ async def test_a_partition_with_a_name_is_made_from_the_partitions_of_that_name(
             await rig.trigger("d", f"ask_{job}", partition=name)
             await all_done(rig)
     # There is no `b` of `narrow` yet: that is nothing wrong.
-    assert {one["partition_key"]: one["row_count"] for one in await rig.partitions("made")} == {"a": 20, "b": 10}
+    assert {partition["partition_key"]: partition["row_count"] for partition in await rig.partitions("made")} == {
+        "a": 20,
+        "b": 10,
+    }
 
 
 async def test_an_update_makes_its_range_and_one_that_names_no_part_makes_the_whole(rig: Rig) -> None:
@@ -137,7 +140,10 @@ async def test_an_update_makes_its_range_and_one_that_names_no_part_makes_the_wh
     await rig.deploy(dag(sql(query, ", mode: update"), inputs="[{from: {job: wide}}]"))
     await rig.run("d", "ask_wide", start=0, end=4)
     await rig.run("d", "ask_wide", start=5, end=6)
-    assert {one["partition_key"]: one["row_count"] for one in await rig.partitions("made")} == {"0-4": 1, "5-6": 1}
+    assert {partition["partition_key"]: partition["row_count"] for partition in await rig.partitions("made")} == {
+        "0-4": 1,
+        "5-6": 1,
+    }
     assert await rig.rows("made") == [{"n": 2}, {"n": 5}]
 
     await rig.deploy(dag(sql(query, ", mode: update"), inputs=reading))
@@ -209,7 +215,7 @@ async def test_an_invalidation_over_several_partitions_makes_each_of_them_again_
         wide = await rig.dataset("wide")
         await invalidate(control, org.id, org.user, wide, start=3, end=6, reason="a test", request_id=uuid4())
         await rig.settled()
-    found = {one["partition_key"]: one["valid_from"] for one in await rig.partitions("made")}
+    found = {partition["partition_key"]: partition["valid_from"] for partition in await rig.partitions("made")}
     assert found == {"0-4": 4, "5-9": 4, "10-14": 3}
     assert await rig.rows("made") == before
 
@@ -228,7 +234,7 @@ async def test_each_range_is_compared_by_the_task_that_finds_both_sides_of_it_an
         assert set(states["made"]) == {"Completed"}, await rig.error("made")
         seen.append(await keys(rig))
     assert seen[:3] == [[], ["0-4"], ["0-4", "5-9"]]
-    assert [one[2:] for one in seen[3:]] == [[], ["20-24"], ["20-24", "25-29"]]
+    assert [item[2:] for item in seen[3:]] == [[], ["20-24"], ["20-24", "25-29"]]
     said = await rig.fetch("SELECT progress->>'message' AS said FROM tasks WHERE progress IS NOT NULL")
     assert sorted(row["said"] for row in said) == [
         "0-9 is left to a later task: narrow is not there yet",

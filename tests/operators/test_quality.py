@@ -117,12 +117,12 @@ async def test_numbers_beyond_64_bits_are_checked_exactly(rig: Rig, numbers: Num
         "{kind: range, column: block_number, min: 2.5, max: 7.5}": 5,
         "{kind: continuous, column: value}": 2**63 - 1,
     }
-    named = [one.replace("}", f", level: warn, name: c{n}}}") for n, one in enumerate(checks)]
+    named = [item.replace("}", f", level: warn, name: c{n}}}") for n, item in enumerate(checks)]
     await rig.deploy(dag(*named))
     states = await rig.run("d", "ask", start=0, end=9)
     assert states["look"] == ["Completed"], await rig.error("look")
     found = {row["check"]: row for row in await rig.rows("report")}
-    assert {one: found[f"c{n}"]["failing_rows"] for n, one in enumerate(checks)} == checks
+    assert {item: found[f"c{n}"]["failing_rows"] for n, item in enumerate(checks)} == checks
     assert f"such as {wei - 2}, {wei + 5}-{10**37 - 1}" in found["c7"]["explanation"]
 
 
@@ -240,7 +240,7 @@ async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_o
         "{kind: not_null, columns: [nothing]}",
         "{kind: sql, query: SELECT nothing AS n FROM numbers}",
     ]
-    warn = [one.replace("}", ", level: warn}") for one in checks]
+    warn = [item.replace("}", ", level: warn}") for item in checks]
     await rig.deploy(dag(*warn, "{kind: row_count, max: 3, level: warn}", "{kind: continuous}"))
     states = await rig.run("d", "ask", start=0, end=9)
     assert states["look"] == ["Completed"], await rig.error("look")

@@ -80,7 +80,10 @@ async def files_quickstart(rig: Rig) -> None:
         {"product": "sugar", "pieces": 35, "amount": Decimal("26.75")},
         {"product": "tea", "pieces": 6, "amount": Decimal("20.00")},
     ]
-    assert [one["partition_key"] for one in await rig.partitions("sales")] == ["sales_2025_01", "sales_2025_02"]
+    assert [partition["partition_key"] for partition in await rig.partitions("sales")] == [
+        "sales_2025_01",
+        "sales_2025_02",
+    ]
     assert (await rig.rows("sales"))[0]["sold_at"] == datetime(2025, 1, 3, 9, 15, tzinfo=UTC)
     warned = [row for row in await rig.rows("sales_checked") if not row["passed"]]
     assert [(row["check"], row["partition"]) for row in warned] == [("row_count", "sales_2025_02")]

@@ -78,7 +78,7 @@ def logged(settings: Settings) -> Iterator[io.StringIO]:
 
 async def test_a_function_gets_the_secrets_that_its_job_names_and_another_jobs_function_none_of_them(rig: Rig) -> None:
     names = ("[API_KEY]", "[other, api_key]", None, "[]")
-    await rig.deploy(dag(*(python("proves_secrets", one) for one in names)))
+    await rig.deploy(dag(*(python("proves_secrets", item) for item in names)))
     states = await ran(rig, ENV)
     assert {states[f"work_{number}"][0] for number in range(4)} == {"Completed"}, await rig.error("work_0")
     proofs = [await rig.rows(f"made_{number}") for number in range(4)]
@@ -126,7 +126,7 @@ async def test_a_long_error_is_cut_after_its_secrets_are_hidden(rig: Rig, before
 async def tables(rig: Rig) -> dict[str, str]:
     """Every row of the state database, as text."""
     names = await rig.fetch("SELECT tablename::text AS name FROM pg_tables WHERE schemaname = 'public'")
-    rows = {one["name"]: await rig.fetch(f'SELECT t::text AS row FROM "{one["name"]}" t') for one in names}  # noqa: S608
+    rows = {item["name"]: await rig.fetch(f'SELECT t::text AS row FROM "{item["name"]}" t') for item in names}  # noqa: S608
     return {name: "\n".join(row["row"] for row in found) for name, found in rows.items()}
 
 

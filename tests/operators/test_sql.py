@@ -63,7 +63,7 @@ async def test_an_invalidated_range_replaces_whole_partitions_and_nothing_else(r
         await rig.settled()
     # `numbers` itself was not made again, so its rows are as they were; `made` was, from the same rows, in whole parts.
     assert await rig.rows("made") == before
-    assert [(one["partition_key"], one["valid_from"]) for one in await rig.partitions("made")] == [
+    assert [(item["partition_key"], item["valid_from"]) for item in await rig.partitions("made")] == [
         ("0-4", 3),
         ("5-9", 3),
     ]
@@ -88,10 +88,10 @@ async def test_of_many_updates_at_once_the_newest_is_run_and_a_whole_is_made_onc
         states = await rig.settled()
     assert sorted(states["made"]) == ["Canceled"] * 2 + ["Completed"] * 2
     superseded = await rig.fetch("SELECT DISTINCT superseded_by FROM tasks WHERE status = 'Canceled'")
-    assert [one["superseded_by"] for one in superseded] == [waiting[-1]]
-    assert [one["valid_from"] for one in await rig.partitions("made")] == [1], "no commit, and so no event"
+    assert [record["superseded_by"] for record in superseded] == [waiting[-1]]
+    assert [item["valid_from"] for item in await rig.partitions("made")] == [1], "no commit, and so no event"
     said = await rig.fetch("SELECT progress->>'message' AS said FROM tasks WHERE progress IS NOT NULL")
-    assert ["already" in one["said"] for one in said] == [True]
+    assert ["already" in record["said"] for record in said] == [True]
 
     await rig.run("d", "ask", start=5, end=9)
     assert await rig.rows("made") == [{"n": 10, "total": 450}]
@@ -99,7 +99,7 @@ async def test_of_many_updates_at_once_the_newest_is_run_and_a_whole_is_made_onc
     async with working(rig.worker()):
         await invalidate(control, org.id, org.user, numbers, start=3, end=5, reason="a test", request_id=uuid4())
         await rig.settled()
-    assert [one["valid_from"] for one in await rig.partitions("made")] == [3]
+    assert [item["valid_from"] for item in await rig.partitions("made")] == [3]
     assert await rig.rows("made") == [{"n": 10, "total": 450}]
 
 
@@ -134,7 +134,7 @@ async def test_followed_inputs_are_narrowed_alike_and_others_read_whole(rig: Rig
         (2, 20, 4),
         (3, 30, 4),
     ]
-    assert {one["partition_key"]: one["row_count"] for one in await rig.partitions("made")} == {"0-1": 2, "2-3": 2}
+    assert {item["partition_key"]: item["row_count"] for item in await rig.partitions("made")} == {"0-1": 2, "2-3": 2}
 
 
 async def test_where_of_the_dag_narrows_what_the_query_sees(rig: Rig) -> None:
@@ -167,7 +167,7 @@ async def test_no_rows_are_a_partition_too_and_many_become_several_files(rig: Ri
     await rig.deploy(dag("SELECT block_number FROM numbers WHERE value < 0"))
     states = await rig.run("d", "ask", start=0, end=4)
     assert states["made"] == ["Completed"], await rig.error("made")
-    assert [one["row_count"] for one in await rig.partitions("made")] == [0]
+    assert [item["row_count"] for item in await rig.partitions("made")] == [0]
     assert (await rig.table("made")).schema.names == ["block_number"]
     many = "SELECT block_number, explode(sequence(1, 1000)) AS n FROM numbers"
     await rig.deploy(
@@ -230,7 +230,7 @@ async def test_column_lineage_is_stored_at_deploy_and_shown(rig: Rig) -> None:
     org = rig.walk.org
     user = User(org.user, org.id, "acme", None, "admin")
     found: Any = await show_dataset(rig.walk.control.pool, user, "made")
-    assert [(one.column, one.input, one.input_column) for one in found.lineage] == [
+    assert [(item.column, item.input, item.input_column) for item in found.lineage] == [
         ("block_number", "numbers", "block_number"),
         ("twice", "numbers", "value"),
     ]

@@ -143,7 +143,7 @@ def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[s
 
 def files_of(folder: Path, task: Any, attempt: int) -> list[str]:
     """What lies in an attempt's folders, of outputs and of batches."""
-    return [one.name for one in (folder / "objects").glob(f"**/{task}/{attempt}/*") if one.is_file()]
+    return [path.name for path in (folder / "objects").glob(f"**/{task}/{attempt}/*") if path.is_file()]
 
 
 async def swept(walk: Walk) -> None:

@@ -23,7 +23,7 @@ QUERIES = ("SELECT 1 AS x", "SELECT value FROM orders LIMIT 2", "SELECT * FROM t
 
 async def test_no_input_makes_a_door_of_the_query_service_fail(house: House) -> None:
     schema: Any = schemathesis.openapi.from_dict(document())
-    operations = {one.label: one for one in (found.ok() for found in schema.get_all_operations())}
+    operations = {item.label: item for item in (found.ok() for found in schema.get_all_operations())}
     listeners = {"POST /v1/query": house.query_internal, "POST /v1/task/query": house.task_api}
     assert set(listeners) == set(operations)
     await house.make("feed", 1400, 1401)

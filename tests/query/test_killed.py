@@ -85,7 +85,7 @@ async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncCli
 
 
 async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
-    """UserCall again for as long as it is told that this may help."""
+    """Asked again for as long as it is told that this may help."""
     async with asyncio.timeout(240):
         while True:
             answer = await listener.post("/v1/query", json={"sql": sql})
@@ -116,7 +116,7 @@ def members(leader: int, word: str) -> list[int]:
     for pid in family(leader):
         with suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:4]
-            if word in {Path(one).name for one in words}:
+            if word in {Path(word).name for word in words}:
                 found.append(pid)
     return found
 
@@ -139,9 +139,9 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
             while not holders(house):  # noqa: ASYNC110 - the snapshot is waited for
                 await asyncio.sleep(0.05)
         process.kill()
-        for one in (export, hot):
+        for item in (export, hot):
             with pytest.raises(httpx.TransportError):
-                await one
+                await item
         async with asyncio.timeout(120):
             while family(process.pid):  # noqa: ASYNC110 - the kernel's and Java's work is waited for
                 await asyncio.sleep(0.05)
@@ -163,13 +163,13 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
 def exports(house: House) -> tuple[set[str], set[str]]:
     """Those of which there is a file, and those that are whole."""
     folder = Folder.parse(f"s3://trace/exports/{house.rig.walk.org.id}/")
-    names = [one.name for one in house.rig.walk.control.objects.objects(folder)]
-    whole = [one for one in names if one.name == "_SUCCESS"]
-    return {str(one).split("/")[5] for one in names}, {str(one).split("/")[5] for one in whole}
+    names = [item.name for item in house.rig.walk.control.objects.objects(folder)]
+    whole = [item for item in names if item.name == "_SUCCESS"]
+    return {str(item).split("/")[5] for item in names}, {str(item).split("/")[5] for item in whole}
 
 
 async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
-    """UserCall again if its time was over before its task had begun."""
+    """Asked again if its time was over before its task had begun."""
     (java,) = members(process.pid, "java")
     async with asyncio.timeout(240):
         while members(process.pid, "java") == [java]:

@@ -33,7 +33,7 @@ async def nothing_runs(house: House) -> None:
     context: Any = house.rig.spark.sparkContext
     tracker = context._jsc.sc().statusTracker()
     async with asyncio.timeout(60):
-        while any(one.numRunningTasks() for one in tracker.getExecutorInfos()):  # noqa: ASYNC110 - Spark's work
+        while any(getexecutorinfo.numRunningTasks() for getexecutorinfo in tracker.getExecutorInfos()):  # noqa: ASYNC110 - Spark's work
             await asyncio.sleep(0.05)
 
 
@@ -65,8 +65,8 @@ async def test_users_keep_slots_that_tasks_cannot_take(house: House) -> None:
         user = asyncio.create_task(works(house))
         await in_hand(house, running=3, waiting=2)
     finally:
-        for one in tasks:
-            one.cancel()
+        for item in tasks:
+            item.cancel()
         await asyncio.wait(tasks)
     await user  # it had its slot, and now the cores
     await in_hand(house, running=0, waiting=0)

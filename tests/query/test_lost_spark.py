@@ -53,8 +53,8 @@ async def test_queries_under_which_spark_is_killed_are_run_once_more_one_after_t
     await java_of(process, other_than=first)
     await until_running(listener, 1)
     os.kill(await java_of(process, other_than=first), signal.SIGKILL)
-    answers = sorted([await one for one in asked], key=lambda answer: answer.status_code)
-    assert [one.status_code for one in answers] == [200, 503], [one.text for one in answers]
+    answers = sorted([await invocation for invocation in asked], key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in answers] == [200, 503], [answer.text for answer in answers]
     assert answers[0].json()["rows"] == [[TOTAL]], "it died with the other, and not with it again"
     refusal = answers[1].json()["error"]
     assert (refusal["code"], refusal["retryable"]) == ("spark_lost", True), "twice under it: no third time"

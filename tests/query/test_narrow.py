@@ -45,8 +45,8 @@ class Tables:
 
     def frames(self, relations: Mapping[str, Relation]) -> dict[str, DataFrame]:
         return {
-            name: self.whole[name] if one is self.relations[name] else self._read(one)
-            for name, one in relations.items()
+            name: self.whole[name] if item is self.relations[name] else self._read(item)
+            for name, item in relations.items()
         }
 
     def _read(self, relation: Relation) -> DataFrame:
@@ -60,7 +60,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tab
     session = spark.newSession()
     relations = {name: relation(objects, name) for name in ("t", "u")}
     bare = Tables(session, objects, relations, {})
-    return Tables(session, objects, relations, {name: bare._read(one) for name, one in relations.items()})
+    return Tables(session, objects, relations, {name: bare._read(item) for name, item in relations.items()})
 
 
 def relation(objects: DiskObjects, name: str) -> Relation:
@@ -81,7 +81,7 @@ NUMBERS = st.integers(-6, 32).map(str)
 OTHERS = st.sampled_from(
     ["3.5", "'4'", "CAST(5 AS bigint)", "v", "1 + 2", "NULL", "-(3)", "9223372036854775808", "4e0"]
 )
-VALUES = st.integers(0, 7).flatmap(lambda one: NUMBERS if one else OTHERS)
+VALUES = st.integers(0, 7).flatmap(lambda integer: NUMBERS if integer else OTHERS)
 
 
 @st.composite

@@ -27,7 +27,7 @@ async def test_a_users_select_over_files_comes_back_as_json(house: House) -> Non
     told = answer.json()
     assert told["rows"] == [[ROWS, sum(range(ROWS)) * 10]]
     assert told["columns"] == [{"name": "n", "type": "bigint"}, {"name": "s", "type": "bigint"}]
-    assert [(one["name"], one["hot"]) for one in told["datasets"]] == [("orders", False)]
+    assert [(item["name"], item["hot"]) for item in told["datasets"]] == [("orders", False)]
     assert (told["row_count"], told["truncated"], told["exported"]) == (1, False, None)
 
 
@@ -181,10 +181,10 @@ async def test_what_was_asked_is_audited_without_its_text(house: House) -> None:
     told = (await house.ask("reader", query)).json()
     row = await house.audited(told["query_id"])
     assert row["sql_sha256"] == hashlib.sha256(query.encode()).digest()
-    assert [str(one) for one in row["datasets"]] == [told["datasets"][0]["dataset_uuid"]]
+    assert [str(item) for item in row["datasets"]] == [told["datasets"][0]["dataset_uuid"]]
     assert (row["verdict"], row["row_count"], row["code"], row["task_id"]) == ("answered", 1, None, None)
     assert row["user_id"] == await house.pool.fetchval("SELECT id FROM users WHERE external_id = 'reader'")
-    before = len([one for one in await house.audit() if one["verdict"] == "refused"])
+    before = len([item for item in await house.audit() if item["verdict"] == "refused"])
     await house.ask("reader", "SELECT * FROM parquet.`/etc/passwd`")
     await house.rig.until("SELECT count(*) > $1 FROM query_audit WHERE verdict = 'refused'", before)
     assert "telling" not in str(await house.audit())
@@ -218,10 +218,10 @@ async def test_a_session_serves_one_grant_for_as_long_as_it_lives(house: House) 
     for user in (ADMIN, "reader", RIVAL, ADMIN):
         await house.rows(user, "SELECT count(*) AS n FROM orders")
     idle = house.spark.pool._idle
-    grants = {one.grant for one in idle}
+    grants = {item.grant for item in idle}
     assert len(grants) >= 3
-    mine = next(one for one in idle if one.grant == idle[-1].grant)
-    others = [name for one in idle if one.grant != mine.grant for name, _ in one.views.values()]
+    mine = next(item for item in idle if item.grant == idle[-1].grant)
+    others = [name for item in idle if item.grant != mine.grant for name, _ in item.views.values()]
     seen = {table.name for table in mine.spark.catalog.listTables()}
     assert others
     assert not seen & set(others), "a temporary view belongs to its session"

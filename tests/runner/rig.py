@@ -1,4 +1,4 @@
-"""Untrusted code as it really runs: a Dispatcher with its listeners, a runner with its own, sandboxes; bundles of a test.
+"""Untrusted code as it runs: a Dispatcher with its listeners, a runner with its own, sandboxes; bundles of a test.
 
 A task is claimed as the Dispatcher would, and its bundle handed to the runner's door with the claim's token and fence.
 """

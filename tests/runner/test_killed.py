@@ -192,13 +192,13 @@ def handler(task):
     task.progress(1, 1)
 """
 MOST_TRIES = 50
-AT_RUNNER = [one for one in POINTS if one.startswith("runner.")]
-AT_WRAPPER = [one for one in POINTS if one.startswith("run_udf.")]
+AT_RUNNER = [item for item in POINTS if item.startswith("runner.")]
+AT_WRAPPER = [item for item in POINTS if item.startswith("run_udf.")]
 HIT = {
     # Warm sandboxes are of `lambda`; what keeps the lease of its own, and ends the sandbox with the task, of `ecs_udf`.
-    "lambda": [one for one in AT_RUNNER if one != "runner.sandbox_killed"],
+    "lambda": [item for item in AT_RUNNER if item != "runner.sandbox_killed"],
     # Bundles are fetched for both alike.
-    "ecs_udf": [one for one in AT_RUNNER if one != "runner.recycled" and "bundle" not in one] + AT_WRAPPER,
+    "ecs_udf": [item for item in AT_RUNNER if item != "runner.recycled" and "bundle" not in item] + AT_WRAPPER,
 }
 
 

@@ -200,9 +200,9 @@ async def test_a_burst_waits_shortly_and_is_then_told_to_come_again(rig: Rig) ->
     tasks = [await rig.claimed() for _ in range(rig.settings.udf.per_org + 1)]
     asked = [asyncio.create_task(rig.run(udf, claimed)) for claimed in tasks]
     told, running = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-    assert [one.result().status for one in told] == [429]
-    for one in running:  # whoever hangs up ends his
-        one.cancel()
+    assert [item.result().status for item in told] == [429]
+    for item in running:  # whoever hangs up ends his
+        item.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     await settled(rig)
 

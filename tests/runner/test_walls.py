@@ -83,10 +83,10 @@ async def test_a_sandbox_is_in_the_runners_session_until_it_has_walls_and_in_non
 
 
 def bwraps_of_ours() -> Iterator[psutil.Process]:
-    for one in psutil.Process().children():
+    for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
-            if one.name() == "bwrap":
-                yield one
+            if child.name() == "bwrap":
+                yield child
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)

@@ -1,4 +1,4 @@
-"""Buffered datasets as they really are: a Dispatcher with its listeners, producers at the task door, a sink, real Postgres.
+"""Buffered datasets as they run: a Dispatcher with its listeners, producers at the task API, a sink, real Postgres.
 
 A producer claims a task and publishes what it wrote, as an untrusted one would: with its token and nothing else.
 """

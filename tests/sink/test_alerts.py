@@ -145,24 +145,27 @@ async def test_an_event_is_told_once_to_each_channel_however_often_it_is_publish
         await routed(rig, 1)
         await until(lambda: len(receiver.got) == 2)
         first = rig.data(ITEMS)
-        assert [(one["dedupe_key"], one["channel"]) for one in first] == [("1:0xaa:7", "ops"), ("1:0xaa:7", "page")]
+        assert [(connection["dedupe_key"], connection["channel"]) for connection in first] == [
+            ("1:0xaa:7", "ops"),
+            ("1:0xaa:7", "page"),
+        ]
         await publish(rig, [whale])  # a retry
         await publish(rig, [whale | {"block_number": 20, "payload": {"amount": "6"}}])  # a block that came back
         await publish(rig, [whale, event(mine["whales"], "other")])
         await routed(rig, 4)
         await until(lambda: len(receiver.got) == 4)
     items = rig.data(ITEMS)
-    assert {one["status"] for one in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
-    told = [(one.key, json.loads(one.body)["channel"]) for one in receiver.got]
-    assert sorted(told) == [(one["dedupe_key"], one["channel"]) for one in items], "each once"
-    assert [(one["dedupe_key"], one["channel"]) for one in items] == [
+    assert {connection["status"] for connection in rig.data("SELECT status::text FROM alerts.deliveries")} == {"Sent"}
+    told = [(got.key, json.loads(got.body)["channel"]) for got in receiver.got]
+    assert sorted(told) == [(item["dedupe_key"], item["channel"]) for item in items], "each once"
+    assert [(item["dedupe_key"], item["channel"]) for item in items] == [
         ("1:0xaa:7", "ops"),
         ("1:0xaa:7", "page"),
         ("other", "ops"),
         ("other", "page"),
     ]
     assert items[:2] == first, "what was routed first is what is sent"
-    assert {one["org_id"] for one in items} == {rig.walk.org.id}
+    assert {item["org_id"] for item in items} == {rig.walk.org.id}
     assert items[0]["event"] == {
         "alert_definition_id": str(mine["whales"]),
         "dedupe_key": "1:0xaa:7",
@@ -199,7 +202,10 @@ async def test_nothing_comes_of_alerts_of_others_and_nobody_elses_key_suppresses
             ],
         )
         await routed(rig, 2)
-    items = {(one["org_id"], one["alert_definition_id"], one["dedupe_key"], one["channel"]) for one in rig.data(ITEMS)}
+    items = {
+        (connection["org_id"], connection["alert_definition_id"], connection["dedupe_key"], connection["channel"])
+        for connection in rig.data(ITEMS)
+    }
     assert items == {
         (org, alert, "k", channel)
         for org, alert in ((rig.walk.org.id, mine["whales"]), (rival.id, theirs["whales"]))

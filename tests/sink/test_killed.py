@@ -27,9 +27,11 @@ from tracelake.settings import SinkSettings
 
 pytestmark = pytest.mark.anyio
 
-AT_SINK = [one for one in POINTS if one.startswith(("sink.", "merge_batches."))]
+AT_SINK = [item for item in POINTS if item.startswith(("sink.", "merge_batches."))]
 AT_DISPATCHER = [
-    one for one in POINTS if one.startswith(("settle_buffers.", "clear_batches.", "replay_batch.", "owe_batches."))
+    item
+    for item in POINTS
+    if item.startswith(("settle_buffers.", "delete_applied_batches.", "replay_batch.", "republish_batches."))
 ]
 
 
@@ -283,7 +285,7 @@ async def _assert_kept(system: System, data_db: str, producing: Producing, refus
     assert applied == committed
     good = {
         f"own {number}"
-        for number, one in enumerate(producing.published)
-        if one in committed and (not refused or number % refused)
+        for number, id_ in enumerate(producing.published)
+        if id_ in committed and (not refused or number % refused)
     }
     assert sorted(key for (key,) in keys) == sorted(good)

@@ -49,7 +49,7 @@ def merged(
         connection.execute(fill.encode(), ("999", number, tried + 1, list(keys)))
         waiting.append(Waiting(uuid4(), uuid4(), 1, number, tried, len(keys), 1))
     assert len(merge_batches(connection, table, staging, waiting)) == len(waiting)
-    return [one.publish_id for one in waiting]
+    return [item.publish_id for item in waiting]
 
 
 def found(connection: psycopg.Connection[Any], table: BufferedTable) -> dict[str, tuple[int, UUID]]:

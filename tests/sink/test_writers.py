@@ -47,8 +47,8 @@ TWO_DETECTORS = ALERTS.replace(
 async def test_a_hundred_producing_tasks_with_overlapping_keys_leave_one_row_for_each_key(rig: Rig) -> None:
     await rig.deploy(TWO_DETECTORS)
     first = await rig.producers(TASKS_OF_EACH, DETECTORS)
-    assert len({one.claimed.capability_token for one in first}) == len({one.folder for one in first}) == PRODUCERS
-    number_of = {one.claimed.task.task_id: number for number, one in enumerate(first)}
+    assert len({item.claimed.capability_token for item in first}) == len({item.folder for item in first}) == PRODUCERS
+    number_of = {item.claimed.task.task_id: number for number, item in enumerate(first)}
     sent: dict[UUID, int] = {}
     turns = asyncio.Semaphore(AT_ONCE)
 
@@ -74,19 +74,19 @@ async def test_a_hundred_producing_tasks_with_overlapping_keys_leave_one_row_for
     assert {rows[f"own {number:03}"]["producer_task_id"]: number for number in range(PRODUCERS)} == number_of
     seqs = {row["publish_id"]: row["seq"] for row in rig.data("SELECT * FROM trace_meta.applied_batches")}
     for n in range(10):
-        last = max((one for one, number in sent.items() if number % 10 == n), key=seqs.__getitem__)
+        last = max((id_ for id_, number in sent.items() if number % 10 == n), key=seqs.__getitem__)
         assert rows[f"shared {n}"]["block_number"] == sent[last], "of one key, the batch that was applied last counts"
-    await _assert_each_is_told_once(rig, first[0].dataset, {one: seqs[one] for one in sent})
+    await _assert_each_is_told_once(rig, first[0].dataset, {id_: seqs[id_] for id_ in sent})
 
 
 async def _second_attempts(rig: Rig, failed: Sequence[Producer]) -> list[Producer]:
-    for one in failed:
-        await one.complete("Failed", error_message="as planned")
+    for item in failed:
+        await item.complete("Failed", error_message="as planned")
     await rig.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE next_retry_at IS NOT NULL")
     rig.walk.control.leases.notify()
     second = await rig.claim_all(len(failed), DETECTORS)
-    assert {(one.claimed.task.task_id, one.claimed.attempt) for one in second} == {
-        (one.claimed.task.task_id, 2) for one in failed
+    assert {(item.claimed.task.task_id, item.claimed.attempt) for item in second} == {
+        (item.claimed.task.task_id, 2) for item in failed
     }
     return second
 
@@ -97,7 +97,7 @@ async def _assert_each_is_told_once(rig: Rig, dataset: UUID, seqs: Mapping[UUID,
     assert {row["id"]: row["seq"] for row in settled} == dict(seqs)
     commits = await rig.fetch("SELECT number, scope FROM commits WHERE dataset_uuid = $1 ORDER BY 1", dataset)
     assert [row["number"] for row in commits] == list(range(1, len(seqs) + 1))
-    assert {row["scope"] for row in commits} == {f"publish:{one}" for one in seqs}
+    assert {row["scope"] for row in commits} == {f"publish:{seq}" for seq in seqs}
     events = await rig.fetch("SELECT cursor_value FROM events WHERE origin = 'sink'")
     assert sorted(row["cursor_value"] for row in events) == sorted(seqs.values())
     (after,) = await rig.fetch(
@@ -148,7 +148,7 @@ async def test_a_dead_batch_is_shown_to_its_organisation_repaired_and_replayed(r
         good = await producer.publish([alert("c")])
         assert await rig.settled() == {"Committed": 1, "Dead": 2}
         found = await list_dead_batches(control.pool, org, DeadBatchQuery())
-        assert {(one.publish_id, one.line, one.dataset) for one in found.batches} == {
+        assert {(item.publish_id, item.line, item.dataset) for item in found.batches} == {
             (dead, 2, "alert_events"),
             (late, None, "alert_events"),
         }
@@ -176,7 +176,7 @@ async def test_batches_leave_the_store_after_their_commit_and_dead_ones_stay(rig
     assert await DeleteAppliedBatches(rig.walk.control, timedelta(hours=1)).once() == 0
     assert await DeleteAppliedBatches(rig.walk.control, timedelta()).once() == 1
     assert await DeleteAppliedBatches(rig.walk.control, timedelta()).once() == 0
-    assert [one.name.name for one in objects.objects(producer.folder)] == ["dead.jsonl"]
+    assert [item.name.name for item in objects.objects(producer.folder)] == ["dead.jsonl"]
 
 
 TWO = (
@@ -247,12 +247,12 @@ async def test_batches_that_were_never_published_leave_the_store_when_their_atte
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
     while await DeleteOrphanFiles(control).once():
         pass
-    left = {one.name.name for one in control.objects.objects(lost.folder)}
+    left = {item.name.name for item in control.objects.objects(lost.folder)}
     (repaired,) = await rig.fetch("SELECT repaired_uri FROM buffer_publishes WHERE id = $1", dead)
     repair = repaired["repaired_uri"].rpartition("/")[2]
     assert left == {"committed.jsonl", "dead.jsonl", "accepted.jsonl", repair, being_put}
-    assert [one.name.name for one in control.objects.objects(beside)] == ["published.jsonl"]
-    assert [one.name.name for one in control.objects.objects(running.folder)] == ["soon.jsonl"]
+    assert [item.name.name for item in control.objects.objects(beside)] == ["published.jsonl"]
+    assert [item.name.name for item in control.objects.objects(running.folder)] == ["soon.jsonl"]
     async with rig.sinking():
         assert await rig.settled() == {"Committed": 2, "Dead": 2}
     assert (await rig.rows())[1]["publish_id"] == waiting

@@ -46,7 +46,7 @@ def test_the_wheels_java_gets_an_archive_that_it_accepts_also_below_a_folder_wit
     left = sorted(path.name for path in made.parent.iterdir())
     assert left == sorted([made.name, f"{made.stem}.base.jsa", "lock"])
     assert len(used) == 2
-    assert not any(Path(one).exists() for one in used), "the jars lay elsewhere for a while only"
+    assert not any(Path(item).exists() for item in used), "the jars lay elsewhere for a while only"
 
     before = made.stat().st_mtime_ns
     assert make_archive(java, cache, os.environ) == made
@@ -160,15 +160,15 @@ def until_java_runs(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         family = psutil.Process(process.pid).children(recursive=True)
-        if any("-XX:ArchiveClassesAtExit" in word for one in family for word in words(one)):
+        if any("-XX:ArchiveClassesAtExit" in word for child in family for word in words(child)):
             return family
         time.sleep(0.1)
     raise AssertionError("no training run was seen")
 
 
-def words(one: psutil.Process) -> list[str]:
+def words(item: psutil.Process) -> list[str]:
     try:
-        return one.cmdline()
+        return item.cmdline()
     except psutil.Error:
         return []
 

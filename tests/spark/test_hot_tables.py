@@ -257,7 +257,7 @@ def test_two_writers_of_the_same_tables_never_interleave(data: Connection, data_
     left = {content for table in tables for _, _, content in rows_in(data, table)}
     hashes = data.execute("SELECT DISTINCT hash FROM trace_meta.hot_blocks WHERE number = 3").fetchall()
     assert len(left) == 1
-    assert [bytes(one) for (one,) in hashes] == [block_hash(3, str(left.pop()))]
+    assert [bytes(item) for (item,) in hashes] == [block_hash(3, str(left.pop()))]
 
 
 def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, data_db: str) -> None:
@@ -276,7 +276,9 @@ def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, 
         announce(follower, "eth", "invalidation", start=0, stop=1, cause="fork at 0")
         announce(follower, "eth", "event", start=0, stop=1)
     waiting = untold(data, "eth")
-    assert [(one.kind, one.start, one.stop, one.cause) for one in waiting] == [
+    assert [
+        (announcement.kind, announcement.start, announcement.stop, announcement.cause) for announcement in waiting
+    ] == [
         ("invalidation", 0, 1, "fork at 0"),
         ("event", 0, 1, ""),
     ]

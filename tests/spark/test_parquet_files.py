@@ -246,7 +246,7 @@ def test_misfits_are_found_among_many_rows_and_groups(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match=r"row 1: v is '9223372036854775808'"):
         read(path, {"v": "bigint"})
     table, left_out = read(path, {"v": "bigint"}, bad_lines=5)
-    assert (table["v"].to_pylist(), left_out) == ([one for one in numbers if one < 2**63], 5)
+    assert (table["v"].to_pylist(), left_out) == ([number for number in numbers if number < 2**63], 5)
 
 
 def test_a_text_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:

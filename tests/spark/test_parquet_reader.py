@@ -49,7 +49,7 @@ def test_every_type_comes_back_the_same_from_a_disk_and_from_s3(
     found = []
     for store in (DiskObjects(tmp_path), s3_objects(seaweedfs.objects_for("worker"))):
         files = written(frame, store, folder, 3)
-        names = [folder.object(one.file.name) for one in files]
+        names = [folder.object(item.file.name) for item in files]
         read = read_files(spark, store, names, files[0].columns)
         found.append((read.schema, sorted(map(str, read.collect()))))
         assert read_files(spark, store, [], files[0].columns).schema == read.schema

@@ -129,7 +129,7 @@ def test_a_number_of_any_size_keeps_the_same_rows_whether_postgres_filters_or_sp
 ) -> None:
     wei, most = 10**21, 10**38 - 1
     values = [
-        (n, None if n == 0 else n - 2, one) for n, one in enumerate([None, 0, wei - 1, wei, wei + 1, most, -most])
+        (n, None if n == 0 else n - 2, item) for n, item in enumerate([None, 0, wei - 1, wei, wei + 1, most, -most])
     ]
     data.execute("DROP TABLE IF EXISTS hot.wei; CREATE TABLE hot.wei (n int, whole bigint, wei numeric(38,0))")
     data.cursor().executemany("INSERT INTO hot.wei VALUES (%s, %s, %s)", values)

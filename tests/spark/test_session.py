@@ -123,7 +123,7 @@ def test_no_secret_is_in_a_command_line_or_a_file_for_others(spark: SparkSession
 def test_everything_listens_on_loopback_only(spark: SparkSession) -> None:
     warm(spark)
     java = jvm_of(spark)
-    ends = [end for one in (java, *java.children(recursive=True)) for end in one.net_connections(kind="inet")]
+    ends = [end for child in (java, *java.children(recursive=True)) for end in child.net_connections(kind="inet")]
     listening = {end.laddr.ip.removeprefix("::ffff:") for end in ends if end.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
 
@@ -136,8 +136,8 @@ def test_all_that_spark_writes_is_in_its_folder(spark: SparkSession) -> None:
     java = jvm_of(spark)
     written = {
         open_file.path
-        for one in (java, *java.children(recursive=True))
-        for open_file in one.open_files()
+        for child in (java, *java.children(recursive=True))
+        for open_file in child.open_files()
         if getattr(open_file, "mode", "r") != "r"
     }
     assert all(Path(path).is_relative_to(folder_of(spark)) for path in written if not path.startswith("/dev/")), written
@@ -215,7 +215,7 @@ def test_sparks_own_jars_are_named_alike_wherever_it_is_installed() -> None:
     """Java takes a class archive for the class path it was made with alone."""
     named = class_path(f"{configuration.spark_home()}/jars/*").split(":")
     assert len(named) > 100
-    assert all(one.startswith("jars/") for one in named)
+    assert all(item.startswith("jars/") for item in named)
 
 
 def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_kill_9_of_the_process_ends_the_jvm_and_its_busy_workers(tmp_path: Path)
         with process.stdout as said:
             assert said.readline() == "busy\n"
         family = psutil.Process(process.pid).children(recursive=True)
-        names = [" ".join(one.cmdline()) for one in family]
+        names = [" ".join(child.cmdline()) for child in family]
         assert any("SparkSubmit" in name for name in names)
         assert sum("spark.worker_daemon" in name for name in names) >= 2, "a daemon and a worker of it"
     finally:

@@ -47,7 +47,7 @@ def test_a_store_that_fails_during_a_put_is_named_in_one_sentence(tmp_path: Path
     assert told.value.retryable
     (root / "trace" / "x").unlink()
     written = write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
-    assert sorted(one.file.rows for _, one in written) == [2, 2]
+    assert sorted(item.file.rows for _, item in written) == [2, 2]
 
 
 @pytest.mark.parametrize("in_spark", [False, True])

@@ -41,8 +41,8 @@ def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[st
             waiting.append(threads.submit(job, spark, f"task-{number}", ran))
             until(partial(waits, scheduler, number + 1))
         go_on.touch()
-        for one in (*hold, *waiting):
-            one.result()
+        for item in (*hold, *waiting):
+            item.result()
     found = [line.split() for line in ran.read_text().splitlines()]
     return found, [pool.name() for pool in each(scheduler.getAllPools())]
 

@@ -80,7 +80,7 @@ async def test_keys_are_for_the_folders_of_the_token_and_end_before_it_does(mint
     assert datetime.fromisoformat(keys["expires_at"]).timestamp() <= claims.exp
     (asked,) = minting.sts.asked
     assert (asked["RoleArn"], asked["DurationSeconds"]) == (ROLE, "3600")
-    resources = [one["Resource"] for one in json.loads(asked["Policy"])["Statement"]]
+    resources = [load["Resource"] for load in json.loads(asked["Policy"])["Statement"]]
     folders = [f"arn:aws:s3:::{prefix.removeprefix('s3://')}*" for prefix in keys["write"]]
     assert sorted(resources[1]) == folders
 
@@ -223,8 +223,8 @@ async def test_every_claim_brings_a_scratch_folder_of_its_own(minting: Minting) 
     listeners = minting.listeners
     one, other = await listeners.claim(), await listeners.claim(await a_task(listeners.control, listeners.chain))
     own = [
-        {place for place in claims_of(each["capability_token"]).s3.write if "/scratch/" in place}
-        for each in (one, other)
+        {place for place in claims_of(element["capability_token"]).s3.write if "/scratch/" in place}
+        for element in (one, other)
     ]
     task, org = one["task"]["task_id"], listeners.chain.org.id
     assert own[0] == {f"s3://trace-scratch/scratch/{org}/{task}/1/"}

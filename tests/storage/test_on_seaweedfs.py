@@ -213,8 +213,8 @@ def everything(world: World) -> dict[str, str]:
     """What is there, and what it holds."""
     found = {}
     for bucket in (DATA, SCRATCH):
-        for one in world.ours.list_objects_v2(Bucket=bucket, Prefix=f"{world.root}/").get("Contents", []):
-            found[f"{bucket}/{one['Key']}"] = one["ETag"]
+        for item in world.ours.list_objects_v2(Bucket=bucket, Prefix=f"{world.root}/").get("Contents", []):
+            found[f"{bucket}/{item['Key']}"] = item["ETag"]
     return found
 
 

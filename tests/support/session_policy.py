@@ -11,7 +11,7 @@ from tracelake.domain.session_policy import LIST, _prefixes, _read, _several
 
 def allows(policy: str, action: str, bucket: str, key: str = "", *, prefix: str | None = None) -> bool:
     """Whether a store would let an action pass: some statement allows it and none denies it."""
-    found = [one["Effect"] for one in _read(policy) if _applies(one, action, bucket, key, prefix)]
+    found = [item["Effect"] for item in _read(policy) if _applies(item, action, bucket, key, prefix)]
     return "Allow" in found and "Deny" not in found
 
 
@@ -24,7 +24,7 @@ def _applies(statement: Mapping[str, Any], action: str, bucket: str, key: str, p
         fits = denies  # not understood: it must not open anything, nor keep a denial from holding
     else:
         fits = prefix is not None and any(_matches(pattern, prefix) for pattern in prefixes)
-    resources = (_without_arn(one) for one in _several(statement.get("Resource")))
+    resources = (_without_arn(item) for item in _several(statement.get("Resource")))
     return (
         fits
         and any(_matches(pattern, action) for pattern in _several(statement.get("Action")))

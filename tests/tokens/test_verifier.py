@@ -475,7 +475,7 @@ async def test_all_who_wait_share_one_fetch() -> None:
     publisher.gate.set()
     assert await asyncio.gather(*good) == [CLAIMS] * 200
     refused = await asyncio.gather(*bad, return_exceptions=True)
-    assert all(isinstance(one, TokenRefused) and one.reason is Reason.UNKNOWN_KEY for one in refused)
+    assert all(isinstance(item, TokenRefused) and item.reason is Reason.UNKNOWN_KEY for item in refused)
     assert publisher.fetches == 1
 
 

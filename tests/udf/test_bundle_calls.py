@@ -44,9 +44,9 @@ async def test_the_same_content_again_is_the_same_bundle_and_nothing_is_sent(tra
 async def test_pushed_by_many_at_once_or_again_after_a_crash_it_is_one_bundle_and_ready(trace: System) -> None:
     await uploaded(trace)  # and whoever did it died
     done = await asyncio.gather(*(pushed(trace) for _ in range(6)))
-    assert {(one["id"], one["status"]) for one in done} == {(done[0]["id"], "Ready")}
+    assert {(outcome["id"], outcome["status"]) for outcome in done} == {(done[0]["id"], "Ready")}
     evil = await asyncio.gather(*(pushed(trace, EVIL) for _ in range(4)))
-    assert {one["status"] for one in evil} <= {"Refused", "Pending"}  # announced anew while it was judged
+    assert {item["status"] for item in evil} <= {"Refused", "Pending"}  # announced anew while it was judged
     assert (await pushed(trace, EVIL))["status"] == "Refused"
     assert await trace.control.pool.fetchval("SELECT count(*) FROM udf_bundles") == 2
 

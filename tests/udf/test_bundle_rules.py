@@ -133,7 +133,7 @@ def _plain(files: dict[str, bytes]) -> bool:
 def test_what_the_standard_library_packs_is_unpacked_to_the_same_bytes(files: dict[str, bytes], deflate: bool) -> None:
     archive = zipped(*files.items(), method=zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED)
     found = check(archive, limits=Limits(ratio=2000))
-    assert {one.path: b"".join(contents(archive, one)) for one in found.files} == files
+    assert {file.path: b"".join(contents(archive, file)) for file in found.files} == files
     assert found.unpacked_bytes == sum(map(len, files.values()))
 
 
@@ -152,8 +152,8 @@ def test_a_zip_with_any_bytes_changed_is_refused_or_says_what_the_standard_libra
     except InvalidBundle:
         return
     with zipfile.ZipFile(io.BytesIO(archive)) as other:
-        assert {one.path: b"".join(contents(archive, one)) for one in found.files} == {
-            one.filename: other.read(one) for one in other.infolist() if not one.is_dir()
+        assert {file.path: b"".join(contents(archive, file)) for file in found.files} == {
+            item.filename: other.read(item) for item in other.infolist() if not item.is_dir()
         }
 
 

@@ -169,7 +169,7 @@ async def test_alerts_are_one_batch_with_one_row_for_each_key(there: Functions, 
 @pytest.mark.parametrize(("code", "file"), [(ALERTS, "main.py"), (NODE_ALERTS, "main.js")], ids=["python", "node"])
 async def test_alerts_go_to_the_jobs_own_dataset_whatever_its_name(there: Functions, code: str, file: str) -> None:
     claimed = await there.claimed()
-    own, told = (msgspec.to_builtins(one) for one in claimed.task.outputs)
+    own, told = (msgspec.to_builtins(output) for output in claimed.task.outputs)
     alert = {"alert_definition_id": "7d444840-9dc0-11d1-b245-5ffdce74fad2", "name": "large", "severity": "warning"}
     answer, _ = await there.run(code, claimed, file=file, alerts=[alert], outputs=[{**own, "name": "whales"}, told])
     assert answer == {"status": "Completed"}
@@ -312,7 +312,7 @@ def test_the_sdk_is_python_3_9_and_needs_nothing_but_the_standard_library() -> N
     for file in files:
         tree = ast.parse(file.read_text(), feature_version=(3, 9))
         for node in ast.walk(tree):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 assert name.partition(".")[0] in {"trace_udf", *sys.stdlib_module_names}, (file, name)

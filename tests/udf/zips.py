@@ -67,24 +67,24 @@ def by_hand(
     disks: int = 0,
 ) -> bytes:
     body, directory = b"", b""
-    for one in entries:
-        packed = one.stored()
-        crc = zlib.crc32(one.body) if one.crc is None else one.crc
-        size = len(one.body) if one.size is None else one.size
-        length = len(packed) if one.packed_size is None else one.packed_size
-        name = one.name if one.local_name is None else one.local_name
-        flags = one.flags if one.local_flags is None else one.local_flags
-        method = one.method if one.local_method is None else one.local_method
-        told = size if one.local_size is None else one.local_size
-        body += one.before
-        offset = len(body) if one.offset is None else one.offset
+    for item in entries:
+        packed = item.stored()
+        crc = zlib.crc32(item.body) if item.crc is None else item.crc
+        size = len(item.body) if item.size is None else item.size
+        length = len(packed) if item.packed_size is None else item.packed_size
+        name = item.name if item.local_name is None else item.local_name
+        flags = item.flags if item.local_flags is None else item.local_flags
+        method = item.method if item.local_method is None else item.local_method
+        told = size if item.local_size is None else item.local_size
+        body += item.before
+        offset = len(body) if item.offset is None else item.offset
         head = struct.pack("<4s5H3L2H", b"PK\x03\x04", 20, flags, method, 0, 33, crc, length, told, len(name), 0)
-        body += head + name + packed + one.after
+        body += head + name + packed + item.after
         directory += struct.pack(
-            "<4s6H3L5H2L", b"PK\x01\x02", 0x0314, 20, one.flags, one.method, 0, 33, crc, length, size,
-            len(one.name), len(one.extra), 0, 0, 0, (one.mode & 0xFFFF) << 16, offset,
+            "<4s6H3L5H2L", b"PK\x01\x02", 0x0314, 20, item.flags, item.method, 0, 33, crc, length, size,
+            len(item.name), len(item.extra), 0, 0, 0, (item.mode & 0xFFFF) << 16, offset,
         )  # fmt: skip
-        directory += one.name + one.extra
+        directory += item.name + item.extra
     number = len(entries) if count is None else count
     end = struct.pack(
         "<4s4H2LH", b"PK\x05\x06", disks, 0, number, number, len(directory), len(body) + len(gap) + shift, len(comment)

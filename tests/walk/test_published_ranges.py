@@ -125,7 +125,7 @@ async def test_a_range_is_registered_once_again_without_effect_and_never_with_ot
             assert (
                 await mill.complete(third, a_range(third, glob="other.parquet", config_hash="x"))
             ).status_code == 200
-            assert {one.config_hash for one in await mill.ranges()} == {known.config_hash, "x"}
+            assert {item.config_hash for item in await mill.ranges()} == {known.config_hash, "x"}
             assert [await mill.events_of(task) for task in (first, second, third)] == [1, 1, 1]
 
 
@@ -143,4 +143,4 @@ async def test_the_same_range_of_another_generation_is_another_one(
                 assert answer.status_code == 200, answer.text
             new, old = await mill.ranges()
             assert new.generation != old.generation
-            assert {type(one) for one in (new.generation, old.generation)} == {UUID}
+            assert {type(item) for item in (new.generation, old.generation)} == {UUID}

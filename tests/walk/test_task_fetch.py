@@ -52,9 +52,9 @@ async def fetched(walk: Walk, task: UUID) -> FetchAnswer:
     return msgspec.json.decode(answer.content, type=FetchAnswer)
 
 
-def told(one: TaskPayload) -> dict[str, Any]:
+def told(task_payload: TaskPayload) -> dict[str, Any]:
     """The payload; of a URL only what it opens, since each is signed anew."""
-    fields: dict[str, Any] = {name: getattr(one, name) for name in TaskPayload.__struct_fields__}
+    fields: dict[str, Any] = {name: getattr(task_payload, name) for name in TaskPayload.__struct_fields__}
     udf = fields["udf"]
     return {**fields, "udf": udf and msgspec.structs.replace(udf, url=udf.url.partition("?")[0])}
 
@@ -98,7 +98,7 @@ async def test_a_fetch_answers_what_a_claim_does_with_code_and_alerts_but_for_th
             after = await fetched(walk, task)
             assert told(before) == told(answer.task) == told(after)
             assert (before.status, after.status) == ("Queued", "Running")
-            assert [one.name for one in answer.task.alerts] == ["minnows", "whales"]
+            assert [alert.name for alert in answer.task.alerts] == ["minnows", "whales"]
             assert answer.task.udf is not None
             assert answer.task.inputs
             (example,) = variants("001/4")
@@ -118,7 +118,9 @@ async def publish_as_specified(walk: Walk, task: Claimed) -> None:
     deliveries = await walk.control.queue.receive(
         "buffer", max_messages=10, visibility=timedelta(minutes=1), wait=timedelta()
     )
-    (message,) = (body for one in deliveries if (body := msgspec.json.decode(one.body))["kind"] == "buffer_batch")
+    (message,) = (
+        body for delivery in deliveries if (body := msgspec.json.decode(delivery.body))["kind"] == "buffer_batch"
+    )
     (example,) = variants("001/12")
     assert has_shape(example, message)
     assert (message["batch_uri"], message["producer"]["attempt"]) == (str(name), 1)
@@ -146,5 +148,5 @@ async def test_a_fetch_tells_state_and_inputs_as_the_attempt_has_pinned_them_or_
             pinned, now = await fetched(walk, first.task.task_id), await fetched(walk, second)
             assert told(pinned) == told(first.task)
             assert told(now) == told((await claimed(walk, second)).task)
-            assert [one.commit for one in (*pinned.inputs, *now.inputs)] == [1, 2]
+            assert [item.commit for item in (*pinned.inputs, *now.inputs)] == [1, 2]
             assert now.inputs[0].where is not None

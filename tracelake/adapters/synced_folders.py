@@ -28,8 +28,8 @@ def make_last(file: Path, root: Path) -> None:
         new.append(folder)
         folder = folder.parent
         _sync(folder)
-    for one in reversed(new):  # from the top: one is known only when all above it are
-        _remember(one)
+    for item in reversed(new):  # from the top: one is known only when all above it are
+        _remember(item)
 
 
 def _is_known(folder: Path) -> bool:

@@ -121,19 +121,20 @@ def _event(entry: dict[str, Any], where: str) -> Event:
     name, inputs = entry.get("name"), entry.get("inputs", [])
     if not isinstance(name, str) or not name.isidentifier():
         raise InvalidAbi("an event has a name", where=f"{where}/name")
-    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+    if not isinstance(inputs, list) or not all(isinstance(item, dict) for item in inputs):
         raise InvalidAbi("an event's inputs are a list of objects", where=f"{where}/inputs")
-    if sum(bool(one.get("indexed")) for one in inputs) > _MOST_INDEXED:
+    if sum(bool(item.get("indexed")) for item in inputs) > _MOST_INDEXED:
         raise InvalidAbi(f"{name} has more than {_MOST_INDEXED} indexed arguments", where=f"{where}/inputs")
     types = [
-        read_type(one.get("type"), one.get("components"), f"{where}/inputs/{place}") for place, one in enumerate(inputs)
+        read_type(item.get("type"), item.get("components"), f"{where}/inputs/{place}")
+        for place, item in enumerate(inputs)
     ]
-    columns = _columns([_wanted(one.get("name"), place) for place, one in enumerate(inputs)])
+    columns = _columns([_wanted(item.get("name"), place) for place, item in enumerate(inputs)])
     return Event(
         name,
         tuple(
-            Argument(str(one.get("name") or ""), column, kind, bool(one.get("indexed")))
-            for one, column, kind in zip(inputs, columns, types, strict=True)
+            Argument(str(item.get("name") or ""), column, kind, bool(item.get("indexed")))
+            for item, column, kind in zip(inputs, columns, types, strict=True)
         ),
     )
 

@@ -107,13 +107,17 @@ def _array(found: re.Match[str], components: Any, where: str, depth: int) -> Abi
 
 
 def _tuple(components: Any, where: str, depth: int) -> AbiType:
-    if not isinstance(components, list) or not components or not all(isinstance(one, dict) for one in components):
+    if (
+        not isinstance(components, list)
+        or not components
+        or not all(isinstance(component, dict) for component in components)
+    ):
         raise InvalidAbi("a tuple has a list of components, one or more", where=where)
     parts = tuple(
-        read_type(one.get("type"), one.get("components"), f"{where}/components/{place}", depth + 1)
-        for place, one in enumerate(components)
+        read_type(component.get("type"), component.get("components"), f"{where}/components/{place}", depth + 1)
+        for place, component in enumerate(components)
     )
-    names = tuple(str(one.get("name") or f"arg{place}") for place, one in enumerate(components))
+    names = tuple(str(component.get("name") or f"arg{place}") for place, component in enumerate(components))
     if len(set(names)) < len(names):
         raise InvalidAbi("two components of a tuple have one name", where=where)
     return AbiType("tuple", None, parts, names)

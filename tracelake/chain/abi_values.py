@@ -107,7 +107,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return value

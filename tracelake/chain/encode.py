@@ -138,9 +138,11 @@ def _short_signature(tx: Transaction) -> str:
     return text_of_quantity(tx.r) + text_of_quantity(tx.s)
 
 
-def _authorization(one: Authorization) -> str:
-    rest = "".join(map(text_of_quantity, (one.nonce, one.y_parity, one.r, one.s)))
-    return text_of_list(text_of_quantity(one.chain_id) + text_of_address(one.address) + rest)
+def _authorization(authorization: Authorization) -> str:
+    rest = "".join(
+        map(text_of_quantity, (authorization.nonce, authorization.y_parity, authorization.r, authorization.s))
+    )
+    return text_of_list(text_of_quantity(authorization.chain_id) + text_of_address(authorization.address) + rest)
 
 
 def _access_list(tx: Transaction) -> str:
@@ -179,6 +181,6 @@ def _log(log: Log) -> str:
     return text_of_list(f"94{address[2:]}{text_of_list(named)}{told}")
 
 
-def encode_withdrawal(one: Withdrawal) -> bytes:
-    numbers = text_of_quantity(one.index) + text_of_quantity(one.validator_index)
-    return unhexlify(text_of_list(numbers + text_of_address(one.address) + text_of_quantity(one.amount)))
+def encode_withdrawal(withdrawal: Withdrawal) -> bytes:
+    numbers = text_of_quantity(withdrawal.index) + text_of_quantity(withdrawal.validator_index)
+    return unhexlify(text_of_list(numbers + text_of_address(withdrawal.address) + text_of_quantity(withdrawal.amount)))

@@ -192,8 +192,8 @@ class _Collected:
             said = f"block {number} of {after} does not follow block {number - 1} of {before}: they are on other forks"
             raise ChainMoved(said, where=before if before == after else f"{before}, {after}")
         self._first_parent = self._first_parent or parent
-        self._hashes += [one.block.hash or "" for one in piece]
-        self._by += [one.by for one in piece]
+        self._hashes += [known.block.hash or "" for known in piece]
+        self._by += [known.by for known in piece]
         self._row += piece
 
     def _build(self) -> None:
@@ -210,11 +210,11 @@ class _Collected:
 
     def _culprit(self) -> ProviderError:
         """Whose block it is that does not become rows: they are tried one by one, which only an error has time for."""
-        for one in self._row:
+        for known in self._row:
             try:
-                self._made([one])
+                self._made([known])
             except ValueError as wrong:
-                label, number = self._pool.endpoints[one.by].label, int(one.block.number or "0x0", 16)
+                label, number = self._pool.endpoints[known.by].label, int(known.block.number or "0x0", 16)
                 kind = ValueTooLarge if isinstance(wrong, TooLarge) else ProviderLied
                 return kind(f"{label}: block {number}: {wrong}", where=label)
         raise AssertionError("unreachable: blocks that are good one by one are good together")

@@ -63,8 +63,8 @@ class Health:
         with self._lock:
             ring = self.standings[self._next :] + self.standings[: self._next]
             turn = ring if only is None else [self.standings[only]]
-            wanted = [one for one in turn if one.place not in avoid] or turn
-            chosen = min(wanted, key=lambda one: max(0.0, one.rests_until - now))
+            wanted = [item for item in turn if item.place not in avoid] or turn
+            chosen = min(wanted, key=lambda item: max(0.0, item.rests_until - now))
             self._next = (chosen.place + 1) % len(self.standings)
         if chosen.rests_until > now:
             await asyncio.sleep(chosen.rests_until - now)
@@ -79,33 +79,37 @@ class Health:
 
     async def witness(self, silent: set[int], until: float) -> Standing | None:
         """One that is not of `silent`, and does not rest beyond `until`; None if there is none."""
-        others = [one for one in self.standings if one.place not in silent and one.rests_until <= until]
+        others = [
+            standing for standing in self.standings if standing.place not in silent and standing.rests_until <= until
+        ]
         if not others or (now := time.monotonic()) > until:
             return None
-        first = min(others, key=lambda one: one.rests_until)
+        first = min(others, key=lambda other: other.rests_until)
         await asyncio.sleep(max(0.0, first.rests_until - now))
         return first
 
-    async def wait_turn(self, one: Standing, calls: int) -> None:
+    async def wait_turn(self, standing: Standing, calls: int) -> None:
         """Keep to requests_per_second."""
         if not self._pool.requests_per_second:
             return
         with self._lock:
             now = time.monotonic()
-            start = max(now, one.free_at)
-            one.free_at = start + calls / self._pool.requests_per_second
+            start = max(now, standing.free_at)
+            standing.free_at = start + calls / self._pool.requests_per_second
         if start > now:
             await asyncio.sleep(start - now)
 
-    def worked(self, one: Standing) -> None:
-        one.failures = 0
+    def worked(self, standing: Standing) -> None:
+        standing.failures = 0
 
-    def failed(self, one: Standing, error: ProviderError, began: float) -> None:
+    def failed(self, standing: Standing, error: ProviderError, began: float) -> None:
         """Rest it. What began before its last rest says nothing new: many requests fail together."""
         now = time.monotonic()
         asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
-        if began >= one.rests_until or asked_for:
-            one.failures += began >= one.rests_until
-            most = min(self._pool.longest_rest, self._pool.rest * 2.0 ** min(one.failures - 1, _DOUBLINGS))
+        if began >= standing.rests_until or asked_for:
+            standing.failures += began >= standing.rests_until
+            most = min(self._pool.longest_rest, self._pool.rest * 2.0 ** min(standing.failures - 1, _DOUBLINGS))
             pause = self._jitter.uniform(most / 2, most)
-            one.rests_until = max(one.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest)))
+            standing.rests_until = max(
+                standing.rests_until, now + max(pause, min(asked_for or 0, self._pool.longest_rest))
+            )

@@ -145,7 +145,7 @@ async def _ask(
     blocks = [_block(lane, found, number) for number, found in zip(numbers, answers, strict=False)]
     if not whole:
         return blocks, {n: await _one_by_one(lane, blocks[n - numbers.start], n) for n in with_receipts}
-    return blocks, {n: _receipts(lane, one, n) for n, one in zip(with_receipts, answers[len(numbers) :], strict=True)}
+    return blocks, {n: _receipts(lane, item, n) for n, item in zip(with_receipts, answers[len(numbers) :], strict=True)}
 
 
 def _block(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int) -> AnyBlock:
@@ -166,7 +166,7 @@ def _receipts(lane: Lane, found: Raw | Block | list[Receipt] | None, number: int
 
 async def _one_by_one(lane: Lane, block: Block | BlockOfHashes, number: int) -> list[Receipt]:
     hashes = [tx if isinstance(tx, str) else tx.hash for tx in block.transactions]
-    answers = await lane.ask([("eth_getTransactionReceipt", (one,)) for one in hashes])
+    answers = await lane.ask([("eth_getTransactionReceipt", (item,)) for item in hashes])
     return [_there(lane, lane.read(raw, read_receipt), number) for raw in answers]
 
 

@@ -100,19 +100,19 @@ class RpcClient:
                 return result
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def post(self, one: Standing, body: bytes, calls: int) -> bytes:
+    async def post(self, standing: Standing, body: bytes, calls: int) -> bytes:
         """One HTTP request; whatever goes wrong with it is a ProviderError without an address in it."""
         assert self._session is not None, "use the client as a context manager"  # noqa: S101 - a bug of the caller
-        label = one.endpoint.label
+        label = standing.endpoint.label
         async with self.health.slots:
-            await self.health.wait_turn(one, calls)
+            await self.health.wait_turn(standing, calls)
             try:
                 async with self._session.post(
-                    one.endpoint.url, data=body, headers=one.endpoint.headers, allow_redirects=False
+                    standing.endpoint.url, data=body, headers=standing.endpoint.headers, allow_redirects=False
                 ) as response:
                     content = await response.read()
                     if response.status != 200:  # noqa: PLR2004 - all good
-                        raise read_status(one.endpoint, response.status, response.headers, content)
+                        raise read_status(standing.endpoint, response.status, response.headers, content)
                     return content
             except TimeoutError:
                 raise ProviderUnavailable(f"{label} did not answer in {self.pool.timeout:g} s", where=label) from None
@@ -124,10 +124,10 @@ class RpcClient:
 class Lane:
     """One endpoint, for one piece of work."""
 
-    def __init__(self, client: RpcClient, one: Standing) -> None:
+    def __init__(self, client: RpcClient, standing: Standing) -> None:
         self._client = client
-        self.standing = one
-        self.label = one.endpoint.label
+        self.standing = standing
+        self.label = standing.endpoint.label
 
     async def ask(self, calls: Sequence[Call]) -> list[msgspec.Raw]:
         """Answers in the order of the calls, undecoded; the first error among them is raised.

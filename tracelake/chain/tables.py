@@ -38,32 +38,32 @@ class Known:
 
 
 def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
-    of = [one.block for one in known]
+    of = [item.block for item in known]
     columns = {
-        "block_hash": fixed([one.hash or "" for one in of], 32),
-        "author": fixed([one.miner for one in of], 20),
-        "block_number": integers([one.number or "" for one in of]),
-        "gas_used": integers([one.gas_used for one in of]),
-        "extra_data": varying([one.extra_data for one in of]),
-        "timestamp": integers([one.timestamp for one in of]),
-        "base_fee_per_gas": integers_or_null([one.base_fee_per_gas for one in of]),
+        "block_hash": fixed([case.hash or "" for case in of], 32),
+        "author": fixed([case.miner for case in of], 20),
+        "block_number": integers([case.number or "" for case in of]),
+        "gas_used": integers([case.gas_used for case in of]),
+        "extra_data": varying([case.extra_data for case in of]),
+        "timestamp": integers([case.timestamp for case in of]),
+        "base_fee_per_gas": integers_or_null([case.base_fee_per_gas for case in of]),
         "chain_id": constant(chain_id, len(of)),
-        "parent_hash": fixed([one.parent_hash for one in of], 32),
-        "state_root": fixed([one.state_root for one in of], 32),
-        "transactions_root": fixed([one.transactions_root for one in of], 32),
-        "receipts_root": fixed([one.receipts_root for one in of], 32),
-        "withdrawals_root": fixed_or_null([one.withdrawals_root for one in of], 32),
-        "gas_limit": integers([one.gas_limit for one in of]),
-        "blob_gas_used": integers_or_null([one.blob_gas_used for one in of]),
-        "excess_blob_gas": integers_or_null([one.excess_blob_gas for one in of]),
+        "parent_hash": fixed([case.parent_hash for case in of], 32),
+        "state_root": fixed([case.state_root for case in of], 32),
+        "transactions_root": fixed([case.transactions_root for case in of], 32),
+        "receipts_root": fixed([case.receipts_root for case in of], 32),
+        "withdrawals_root": fixed_or_null([case.withdrawals_root for case in of], 32),
+        "gas_limit": integers([case.gas_limit for case in of]),
+        "blob_gas_used": integers_or_null([case.blob_gas_used for case in of]),
+        "excess_blob_gas": integers_or_null([case.excess_blob_gas for case in of]),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in BLOCKS.names], schema=BLOCKS)
 
 
 def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
-    txs: list[Transaction] = list(chained.from_iterable(_whole(one) for one in known))
-    receipts = list(chained.from_iterable(one.receipts for one in known))
-    counts = [len(one.block.transactions) for one in known]
+    txs: list[Transaction] = list(chained.from_iterable(_whole(item) for item in known))
+    receipts = list(chained.from_iterable(item.receipts for item in known))
+    counts = [len(item.block.transactions) for item in known]
     values = [int(tx.value, 16) for tx in txs]
     data = varying([tx.input for tx in txs])
     sizes, zeros = _bytes_and_zeros(data)
@@ -92,8 +92,8 @@ def transactions_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
 
 
 def logs_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:
-    logs = list(chained.from_iterable(one.logs for one in known))
-    counts = [len(one.logs) for one in known]
+    logs = list(chained.from_iterable(item.logs for item in known))
+    counts = [len(item.logs) for item in known]
     topics = _topics(logs)
     data = varying([log.data for log in logs])
     columns = {
@@ -114,16 +114,16 @@ BATCHES = {"blocks": blocks_batch, "transactions": transactions_batch, "logs": l
 def _of_block(known: Sequence[Known], counts: list[int], chain_id: int) -> dict[str, pa.Array]:
     """What every row of a block shares, converted once a block."""
     return {
-        "block_number": repeated(integers([one.block.number or "" for one in known]), counts),
-        "block_hash": repeated(fixed([one.block.hash or "" for one in known], 32), counts),
-        "timestamp": repeated(integers([one.block.timestamp for one in known]), counts),
+        "block_number": repeated(integers([item.block.number or "" for item in known]), counts),
+        "block_hash": repeated(fixed([item.block.hash or "" for item in known], 32), counts),
+        "timestamp": repeated(integers([item.block.timestamp for item in known]), counts),
         "chain_id": constant(chain_id, sum(counts)),
     }
 
 
-def _whole(one: Known) -> list[Transaction]:
-    assert isinstance(one.block, Block)  # noqa: S101 - asked for whole whenever this table is wanted
-    return one.block.transactions
+def _whole(known: Known) -> list[Transaction]:
+    assert isinstance(known.block, Block)  # noqa: S101 - asked for whole whenever this table is wanted
+    return known.block.transactions
 
 
 def _topics(logs: Sequence[Log]) -> list[tuple[str | None, ...]]:

@@ -90,7 +90,7 @@ def _branch(keys: Sequence[Key], depth: int) -> _Branch:
     below: list[list[Key]] = [[] for _ in range(17)]
     for key in keys:
         below[int(key[0][depth], 16)].append(key)
-    return _Branch(tuple((slot, _node(some, depth + 1)) for slot, some in enumerate(below) if some))
+    return _Branch(tuple((slot, _node(group, depth + 1)) for slot, group in enumerate(below) if group))
 
 
 def _reference(node: bytes) -> bytes:

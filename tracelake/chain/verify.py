@@ -120,7 +120,7 @@ def check_withdrawals_root(block: Header) -> None:
     if not block.withdrawals_root:
         return
     withdrawals = block.withdrawals or []
-    if as_data(ordered_root([encode_withdrawal(one) for one in withdrawals])) != block.withdrawals_root:
+    if as_data(ordered_root([encode_withdrawal(withdrawal) for withdrawal in withdrawals])) != block.withdrawals_root:
         raise Untrue(f"{_name(block)}: the withdrawals do not have the root that the header names")
 
 

@@ -64,7 +64,7 @@ def _events(folder: Path, name: str) -> str:
     document = abi_in(path)
     read_abi(document)
     entries = document["abi"] if isinstance(document, dict) else document
-    events = [one for one in entries if isinstance(one, dict) and one.get("type") == "event"]
+    events = [item for item in entries if isinstance(item, dict) and item.get("type") == "event"]
     try:
         return json.dumps(events, separators=(",", ":"), ensure_ascii=True)
     except RecursionError:

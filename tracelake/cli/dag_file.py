@@ -52,8 +52,12 @@ def check_dag_file(source: DagFile) -> Checked:
     try:
         dag = parse_dag(source.text, built_in())
     except InvalidDag as wrong:
-        unchecked = tuple(one for one in wrong.problems if one.code in ELSEWHERE)
-        left = [one for one in wrong.problems if one.code not in ELSEWHERE and not _follows(one, source.problems)]
+        unchecked = tuple(problem for problem in wrong.problems if problem.code in ELSEWHERE)
+        left = [
+            problem
+            for problem in wrong.problems
+            if problem.code not in ELSEWHERE and not _follows(problem, source.problems)
+        ]
         if left or source.problems:
             raise InvalidDag(sorted([*left, *source.problems]), wrong.warnings) from None
         return Checked(None, unchecked, wrong.warnings)
@@ -71,7 +75,7 @@ def built_in() -> Catalog:
 
 def _follows(problem: Problem, beside: list[Problem]) -> bool:
     """Of the map that names a folder or file which could not be used: the rest of it follows from that."""
-    return any(problem.field.startswith(one.field.rpartition(".")[0]) for one in beside)
+    return any(problem.field.startswith(item.field.rpartition(".")[0]) for item in beside)
 
 
 def _text_of(file: str) -> str:

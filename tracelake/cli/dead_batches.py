@@ -27,15 +27,15 @@ def dead_batch_table(batches: Sequence[DeadBatchRow]) -> None:
         ("publish", "dataset", "task", "attempt", "line", "reason", "at"),
         [
             (
-                one.publish_id,
-                one.dataset or one.dataset_uuid,
-                one.task_id,
-                one.attempt,
-                one.line,
-                one.reason,
-                one.died_at,
+                batch.publish_id,
+                batch.dataset or batch.dataset_uuid,
+                batch.task_id,
+                batch.attempt,
+                batch.line,
+                batch.reason,
+                batch.died_at,
             )
-            for one in batches
+            for batch in batches
         ],
         whole=("publish",),
     )

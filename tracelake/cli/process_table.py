@@ -25,14 +25,14 @@ def process_table(everyone: Sequence[Seen]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("process", "state", "pid", "since", "restarts", "listens", "says"):
         table.add_column(column, justify="right" if column in {"pid", "restarts"} else "left", no_wrap=column != "says")
-    for one in everyone:
+    for seen in everyone:
         table.add_row(
-            one.name,
-            Text(one.state, style=COLOURS.get(one.state, "dim")),
-            str(one.pid or ""),
-            time.strftime("%H:%M:%S", time.localtime(one.since)) if one.since else "",
-            str(one.restarts or ""),
-            " ".join(listener.removeprefix("https://") for listener in one.listeners),
-            Text(visible(one.status)),
+            seen.name,
+            Text(seen.state, style=COLOURS.get(seen.state, "dim")),
+            str(seen.pid or ""),
+            time.strftime("%H:%M:%S", time.localtime(seen.since)) if seen.since else "",
+            str(seen.restarts or ""),
+            " ".join(listener.removeprefix("https://") for listener in seen.listeners),
+            Text(visible(seen.status)),
         )
     return table

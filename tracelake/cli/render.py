@@ -56,7 +56,7 @@ def cell(value: object) -> Text:
     if isinstance(value, datetime):
         return Text(when(value))
     if isinstance(value, list):
-        return Text(visible(", ".join(str(one) for one in value)))
+        return Text(visible(", ".join(str(item) for item in value)))
     text = visible(str(value))
     return Text(text, style=COLOURS.get(text, ""))
 

@@ -37,6 +37,6 @@ def find_task(gateway: Remote, text: str) -> UUID:
             f"no task has an id that begins with {text}", where="TASK", hint="`trace task list` shows the ids"
         )
     if len(found) > 1:
-        ids = ", ".join(str(one.id) for one in found)
+        ids = ", ".join(str(item.id) for item in found)
         raise BadInput(f"several tasks have an id that begins with {text}: {ids}", where="TASK", hint="give more of it")
     return found[0].id

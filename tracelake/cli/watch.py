@@ -33,10 +33,10 @@ class PlainLines:
         self._shown: dict[str, str] = {}
 
     def changed(self, everyone: list[Seen]) -> None:
-        for one in everyone:
-            line = f"{one.name:<15} {one.state:<10} {one.status}".rstrip()
-            if one.state != "waiting" and self._shown.get(one.name) != line:
-                self._shown[one.name] = line
+        for seen in everyone:
+            line = f"{seen.name:<15} {seen.state:<10} {seen.status}".rstrip()
+            if seen.state != "waiting" and self._shown.get(seen.name) != line:
+                self._shown[seen.name] = line
                 self.said(line)
 
     def said(self, sentence: str) -> None:

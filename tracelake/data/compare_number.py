@@ -111,7 +111,7 @@ def _always(column: Column, truth: bool) -> Column:
 
 def _type_of(frame: DataFrame, name: str) -> DataType | None:
     """None: there is no such column, and Spark says so better than we."""
-    alike = {one.name: one.dataType for one in frame.schema.fields if one.name.lower() == name.lower()}
+    alike = {field.name: field.dataType for field in frame.schema.fields if field.name.lower() == name.lower()}
     return alike.get(name, next(iter(alike.values()), None))
 
 

@@ -10,11 +10,15 @@ from tracelake.wire.task_messages import PartitionFiles
 
 def in_force(partitions: Sequence[PartitionFiles]) -> Iterator[tuple[PartitionFiles, tuple[Range, ...] | None]]:
     """Each partition of which something counts, with the numbers that do; None: all of it."""
-    spans = [inclusive(one.start, one.end) for one in partitions if one.start is not None and one.end is not None]
+    spans = [
+        inclusive(partition.start, partition.end)
+        for partition in partitions
+        if partition.start is not None and partition.end is not None
+    ]
     if len(spans) < len(partitions):  # they have names instead of ranges, and the names differ
-        yield from ((one, None) for one in partitions)
+        yield from ((partition, None) for partition in partitions)
         return
-    kept = not_replaced([(span, one.commit) for span, one in zip(spans, partitions, strict=True)])
-    for one, whole, left in zip(partitions, spans, kept, strict=True):
+    kept = not_replaced([(span, item.commit) for span, item in zip(spans, partitions, strict=True)])
+    for partition, whole, left in zip(partitions, spans, kept, strict=True):
         if left:
-            yield one, None if left == (whole,) else left
+            yield partition, None if left == (whole,) else left

@@ -33,14 +33,14 @@ def store_items(dsn: str, org_id: UUID, task_id: UUID, items: Sequence[Item]) ->
     values = {
         "org": org_id,
         "task": task_id,
-        "ids": [one.id for one in items],
-        "alerts": [one.alert_definition_id for one in items],
-        "names": [one.alert_name for one in items],
-        "keys": [one.dedupe_key for one in items],
-        "channels": [one.channel for one in items],
-        "severities": [one.severity for one in items],
-        "times": [one.event_time for one in items],
-        "events": [one.event for one in items],
+        "ids": [item.id for item in items],
+        "alerts": [item.alert_definition_id for item in items],
+        "names": [item.alert_name for item in items],
+        "keys": [item.dedupe_key for item in items],
+        "channels": [item.channel for item in items],
+        "severities": [item.severity for item in items],
+        "times": [item.event_time for item in items],
+        "events": [item.event for item in items],
     }
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as connection:

@@ -40,9 +40,9 @@ def as_column(tree: Filter, frame: DataFrame) -> SparkColumn:
         case Not(part):
             return ~as_column(part, frame)
         case AllOf(parts):
-            return reduce(lambda one, other: one & other, [as_column(part, frame) for part in parts])
+            return reduce(lambda item, other: item & other, [as_column(part, frame) for part in parts])
         case AnyOf(parts):
-            return reduce(lambda one, other: one | other, [as_column(part, frame) for part in parts])
+            return reduce(lambda item, other: item | other, [as_column(part, frame) for part in parts])
         case _:
             assert_never(tree)
 
@@ -58,11 +58,11 @@ def _compared(frame: DataFrame, column: str, op: Op, right: Literal | Column) ->
 
 
 def _one_of(frame: DataFrame, column: str, values: Sequence[Literal]) -> SparkColumn:
-    numbers = [one.value for one in values if isinstance(one, Whole | Exact)]
-    others = [_literal(one) for one in values if not isinstance(one, Whole | Exact)]
+    numbers = [value.value for value in values if isinstance(value, Whole | Exact)]
+    others = [_literal(value) for value in values if not isinstance(value, Whole | Exact)]
     found = [equals_one_of(frame, column, numbers)] if numbers else []
     found += [frame[column].isin(others)] if others else []
-    return reduce(lambda one, other: one | other, found)
+    return reduce(lambda item, other: item | other, found)
 
 
 def _literal(value: Text | Truth) -> SparkColumn:

@@ -23,8 +23,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 MOST_ADDRESSES: Final = 16
 CLOSED: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
-    ip_network(one)
-    for one in (
+    ip_network(item)
+    for item in (
         "0.0.0.0/8",  # this network
         "10.0.0.0/8",
         "100.64.0.0/10",  # carriers' own, and one cloud's metadata
@@ -84,13 +84,13 @@ async def find_destination(url: str, rules: DeliverySettings, resolve: Resolve |
     tls, host = parts.scheme == "https", parts.hostname or ""
     port = parts.port or (443 if tls else 80)
     addresses = await _addresses(host, port, resolve or look_up)
-    within = [_is_allowed(one, rules) for one in addresses]
-    if not all(open_ or _is_public(one) for one, open_ in zip(addresses, within, strict=True)):
+    within = [_is_allowed(address, rules) for address in addresses]
+    if not all(open_ or _is_public(address) for address, open_ in zip(addresses, within, strict=True)):
         # Which address it is is not said: that would be a way to look around in here.
         raise DestinationRefused("the address is not a public one", where="url", hint="see the setting delivery.allow")
     if not all(within):
         _check_rules(port, rules, tls=tls)
-    return Destination(tuple(sorted(addresses, key=lambda one: one.version)), port, host, tls, _path(parts))
+    return Destination(tuple(sorted(addresses, key=lambda address: address.version)), port, host, tls, _path(parts))
 
 
 def _check_rules(port: int, rules: DeliverySettings, *, tls: bool) -> None:
@@ -107,7 +107,7 @@ async def _addresses(host: str, port: int, resolve: Resolve) -> list[Address]:
     if len(found) > MOST_ADDRESSES:
         raise DestinationRefused(f"the name has more than {MOST_ADDRESSES} addresses", where="url")
     try:
-        return [_unwrapped(ip_address(one)) for one in found]
+        return [_unwrapped(ip_address(item)) for item in found]
     except ValueError:  # with a zone, say
         raise DestinationRefused("the address is not a public one", where="url") from None
 
@@ -128,11 +128,11 @@ def _unwrapped(address: Address) -> Address:
 
 
 def _is_public(address: Address) -> bool:
-    return address.is_global and not any(address in one for one in CLOSED if one.version == address.version)
+    return address.is_global and not any(address in item for item in CLOSED if item.version == address.version)
 
 
 def _is_allowed(address: Address, rules: DeliverySettings) -> bool:
-    return any(address in one for one in rules.allowed if one.version == address.version)
+    return any(address in network for network in rules.allowed if network.version == address.version)
 
 
 def _path(parts: SplitResult) -> str:

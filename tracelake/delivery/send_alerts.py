@@ -216,5 +216,5 @@ async def _either(wake: asyncio.Event, stop: asyncio.Event, seconds: float) -> N
     waits = {asyncio.create_task(wake.wait()), asyncio.create_task(stop.wait())}
     with suppress(TimeoutError):
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for one in waits:
-        one.cancel()
+    for wait in waits:
+        wait.cancel()

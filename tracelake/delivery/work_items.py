@@ -48,7 +48,7 @@ async def take(pool: asyncpg.Pool, room: int, in_hand: Mapping[Lane, int], told:
         told.per_channel,
         [org for org, _ in lanes],
         [channel for _, channel in lanes],
-        [in_hand[one] for one in lanes],
+        [in_hand[lane] for lane in lanes],
     )
     return [Item(lease=lease, **dict(row)) for row in rows]
 

@@ -43,7 +43,7 @@ class Control:
     invokers: frozenset[str] = frozenset({"in_process", "queue"})
     """What can make a task run here; `function` only where there is somebody to call."""
     minted: Callable[[str, Claims], None] = lambda *_: None
-    """NewEvent of every token we sign, so that our own verifier need not prove it again."""
+    """Called with every token we sign, so that our own verifier need not prove it again."""
     clock: DatabaseClock = field(default_factory=DatabaseClock)
     """Times tokens; leases and retries are timed in SQL."""
     outbox_signal: Signal = field(default_factory=Signal)

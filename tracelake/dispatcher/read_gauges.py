@@ -78,7 +78,7 @@ class Gauges:
     async def _queues(self) -> Samples:
         messages: list[tuple[Sequence[str], float]] = []
         oldest: list[tuple[Sequence[str], float]] = []
-        for queue in [*(one.queue for one in self._control.runtimes.values() if one.queue), BUFFER_QUEUE]:
+        for queue in [*(runtime.queue for runtime in self._control.runtimes.values() if runtime.queue), BUFFER_QUEUE]:
             found = await self._control.queue.depth(queue)
             messages += [((queue, state), getattr(found, state)) for state in ("ready", "in_flight", "delayed", "dead")]
             oldest.append(((queue,), found.oldest_age_seconds))

@@ -26,5 +26,5 @@ async def take_over(control: Control) -> int:
     """
     sql = queries("outbox")
     takers = [row["taken_by"] for row in await control.pool.fetch(sql["takers"], f"{host_of(control.replica)}:")]
-    dead = [one for one in takers if not is_alive(one)]
+    dead = [taker for taker in takers if not is_alive(taker)]
     return int(await control.pool.fetchval(sql["let_go"], dead)) if dead else 0

@@ -52,7 +52,7 @@ def missing_fields(declared: Declaration) -> Sequence[str]:
 
 def why_no_url(url: str) -> str | None:
     """Why this cannot be a webhook's address; None: it can. Where it leads is for the delivery process to judge."""
-    if not url.isascii() or any(one.isspace() or not one.isprintable() for one in url) or "\\" in url:
+    if not url.isascii() or any(item.isspace() or not item.isprintable() for item in url) or "\\" in url:
         return "it holds blanks, backslashes or characters that are not ASCII (write those as %XX, or a host as xn--)"
     try:
         return _why_no_parts(urlsplit(url))

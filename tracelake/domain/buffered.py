@@ -85,7 +85,7 @@ def is_type(name: str) -> bool:
 
 def refusals(force: Declaration, wanted: Declaration) -> list[Refusal]:
     """Everything that keeps `wanted` from following `force`; empty: columns and indexes were added, or nothing."""
-    had, found = {one.name: one for one in force.columns}, list[Refusal]()
+    had, found = {item.name: item for item in force.columns}, list[Refusal]()
     missing = [name for name in had if name not in wanted.names]
     found += [Refusal(name, f"column {name!r} would be removed: its rows have it", KEEP) for name in missing]
     for column in wanted.columns:
@@ -113,7 +113,7 @@ def widened(force: Declaration | None, wanted: Declaration) -> Declaration:
 
 def to_json(declaration: Declaration) -> dict[str, Any]:
     return {
-        "columns": [{"name": one.name, "type": one.type, "nullable": one.nullable} for one in declaration.columns],
+        "columns": [{"name": item.name, "type": item.type, "nullable": item.nullable} for item in declaration.columns],
         "unique_key": list(declaration.unique_key),
         "indexes": [list(index) for index in declaration.indexes],
     }
@@ -122,7 +122,7 @@ def to_json(declaration: Declaration) -> dict[str, Any]:
 def from_json(told: Mapping[str, Any]) -> Declaration:
     columns: Sequence[Mapping[str, Any]] = told["columns"]
     return Declaration(
-        tuple(Column(one["name"], one["type"], one["nullable"]) for one in columns),
+        tuple(Column(item["name"], item["type"], item["nullable"]) for item in columns),
         tuple(told["unique_key"]),
         tuple(tuple(index) for index in told["indexes"]),
     )

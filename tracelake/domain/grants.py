@@ -117,8 +117,10 @@ class Grants:
 
 
 def grants_of(claims: Granting) -> Grants:
-    read = [one for one in claims.datasets if one.access == "read"]
-    written: dict[UUID, GrantedDataset] = {one.dataset_uuid: one for one in claims.datasets if one.access == "write"}
+    read = [dataset for dataset in claims.datasets if dataset.access == "read"]
+    written: dict[UUID, GrantedDataset] = {
+        dataset.dataset_uuid: dataset for dataset in claims.datasets if dataset.access == "write"
+    }
     views, storage = _views(read), _storage(claims.s3)
     return Grants(_endpoints(views, storage, written), MappingProxyType(views), storage, MappingProxyType(written))
 
@@ -126,9 +128,9 @@ def grants_of(claims: Granting) -> Grants:
 def refuse_duplicates(datasets: Iterable[GrantedDataset]) -> None:
     """One name is one view: a token whose readers share a name could mean either."""
     known: dict[str, GrantedDataset] = {}
-    for one in datasets:
-        if one.access == "read" and one.name is not None:
-            check(known.setdefault(one.name, one) == one, "/datasets/name", "names two datasets")
+    for dataset in datasets:
+        if dataset.access == "read" and dataset.name is not None:
+            check(known.setdefault(dataset.name, dataset) == dataset, "/datasets/name", "names two datasets")
 
 
 def check(good: object, where: str, fault: str) -> None:
@@ -151,9 +153,11 @@ def _endpoints(
 
 def _views(read: Iterable[GrantedDataset]) -> dict[str, View]:
     return {
-        one.name: View(one.name, one.dataset_uuid, one.dataset_version, one.commit, one.storage_ref)
-        for one in read
-        if one.name is not None and one.commit is not None
+        dataset.name: View(
+            dataset.name, dataset.dataset_uuid, dataset.dataset_version, dataset.commit, dataset.storage_ref
+        )
+        for dataset in read
+        if dataset.name is not None and dataset.commit is not None
     }
 
 
@@ -165,11 +169,11 @@ def _storage(s3: S3Prefixes) -> StorageGrant:
 def _widest(folders: Iterable[Folder]) -> frozenset[Folder]:
     """Without those that lie in another: the same keys, in fewer words."""
     given = frozenset(folders)
-    return frozenset(one for one in given if not any(other.holds(one) for other in given))
+    return frozenset(item for item in given if not any(other.holds(item) for other in given))
 
 
 def _covered(folder: Folder, by: Iterable[Folder]) -> bool:
-    return any(one == folder or one.holds(folder) for one in by)
+    return any(item == folder or item.holds(folder) for item in by)
 
 
 def _is_folder(prefix: str) -> bool:

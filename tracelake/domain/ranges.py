@@ -113,9 +113,9 @@ def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(merged)
 
 
-def intersect(some: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
+def intersect(value: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
     """The numbers in both, merged."""
-    left, right = list(merge(some)), list(merge(others))
+    left, right = list(merge(value)), list(merge(others))
     shared: list[Range] = []
     i = j = 0
     while i < len(left) and j < len(right):
@@ -145,12 +145,12 @@ def not_replaced(parts: Sequence[tuple[Range, int]]) -> list[tuple[Range, ...]]:
     return [merge(spans) for spans in kept]
 
 
-def subtract(some: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
+def subtract(value: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
     """The numbers of `some` that are not in `others`, merged."""
     kept: list[Range] = []
     taken = merge(others)
     first = 0
-    for piece in merge(some):
+    for piece in merge(value):
         while first < len(taken) and taken[first].stop <= piece.start:
             first += 1
         kept += _without(piece, taken, first)

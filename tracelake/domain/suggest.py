@@ -12,7 +12,7 @@ MAX_LISTED = 12
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """`did you mean x?` for the nearest known name; else all of them, if they are few."""
-    names = {each.casefold(): each for each in known}
+    names = {name.casefold(): name for name in known}
     near = nearest(name, names.values())
     if near:
         return near
@@ -21,7 +21,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """`did you mean x?`, if one is near."""
-    by_folded = {each.casefold(): each for each in known}
+    by_folded = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(name[:128].casefold(), by_folded, n=1)
     return f"did you mean {by_folded[near[0]]}?" if near else None
 

@@ -38,9 +38,9 @@ class Refusal:
 def refusals(wrong: ValidationError, model: type[BaseModel], given: Any) -> list[Refusal]:
     """One for each place. Where items of a list are wrong, they are told and not also how many are left."""
     placed = [_Placed(error, *_place(error["loc"], model, given)) for error in wrong.errors(include_url=False)]
-    below = {one.path[:depth] for one in placed for depth in range(len(one.path))}
-    left = [one for one in placed if not (one.error["type"] == "too_short" and one.path in below)]
-    return [_refusal(list(same)) for _, same in groupby(left, key=lambda one: one.path)]
+    below = {item.path[:depth] for item in placed for depth in range(len(item.path))}
+    left = [item for item in placed if not (item.error["type"] == "too_short" and item.path in below)]
+    return [_refusal(list(same)) for _, same in groupby(left, key=lambda item: item.path)]
 
 
 def wanted(error: ErrorDetails) -> str | None:
@@ -135,7 +135,7 @@ def _refusal(same: Sequence[_Placed]) -> Refusal:
     if kind == "union_tag_not_found":
         field = str(error["ctx"]["discriminator"]).strip("'")
         return Refusal((*path, field), "missing", f"`{field}` is required")
-    asked = [words for one in same if (words := wanted(one.error))]
+    asked = [words for item in same if (words := wanted(item.error))]
     if not asked:
         return Refusal(path, "bad_config", said(error))
     value, context = error["input"], error.get("ctx", {})
@@ -143,7 +143,7 @@ def _refusal(same: Sequence[_Placed]) -> Refusal:
         path, value = (*path, context["discriminator"].strip("'")), context["tag"]
     if "a number" in asked:
         asked = [words for words in asked if words != "a whole number"]
-    known = [name for one in same for name in choices(one.error.get("ctx", {}))]
+    known = [name for item in same for name in choices(item.error.get("ctx", {}))]
     return Refusal(path, "bad_config", _sentence(kind, value, " or ".join(asked)), _hint(value, asked, known))
 
 
@@ -181,9 +181,9 @@ def _place(location: Path, model: type[BaseModel], given: Any) -> tuple[Path, tu
     models, known = [model], tuple[str, ...]()
     for step in location:
         if isinstance(step, str) and len(models) > 1:
-            models = [one for one in models if _has_tag(one, step)] or models
+            models = [model for model in models if _has_tag(model, step)] or models
             continue
-        fields = {info.alias or name: info for one in models for name, info in one.model_fields.items()}
+        fields = {info.alias or name: info for model in models for name, info in model.model_fields.items()}
         inside = _inside(given, step)
         if isinstance(step, str) and step in fields:
             models = list(_models_in(fields[step].annotation))

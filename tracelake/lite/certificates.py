@@ -85,7 +85,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 def _authority(folder: Path, now: datetime, notes: list[str]) -> _Pair:
     secret, public = folder / "ca-key.pem", folder / "ca.pem"
-    known = [one for one in _certificates(_content(public)) if _is_authority(one)]
+    known = [item for item in _certificates(_content(public)) if _is_authority(item)]
     # The certificate stands in both files: either copy lost is made again from the other.
     found = _pair(_content(secret), known)
     if found is not None and _is_authority(found.certificate):
@@ -124,8 +124,8 @@ def _publish(
     public: Path, authority: _Pair, known: Iterable[x509.Certificate], now: datetime, notes: list[str]
 ) -> None:
     """Before anything is signed: whoever meets the new authority can already read of it."""
-    older = [one for one in known if one.not_valid_after_utc > now]
-    bundle = b"".join(_certificate_pem(one) for one in dict.fromkeys([authority.certificate, *older]))
+    older = [item for item in known if item.not_valid_after_utc > now]
+    bundle = b"".join(_certificate_pem(item) for item in dict.fromkeys([authority.certificate, *older]))
     before = _content(public)
     if before is not None and not _certificates(before):
         notes.append(f"{public} could not be read and was written again")
@@ -145,23 +145,23 @@ def _server(
     _tighten(place, 0o600)
 
 
-def _serves(one: x509.Certificate, by: _Pair, wanted: x509.SubjectAlternativeName, now: datetime) -> bool:
+def _serves(item: x509.Certificate, by: _Pair, wanted: x509.SubjectAlternativeName, now: datetime) -> bool:
     try:
-        one.verify_directly_issued_by(by.certificate)
-        has = one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        item.verify_directly_issued_by(by.certificate)
+        has = item.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except Exception:  # noqa: BLE001 - any complaint about it has one answer: make a new one
         return False
-    in_time = one.not_valid_before_utc <= now and not _ends_within(one, now, RENEW_BEFORE)
+    in_time = item.not_valid_before_utc <= now and not _ends_within(item, now, RENEW_BEFORE)
     return in_time and set(has) == set(wanted)
 
 
-def _ends_within(one: x509.Certificate, now: datetime, span: timedelta) -> bool:
-    return one.not_valid_after_utc - now < span
+def _ends_within(item: x509.Certificate, now: datetime, span: timedelta) -> bool:
+    return item.not_valid_after_utc - now < span
 
 
-def _is_authority(one: x509.Certificate) -> bool:
+def _is_authority(item: x509.Certificate) -> bool:
     try:
-        return one.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        return item.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
         return False
 
@@ -248,8 +248,8 @@ def _pair(content: bytes | None, others: Iterable[x509.Certificate]) -> _Pair | 
     key = _private_key(content)
     if key is None:
         return None
-    own = [one for one in (*_certificates(content), *others) if one.public_key() == key.public_key()]
-    newest = max(own, key=lambda one: one.not_valid_after_utc, default=None)
+    own = [item for item in (*_certificates(content), *others) if item.public_key() == key.public_key()]
+    newest = max(own, key=lambda item: item.not_valid_after_utc, default=None)
     return None if newest is None else _Pair(key, newest)
 
 
@@ -283,8 +283,8 @@ def _pem(pair: _Pair) -> bytes:
     return key + _certificate_pem(pair.certificate)
 
 
-def _certificate_pem(one: x509.Certificate) -> bytes:
-    return one.public_bytes(serialization.Encoding.PEM)
+def _certificate_pem(item: x509.Certificate) -> bytes:
+    return item.public_bytes(serialization.Encoding.PEM)
 
 
 def _content(path: Path) -> bytes | None:

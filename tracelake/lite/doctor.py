@@ -293,7 +293,7 @@ def _clock(now: datetime) -> Finding:
 
 def _nearest(path: Path) -> Path:
     """The folder itself, or the one it will be made in."""
-    return next(one for one in (path, *path.parents) if _is_there(one))
+    return next(parent for parent in (path, *path.parents) if _is_there(parent))
 
 
 def _is_there(path: Path) -> bool:

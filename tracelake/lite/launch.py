@@ -26,7 +26,7 @@ class Launch:
     env: Mapping[str, str]
     cwd: Path
     stdin: bytes = b""
-    """LocalWakeUps over on standard input and nowhere else: secrets go here, never in `argv`, `env` or a file."""
+    """Passed on standard input and nowhere else: secrets go here, never in `argv`, `env` or a file."""
     user: int | None = None
     group: int | None = None
     orphan_signal: signal.Signals = signal.SIGKILL

@@ -188,7 +188,7 @@ class _Up:
         for cluster in clusters.values():
             if not cluster.directory.exists():
                 self._watcher.said(f"making the {cluster.name} database in {cluster.directory}")
-        servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, one) for one in clusters.values())))
+        servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, item) for item in clusters.values())))
         await self._supervisor.start([_postgres_child(server) for server in servers.values()])
         self._watcher.said("bringing schemas and roles up to date")
         state, data = servers.get("state"), servers.get("data")
@@ -231,7 +231,7 @@ class _Up:
     def _changed(self, seen: Seen) -> None:
         del seen
         everyone = self._supervisor.seen
-        document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(one) for one in everyone]}
+        document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(item) for item in everyone]}
         try:
             write_status(self._home.status, json.dumps(document))
         except OSError as wrong:  # a full disk must not stop what keeps the processes alive
@@ -282,14 +282,14 @@ class _Up:
         return [home.ready, home.all_ready, *([self._request.ready_file] if self._request.ready_file else [])]
 
 
-async def _both(one: asyncio.Task[None], other: asyncio.Task[None]) -> None:
+async def _both(task: asyncio.Task[None], other: asyncio.Task[None]) -> None:
     """If one fails, the other has ended before that is told: it does not say later that the doors are open."""
     try:
-        await asyncio.gather(one, other)
+        await asyncio.gather(task, other)
     finally:
-        one.cancel()
+        task.cancel()
         other.cancel()
-        await asyncio.gather(one, other, return_exceptions=True)
+        await asyncio.gather(task, other, return_exceptions=True)
 
 
 def _as_caller(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) -> Settings:

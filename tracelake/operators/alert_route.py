@@ -65,7 +65,7 @@ SPEC = OperatorSpec(
 def run(ctx: TaskContext[Config]) -> Outcome | None:
     from tracelake.spark.failures import spark_failures
 
-    known = {str(one.alert_definition_id): one for one in ctx.task.alerts}
+    known = {str(item.alert_definition_id): item for item in ctx.task.alerts}
     left_out = {STRANGERS: 0, NOWHERE: 0}
     with spark_failures("/inputs"):
         rows = _rows(ctx.inputs[0].dataframe(), ctx.inputs[0].name)

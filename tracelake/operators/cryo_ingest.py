@@ -56,7 +56,7 @@ def run(ctx: TaskContext[Config]) -> Outcome:
         # Asked once, with the highest block of all: is it final?
         written, final = _ingest(ctx, pool, chunks, chunks[-1] if span == spans[-1] else None)
         for table, output in outputs.items():
-            output.stage(span, [one for name, one in written if name == table])
+            output.stage(span, [item for name, item in written if name == table])
         ctx.progress(len(span), len(span), "blocks")
     return Outcome(said=_not_final(spans, final))
 
@@ -84,7 +84,7 @@ def _ingest(
         {table: output.place for table, output in outputs.items()},
         {table: table for table in outputs},
     )
-    edges = {one.part: Edges(*json.loads(one.meta)) for _, one in written}
+    edges = {item.part: Edges(*json.loads(item.meta)) for _, item in written}
     check_links(chunks, edges)
     return written, edges[len(chunks) - 1].final
 
@@ -117,12 +117,12 @@ class Edges(NamedTuple):
 
 def check_links(chunks: Sequence[Range], edges: Mapping[int, Edges]) -> None:
     """Chunks were fetched apart, maybe while the chain moved: each must begin where the one before it ended."""
-    for one, following in pairwise(range(len(chunks))):
-        before, after = edges[one], edges[following]
+    for item, following in pairwise(range(len(chunks))):
+        before, after = edges[item], edges[following]
         if before.last != after.parent:
             raise WorkFailed(
                 f"the chain moved, or a node lies: block {chunks[following].start} of {after.first_by}"
-                f" does not follow block {chunks[one].stop - 1} of {before.last_by}",
+                f" does not follow block {chunks[item].stop - 1} of {before.last_by}",
                 where="/scope",
                 retryable=True,
             )

@@ -114,7 +114,7 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
         )
     for table, output in outputs.items():
         # Hot rows are read after the claim: another compaction may have read later ones, committed and swept meanwhile.
-        output.stage(span, [one for name, one in written if name == table], over=cold[table].commit)
+        output.stage(span, [item for name, item in written if name == table], over=cold[table].commit)
     crash_point("parquet_compact.written")
 
 
@@ -139,7 +139,7 @@ def pull(
     """Inside an executor."""
     from tracelake.data.hot.read_with_cold import pull_with_cold
 
-    return {table: pull_with_cold(dsn, objects, one.view, one.cold, span) for table, one in sides.items()}, ""
+    return {table: pull_with_cold(dsn, objects, side.view, side.cold, span) for table, side in sides.items()}, ""
 
 
 def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, there: FilesAnswer) -> Sides:
@@ -150,7 +150,8 @@ def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Ran
     view = view_of(moment, hot, start=span.start, stop=span.stop, commit=there.commit)
     cold = tuple(_cold_files(there))
     missing = subtract(
-        [span], [*(each for one in cold for each in one.spans), *(Range(run.start, run.stop) for run in view.runs)]
+        [span],
+        [*(element for item in cold for element in item.spans), *(Range(run.start, run.stop) for run in view.runs)],
     )
     if missing:
         raise Unavailable(
@@ -175,7 +176,9 @@ def _cold_files(there: FilesAnswer) -> Iterator[ColdFile]:
     from tracelake.data.current_partitions import in_force
     from tracelake.data.hot.read_with_cold import ColdFile
 
-    for part, left in in_force([one for one in there.partitions if one.start is not None and one.end is not None]):
+    for part, left in in_force(
+        [partition for partition in there.partitions if partition.start is not None and partition.end is not None]
+    ):
         spans = left or (parse_partition_key(part.partition_key),)
         for file in part.files:
             yield ColdFile(Folder.parse(part.location).object(str(file["name"])), spans)
@@ -263,7 +266,7 @@ def hot_of(ctx: TaskContext[Config], table: str) -> HotTable:
 
 
 def _hot_inputs(ctx: TaskContext[Config]) -> list[Input]:
-    return [one for one in ctx.inputs if not one.has_files and not one.ref.trigger]
+    return [item for item in ctx.inputs if not item.has_files and not item.ref.trigger]
 
 
 def _connect(ctx: TaskContext[Config]) -> Any:

@@ -101,7 +101,7 @@ class _Frames(Mapping[str, "DataFrame"]):
     def __init__(self, ctx: TaskContext[Config], part: Range | str) -> None:
         self._full = ctx.config.mode == "full"
         self._part = part
-        self._inputs = {one.name: one for one in ctx.inputs}
+        self._inputs = {item.name: item for item in ctx.inputs}
 
     def __getitem__(self, name: str) -> DataFrame:
         return self._inputs[name].rows_for(self._part, full=self._full)

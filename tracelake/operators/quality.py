@@ -89,7 +89,9 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
         ready = _ready(ctx, asked, left)
         for part in ready:
             verdicts = _Part(ctx, part).verdicts()
-            failed += [f"{one.check}: {one.explanation}" for one in verdicts if not one.passed and one.level == "fail"]
+            failed += [
+                f"{item.check}: {item.explanation}" for item in verdicts if not item.passed and item.level == "fail"
+            ]
             output.write_table(report(verdicts, part), part)
     if failed:
         count = f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed"
@@ -126,12 +128,12 @@ def _compared(ctx: TaskContext[Config]) -> Sequence[str]:
         if isinstance(check, CompareRows)
     ]
     return list(
-        dict.fromkeys(name for pair in pairs if all(ctx.input(one).ref.follows for one in pair) for name in pair)
+        dict.fromkeys(name for pair in pairs if all(ctx.input(item).ref.follows for item in pair) for name in pair)
     )
 
 
 def _ranges(parts: Sequence[Partition]) -> list[Range]:
-    return [one for one in parts if isinstance(one, Range)]
+    return [partition for partition in parts if isinstance(partition, Range)]
 
 
 class _Part:
@@ -208,8 +210,8 @@ class _Part:
 
         One such column costs no more than grouping by it. With a second, every row would be looked at twice.
         """
-        checks = [one for one in among.values() if isinstance(one, Continuous) and self._input(one) == name]
-        columns = {one.column for one in checks}
+        checks = [item for item in among.values() if isinstance(item, Continuous) and self._input(item) == name]
+        columns = {item.column for item in checks}
         return columns if len(columns) == 1 else set()
 
     def _input(self, check: Check) -> str:
@@ -307,7 +309,7 @@ class _Part:
 
         from tracelake.spark.plan_check import select
 
-        query = _checked(check.query, [one.name for one in self._ctx.inputs])
+        query = _checked(check.query, [item.name for item in self._ctx.inputs])
         frame = select(self._ctx.spark, query, {name: self._frame(name) for name in query.tables}, without_plans=True)
         total = f.count(f.lit(1)).over(_everything())
         rows = frame.withColumn("_all", total).limit(SAMPLES).collect()
@@ -355,8 +357,8 @@ def _bad(frame: DataFrame, check: Any) -> Column:
         limits = [(Op.LT, check.min), (Op.GT, check.max)]
         found = [compared_with(frame, check.column, op, limit) for op, limit in limits if limit is not None]
     bad = found[0]
-    for one in found[1:]:
-        bad = bad | one
+    for item in found[1:]:
+        bad = bad | item
     return f.coalesce(bad, f.lit(False))  # noqa: FBT003 - a literal
 
 
@@ -377,10 +379,10 @@ def _samples(frame: DataFrame) -> str:
 
 
 def _say(row: Mapping[str, Any]) -> str:
-    def value(one: Any) -> str:
-        return f"0x{one.hex()}" if isinstance(one, bytes | bytearray) else str(one)
+    def value(item: Any) -> str:
+        return f"0x{item.hex()}" if isinstance(item, bytes | bytearray) else str(item)
 
-    return "(" + ", ".join(f"{name}={value(one)[:80]}" for name, one in list(row.items())[:8]) + ")"
+    return "(" + ", ".join(f"{name}={value(item)[:80]}" for name, item in list(row.items())[:8]) + ")"
 
 
 def _called(check: Check) -> str:

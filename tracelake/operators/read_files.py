@@ -109,11 +109,11 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     numbers = [Range(number, number + 1) for number in range(len(files))]
     written = write_ranges(ctx.spark, fetch, numbers, {"rows": output.place}, {"rows": output.stem})
     if ctx.config.partition == "whole":
-        output.stage(WHOLE, [one for _, one in written])
+        output.stage(WHOLE, [item for _, item in written])
     else:
-        for _, one in sorted(written, key=lambda each: each[1].part):
-            output.stage(files[one.part][0], [one])
-    left_out = sum(json.loads(one.meta)["left_out"] for _, one in written)
+        for _, item in sorted(written, key=lambda element: element[1].part):
+            output.stage(files[item.part][0], [item])
+    left_out = sum(json.loads(item.meta)["left_out"] for _, item in written)
     if left_out:
         ctx.progress(len(files), len(files), f"{left_out} lines did not fit and were left out")
     return None
@@ -145,7 +145,7 @@ def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, 
         return bare
     known = ctx.api.files(output.ref.dataset_uuid, None).columns
     columns = (
-        {str(one["name"]): str(one["type"]) for one in known}
+        {str(item["name"]): str(item["type"]) for item in known}
         if known
         else infer_columns(files[0][1], _said(ctx, files[0][1]), bare)
     )
@@ -158,8 +158,8 @@ def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:
     asked = _inside(root / ctx.config.path, root)
     found = _listed(asked, root) if asked.is_dir() else [asked]
     pattern = ctx.config.pattern or ("*" if asked.is_file() else f"*.{ctx.config.format}*")
-    files = [_inside(one, root) for one in found if fnmatchcase(one.name, pattern) and not one.name.startswith(".")]
-    labelled = _labelled([one for one in files if one.is_file()], ctx.config.partition)
+    files = [_inside(item, root) for item in found if fnmatchcase(item.name, pattern) and not item.name.startswith(".")]
+    labelled = _labelled([item for item in files if item.is_file()], ctx.config.partition)
     if isinstance(ctx.scope, LabelScope) and ctx.config.partition == "file":
         labelled = [(label, file) for label, file in labelled if label == ctx.scope.label] or labelled
     if not labelled:

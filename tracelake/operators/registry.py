@@ -58,5 +58,5 @@ ON_WORKERS: Mapping[str, OnWorkers] = {
 
 
 def specs() -> Mapping[str, OperatorSpec]:
-    pure = {name: one.spec for name, one in IN_PROCESS.items()}
-    return pure | {name: one.spec for name, one in ON_WORKERS.items()}
+    pure = {name: item.spec for name, item in IN_PROCESS.items()}
+    return pure | {name: worker.spec for name, worker in ON_WORKERS.items()}

@@ -86,7 +86,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     pins = _pins(ctx)
     if pins and ctx.state.get(MADE_FROM) == pins and ctx.task.invalidation_id is None:
         return Outcome(said="nothing to do: it was made from these commits of its inputs already")
-    query = checked(ctx.config.query, [one.name for one in ctx.inputs])
+    query = checked(ctx.config.query, [item.name for item in ctx.inputs])
     (output,) = ctx.outputs
     with spark_failures("/config/query"):
         for part in _parts(ctx, output):
@@ -100,12 +100,12 @@ def _pins(ctx: TaskContext[Config]) -> dict[str, Any] | None:
     Updates come faster than a large whole is made. The first task after them reads all that is there, and those that
     waited behind it find nothing new. What is remembered is stored with the output's commit, so it is always of that.
     """
-    if ctx.config.mode != "full" or any(is_buffered(one.storage_location) for one in ctx.task.outputs):
+    if ctx.config.mode != "full" or any(is_buffered(item.storage_location) for item in ctx.task.outputs):
         return None
-    if any(one.commit is None for one in ctx.task.inputs):
+    if any(item.commit is None for item in ctx.task.inputs):
         return None
     (output,) = ctx.task.outputs
-    inputs = [[str(one.dataset_uuid), str(one.dataset_version), one.commit] for one in ctx.task.inputs]
+    inputs = [[str(item.dataset_uuid), str(item.dataset_version), item.commit] for item in ctx.task.inputs]
     return {"inputs": inputs, "output": str(output.dataset_version)}
 
 

@@ -18,7 +18,7 @@ from tracelake.operators.api.runtimes import IN_SANDBOXES
 
 
 class Config(BaseModel):
-    """LocalWakeUps to the function as it is."""
+    """Passed to the function as it is."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

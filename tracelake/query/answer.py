@@ -158,7 +158,7 @@ class QueryAnswerer:
                 checked = await look_up(case)
                 return await self.engine.ask(self._question(case, checked, claims))
             except (SnapshotMoved, SnapshotTooOld):
-                if not left or not any(one.hot for one in case.relations.values()):
+                if not left or not any(relation.hot for relation in case.relations.values()):
                     raise
         raise AssertionError("the last try returns or raises")
 
@@ -222,7 +222,7 @@ class QueryAnswerer:
                 attempt=case.caller.attempt,
                 asked_at=case.asked_at,
                 sql_sha256=hashlib.sha256(case.request.sql.encode("utf-8", "surrogatepass")).hexdigest(),
-                datasets=[one.dataset_uuid for one in case.relations.values()],
+                datasets=[relation.dataset_uuid for relation in case.relations.values()],
                 verdict=verdict,
                 code=code,
                 rows=case.found.rows if case.found else 0,
@@ -253,13 +253,13 @@ def _answer(case: _Case) -> QueryAnswer:
         milliseconds=case.milliseconds,
         datasets=[
             ReadDataset(
-                name=one.name,
-                dataset_uuid=one.dataset_uuid,
-                dataset_version=one.dataset_version,
-                commit=one.commit,
-                hot=one.hot,
+                name=relation.name,
+                dataset_uuid=relation.dataset_uuid,
+                dataset_version=relation.dataset_version,
+                commit=relation.commit,
+                hot=relation.hot,
             )
-            for one in case.relations.values()
+            for relation in case.relations.values()
         ],
         exported=case.found.exported,
     )

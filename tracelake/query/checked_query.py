@@ -96,7 +96,7 @@ class CheckedQuery:
     @property
     def small(self) -> bool:
         """Whether its files are so few bytes that planning ahead costs more than it saves."""
-        return sum(one.cold.bytes for one in self.relations.values() if one.cold) <= SMALL_BYTES
+        return sum(relation.cold.bytes for relation in self.relations.values() if relation.cold) <= SMALL_BYTES
 
 
 SMALL_BYTES: Final = 64 * 1024 * 1024

@@ -107,7 +107,7 @@ def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -
 
     columns = columns_of(frame)
     written = write_frame(frame, Place(objects, folder), STEM, files=files)
-    entries = [one.file for one in written]
+    entries = [item.file for item in written]
     told = {"files": entries, "columns": columns}
     objects.put(marker_in(folder), msgspec.json.encode(told))
     done = Exported(

@@ -37,8 +37,8 @@ def planned(prepared: Prepared, query: CheckedQuery, views: Mapping[str, str], m
 def _stays(query: CheckedQuery) -> bool:
     """Whether the same text means the same rows, of few and small files."""
     return query.checked.lasting and all(
-        one.cold is not None and one.cold.in_one_go and not one.hot and not one.filters
-        for one in query.relations.values()
+        relation.cold is not None and relation.cold.in_one_go and not relation.hot and not relation.filters
+        for relation in query.relations.values()
     )
 
 

@@ -42,11 +42,11 @@ class Resolver:
         """For a user by his subject, or for an attempt by its fence: what was found, by name."""
         known = [Known(dataset_version=version, commit=commit) for version, commit in list(self._files)[-SENT:]]
         told = await self._dispatcher.relations(RelationsRequest(tables=list(tables), known=known, **fence), user)
-        return told, {one.name: self._relation(one) for one in told.relations}
+        return told, {relation.name: self._relation(relation) for relation in told.relations}
 
     def _relation(self, told: Told) -> Relation:
         cold = None if told.cold is None else self._cold(told.cold)
-        filters = tuple(from_json(dict(one)) for one in told.filters or ())
+        filters = tuple(from_json(dict(item)) for item in told.filters or ())
         return Relation(told.name, told.dataset_uuid, told.dataset_version, told.commit, told.hot, cold, filters)
 
     def _cold(self, part: ColdFilesAnswer) -> ColdFiles:
@@ -67,10 +67,10 @@ def _files(pin: Pin, part: ColdFilesAnswer) -> ColdFiles:
     whole: list[ObjectName] = []
     cut: dict[tuple[Range, ...], tuple[ObjectName, ...]] = {}
     facts: dict[ObjectName, FileFacts] = {}
-    for one, spans in in_force(part.partitions or ()):
-        folder = Folder.parse(one.location)
-        names = [folder.object(str(file["name"])) for file in one.files]
-        facts |= {name: _facts(file) for name, file in zip(names, one.files, strict=True)}
+    for item, spans in in_force(part.partitions or ()):
+        folder = Folder.parse(item.location)
+        names = [folder.object(str(file["name"])) for file in item.files]
+        facts |= {name: _facts(file) for name, file in zip(names, item.files, strict=True)}
         if spans is None:
             whole += names
         else:

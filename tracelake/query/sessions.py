@@ -101,7 +101,7 @@ class Sessions:
     def take(self, grant: Hashable) -> Prepared:
         """A session of this grant, or one that nobody has used."""
         with self._lock:
-            mine = next((one for one in reversed(self._idle) if one.grant == grant), None)
+            mine = next((item for item in reversed(self._idle) if item.grant == grant), None)
             if mine is not None:
                 self._idle.remove(mine)
                 return mine
@@ -111,17 +111,17 @@ class Sessions:
         self.fill()
         return found
 
-    def give_back(self, one: Prepared) -> None:
+    def give_back(self, prepared: Prepared) -> None:
         with self._lock:
-            self._idle.append(one)
+            self._idle.append(prepared)
             old = self._idle[: -self._kept]
             del self._idle[: -self._kept]
         for gone in old:
             self._forget(gone)
 
-    def throw_away(self, one: Prepared) -> None:
+    def throw_away(self, prepared: Prepared) -> None:
         """One that something went wrong in."""
-        self._forget(one)
+        self._forget(prepared)
 
     def interrupt(self, tag: str) -> None:
         with suppress(Exception):  # a JVM that is gone runs nothing
@@ -161,9 +161,9 @@ class Sessions:
         made.spark.sql("SELECT 1 AS warm").collect()  # its catalog, parser and planner are made by the first query
         return made
 
-    def _forget(self, one: Prepared) -> None:
+    def _forget(self, prepared: Prepared) -> None:
         with suppress(Exception):  # the JVM forgets it anyway once nobody holds it
-            for name, _ in one.views.values():
-                one.spark.catalog.dropTempView(name)
-        one.views.clear()
-        one.plans.clear()
+            for name, _ in prepared.views.values():
+                prepared.spark.catalog.dropTempView(name)
+        prepared.views.clear()
+        prepared.plans.clear()

@@ -52,13 +52,13 @@ def views_of(
     from tracelake.data.hot.view import held
 
     with ExitStack() as stack:
-        kept = {name: _cold(prepared, one, store) for name, one in relations.items() if not one.hot}
+        kept = {name: _cold(prepared, item, store) for name, item in relations.items() if not item.hot}
         frames = {name: frame for name, (_, frame) in kept.items() if relations[name].filters}
-        hot = {name: one for name, one in relations.items() if one.hot}
+        hot = {name: item for name, item in relations.items() if item.hot}
         if hot:
             moment = stack.enter_context(held(store.dsn))  # for all of them, until the rows are read
-            for name, one in hot.items():
-                frames[name] = _HotTable(prepared, one, store, org, moment, name in read_once).frame()
+            for name, item in hot.items():
+                frames[name] = _HotTable(prepared, item, store, org, moment, name in read_once).frame()
         made = {name: f"v_{uuid4().hex}" for name in frames}
         for name, frame in frames.items():
             _filtered(frame, relations[name].filters).createTempView(made[name])

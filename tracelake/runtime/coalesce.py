@@ -56,12 +56,12 @@ class Coalesced(Generic[Q, A]):
 
     async def together(self, questions: Iterable[Q]) -> list[A]:
         """Several at once, answered in order; the first refusal among them is raised."""
-        return [_raised(one) for one in await self.settled(questions)]
+        return [_raised(a) for a in await self.settled(questions)]
 
     async def settled(self, questions: Iterable[Q]) -> list[A | BaseException]:
         """Several at once: what each was answered, or why it was refused, in order."""
         loop = asyncio.get_running_loop()
-        asked: list[tuple[Q, asyncio.Future[A], Any]] = [(one, loop.create_future(), here()) for one in questions]
+        asked: list[tuple[Q, asyncio.Future[A], Any]] = [(item, loop.create_future(), here()) for item in questions]
         self._waiting += asked
         self._go()
         try:

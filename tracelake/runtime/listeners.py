@@ -314,13 +314,13 @@ class _Server(uvicorn.Server):
         self.servers = [
             await asyncio.get_running_loop().create_server(
                 self._connection,
-                sock=one,
+                sock=item,
                 ssl=self.config.ssl,
                 backlog=self.config.backlog,
                 ssl_handshake_timeout=self._limits.header_seconds,
                 ssl_shutdown_timeout=TLS_GOODBYE_SECONDS,
             )
-            for one in sockets or ()
+            for item in sockets or ()
         ]
         self.started = True
 

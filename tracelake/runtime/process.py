@@ -112,8 +112,8 @@ def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitab
         return 1
     except ExceptionGroup as several:
         refused, others = several.split(TraceError)
-        for one in _leaves(refused):
-            _say_refused(one)
+        for leaf in _leaves(refused):
+            _say_refused(leaf)
         if others is not None:
             raise others from None
         return 1
@@ -142,11 +142,11 @@ def _say_refused(refusal: Exception) -> None:
 
 
 def _leaves(group: ExceptionGroup[Exception] | None) -> Iterator[Exception]:
-    for one in group.exceptions if group else ():
-        if isinstance(one, ExceptionGroup):
-            yield from _leaves(one)
+    for exception in group.exceptions if group else ():
+        if isinstance(exception, ExceptionGroup):
+            yield from _leaves(exception)
         else:
-            yield one
+            yield exception
 
 
 async def until_answers(process: Process, what: str, ask: Callable[[], Awaitable[None]]) -> None:

@@ -40,11 +40,11 @@ def _secrets(value: Any) -> Iterator[str]:
         for name in type(value).model_fields:
             yield from _secrets(getattr(value, name))
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _secrets(one)
+        for item in value.values():
+            yield from _secrets(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _secrets(one)
+        for item in value:
+            yield from _secrets(item)
 
 
 def _spellings(piece: str) -> Iterator[str]:

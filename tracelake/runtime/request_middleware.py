@@ -88,10 +88,10 @@ class Routes:
     """From a path to the route's template, so that what a caller puts into a path never becomes a label."""
 
     def __init__(self, routes: Iterable[Any]) -> None:
-        known = [one for one in routes if getattr(one, "path_regex", None) is not None]
-        self._plain: dict[str, str] = {one.path: one.path for one in known if "{" not in one.path}
+        known = [item for item in routes if getattr(item, "path_regex", None) is not None]
+        self._plain: dict[str, str] = {item.path: item.path for item in known if "{" not in item.path}
         self._patterns: list[tuple[re.Pattern[str], str]] = [
-            (one.path_regex, one.path) for one in known if "{" in one.path
+            (item.path_regex, item.path) for item in known if "{" in item.path
         ]
 
     def template(self, path: str) -> str:

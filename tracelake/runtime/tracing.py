@@ -121,7 +121,7 @@ class _Tracing:
     def batch_span(
         self, name: str, callers: Sequence[Any], attributes: Mapping[str, Any]
     ) -> AbstractContextManager[Any]:
-        links = [self._trace.Link(one) for one in callers if one is not None and one.is_valid]
+        links = [self._trace.Link(caller) for caller in callers if caller is not None and caller.is_valid]
         return self._tracer.start_as_current_span(name, links=links, attributes=_flat(attributes))
 
     def here(self) -> Any:

@@ -57,15 +57,15 @@ class DeliverySettings(Group):
     @field_validator("ports")
     @classmethod
     def _are_ports(cls, value: str) -> str:
-        if not all(one.isdecimal() and 1 <= int(one) <= 65535 for one in value.split()):  # noqa: PLR2004 - the highest
+        if not all(word.isdecimal() and 1 <= int(word) <= 65535 for word in value.split()):  # noqa: PLR2004 - the highest
             raise ValueError("ports are numbers from 1 to 65535, apart by blanks")
         return value
 
     @field_validator("allow")
     @classmethod
     def _are_networks(cls, value: str) -> str:
-        for one in value.split():
-            ip_network(one)
+        for word in value.split():
+            ip_network(word)
         return value
 
     @model_validator(mode="after")
@@ -78,8 +78,8 @@ class DeliverySettings(Group):
 
     @property
     def open_ports(self) -> frozenset[int]:
-        return frozenset(int(one) for one in self.ports.split())
+        return frozenset(int(word) for word in self.ports.split())
 
     @property
     def allowed(self) -> tuple[IPv4Network | IPv6Network, ...]:
-        return tuple(ip_network(one) for one in self.allow.split())
+        return tuple(ip_network(word) for word in self.allow.split())

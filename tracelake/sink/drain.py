@@ -120,7 +120,7 @@ class Sink:
     async def _handle(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> None:
         """What goes wrong with one group is said, and ends nothing else: it comes again, or becomes a dead letter."""
         crash_point("sink.received")
-        held = [Held(one, message) for one in deliveries if (message := _message(one))]
+        held = [Held(item, message) for item in deliveries if (message := _message(item))]
         keeper = asyncio.create_task(self._keep(held))
         try:
             with span("batches", messages=len(held)):
@@ -137,11 +137,11 @@ class Sink:
         while True:
             await asyncio.sleep(EXTEND_SECONDS)
             with suppress(Unavailable):
-                await self.queue.extend(self.queue_name, [one.delivery.receipt for one in held], VISIBILITY)
+                await self.queue.extend(self.queue_name, [item.delivery.receipt for item in held], VISIBILITY)
 
     async def _do(self, held: Sequence[Held], stop: asyncio.Event) -> None:
         answer = await self._ask(held, stop)
-        await self._notify_failures([one.message.task_id for one in held if one.message.task_id], stop)
+        await self._notify_failures([item.message.task_id for item in held if item.message.task_id], stop)
         await self._prepare(answer, stop)
         turns = asyncio.Semaphore(PARTS_AT_ONCE)
         work = [self._finish(part, answer, stop, turns) for part in _parts(held, answer)]
@@ -158,18 +158,20 @@ class Sink:
             async with turns:
                 done = await self._outcomes(_about(left, answer))
             await self._settle(done, stop)
-            waiting = {one.publish_id for one in done if isinstance(one, Away | Failed)}
-            await self._ack([one for one in left if one.message.publish_id not in waiting], stop)
+            waiting = {outcome.publish_id for outcome in done if isinstance(outcome, Away | Failed)}
+            await self._ack([item for item in left if item.message.publish_id not in waiting], stop)
             if tries >= FAILED_TRIES:  # they come again by themselves: their messages are not acknowledged
-                waiting -= {one.publish_id for one in done if isinstance(one, Failed)}
-            left = [one for one in left if one.message.publish_id in waiting]
+                waiting -= {outcome.publish_id for outcome in done if isinstance(outcome, Failed)}
+            left = [item for item in left if item.message.publish_id in waiting]
             if not left or await _pause(stop):
                 return  # what is left comes again, to whoever is there then
             answer = await self._ask(left, stop)
 
     async def _ask(self, held: Sequence[Held], stop: asyncio.Event) -> BufferAnswer:
-        publishes = [one.message.publish_id for one in held if one.message.publish_id]
-        datasets = [one.message.dataset_uuid for one in held if one.message.dataset_uuid and not one.message.publish_id]
+        publishes = [item.message.publish_id for item in held if item.message.publish_id]
+        datasets = [
+            item.message.dataset_uuid for item in held if item.message.dataset_uuid and not item.message.publish_id
+        ]
         return await self._patiently(lambda: self.dispatcher.buffer_records(publishes, datasets), stop)
 
     async def _notify_failures(self, tasks: Sequence[UUID], stop: asyncio.Event) -> None:
@@ -180,14 +182,14 @@ class Sink:
 
     async def _prepare(self, answer: BufferAnswer, stop: asyncio.Event) -> None:
         """Tables that were asked for without a batch; the others are made with theirs."""
-        with_batches = {one.dataset_uuid for one in answer.records}
-        tables = [one for one in answer.tables if one.dataset_uuid not in with_batches]
+        with_batches = {item.dataset_uuid for item in answer.records}
+        tables = [table for table in answer.tables if table.dataset_uuid not in with_batches]
         if tables:
             await self._patiently(lambda: asyncio.to_thread(self.writer.prepare, tables), stop)
 
     async def _outcomes(self, answer: BufferAnswer) -> list[Outcome]:
         """What the records say to do; data Postgres being away is an outcome too, of all of them."""
-        open_ones = [one for one in answer.records if one.status != "Committed"]
+        open_ones = [item for item in answer.records if item.status != "Committed"]
         if not open_ones:
             return []
         began = time.perf_counter()
@@ -195,21 +197,21 @@ class Sink:
             done = await asyncio.to_thread(self.writer.write, open_ones, answer.tables)
         except Unavailable as away:
             log.warning("batches wait", because=away.message, batches=len(open_ones))
-            return [Away(one.publish_id, away.message) for one in open_ones]
+            return [Away(item.publish_id, away.message) for item in open_ones]
         self.metrics.sink_seconds.observe(time.perf_counter() - began)
         self._count(open_ones, done)
         return done
 
     async def _settle(self, outcomes: Sequence[Outcome], stop: asyncio.Event) -> None:
         committed = [
-            CommittedBatch(publish_id=one.publish_id, seq=one.seq, rows=one.rows, bytes=one.bytes)
-            for one in outcomes
-            if isinstance(one, Applied)
+            CommittedBatch(publish_id=outcome.publish_id, seq=outcome.seq, rows=outcome.rows, bytes=outcome.bytes)
+            for outcome in outcomes
+            if isinstance(outcome, Applied)
         ]
         dead = [
-            DeadBatch(publish_id=one.publish_id, reason=_printable(one.reason), line=one.line)
-            for one in outcomes
-            if isinstance(one, Dead)
+            DeadBatch(publish_id=outcome.publish_id, reason=_printable(outcome.reason), line=outcome.line)
+            for outcome in outcomes
+            if isinstance(outcome, Dead)
         ]
         if committed or dead:
             crash_point("sink.before_settle")
@@ -218,28 +220,28 @@ class Sink:
             crash_point("sink.settled")
 
     async def _ack(self, held: Sequence[Held], stop: asyncio.Event) -> None:
-        receipts = [one.delivery.receipt for one in held]
+        receipts = [item.delivery.receipt for item in held]
         if receipts:
             await self._patiently(lambda: self.queue.ack(self.queue_name, receipts), stop)
             crash_point("sink.acknowledged")
 
     def _count(self, records: Sequence[BufferRecord], outcomes: Sequence[Outcome]) -> None:
-        by_id = {one.publish_id: one for one in records}
+        by_id = {item.publish_id: item for item in records}
         now = datetime.now(UTC)
-        for one in outcomes:
-            self.metrics.sink_batches.labels(type(one).__name__).inc()
-            if isinstance(one, Applied):
-                self.metrics.sink_rows.inc(one.rows)
-                self.metrics.sink_lag.observe(max(0.0, (now - by_id[one.publish_id].created_at).total_seconds()))
+        for outcome in outcomes:
+            self.metrics.sink_batches.labels(type(outcome).__name__).inc()
+            if isinstance(outcome, Applied):
+                self.metrics.sink_rows.inc(outcome.rows)
+                self.metrics.sink_lag.observe(max(0.0, (now - by_id[outcome.publish_id].created_at).total_seconds()))
             else:
-                record = by_id[one.publish_id]
+                record = by_id[outcome.publish_id]
                 log.warning(
-                    WORDS[type(one)],
+                    WORDS[type(outcome)],
                     org=str(record.org_id),
                     dataset=str(record.dataset_uuid),
                     task=str(record.task_id),
-                    publish=str(one.publish_id),
-                    because=one.reason,
+                    publish=str(outcome.publish_id),
+                    because=outcome.reason,
                 )
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
@@ -254,21 +256,21 @@ class Sink:
 
 
 def _about(held: Sequence[Held], answer: BufferAnswer) -> BufferAnswer:
-    wanted = {one.message.publish_id for one in held}
-    return BufferAnswer(records=[one for one in answer.records if one.publish_id in wanted], tables=answer.tables)
+    wanted = {item.message.publish_id for item in held}
+    return BufferAnswer(records=[item for item in answer.records if item.publish_id in wanted], tables=answer.tables)
 
 
 def _parts(held: Sequence[Held], answer: BufferAnswer) -> list[list[Held]]:
     """Large batches in several parts, so that one is read while another is merged; small ones together."""
-    sizes = {one.publish_id: one.batch_size_bytes or UNTOLD_BYTES for one in answer.records}
+    sizes = {item.publish_id: item.batch_size_bytes or UNTOLD_BYTES for item in answer.records}
     parts: list[list[Held]] = [[]]
     room = PART_BYTES
-    for one in held:
-        size = sizes.get(one.message.publish_id, 0) if one.message.publish_id else 0
+    for item in held:
+        size = sizes.get(item.message.publish_id, 0) if item.message.publish_id else 0
         if parts[-1] and size > room:
             parts.append([])
             room = PART_BYTES
-        parts[-1].append(one)
+        parts[-1].append(item)
         room -= size
     return parts
 

@@ -17,34 +17,34 @@ from tracelake.wire.alert_messages import FailureAlert
 
 def notify_failures(dsn: str, alerts: Sequence[FailureAlert]) -> None:
     """DatabaseUnavailable if data Postgres is away; said again, it adds nothing."""
-    for one in alerts:
-        store_items(dsn, one.org_id, one.task_id, [_item(one)])
+    for alert in alerts:
+        store_items(dsn, alert.org_id, alert.task_id, [_item(alert)])
 
 
-def _item(one: FailureAlert) -> Item:
-    key = f"task:{one.task_id}"
+def _item(failure_alert: FailureAlert) -> Item:
+    key = f"task:{failure_alert.task_id}"
     told = {
-        "alert_definition_id": str(one.alert_definition_id),
+        "alert_definition_id": str(failure_alert.alert_definition_id),
         "dedupe_key": key,
-        "event_time": one.failed_at.isoformat(),
-        "severity": one.severity,
+        "event_time": failure_alert.failed_at.isoformat(),
+        "severity": failure_alert.severity,
         "payload": {
-            "task_id": str(one.task_id),
-            "dag": one.dag,
-            "job": one.job,
-            "attempt": one.attempt,
-            "fault": one.fault,
-            "error": one.error,
+            "task_id": str(failure_alert.task_id),
+            "dag": failure_alert.dag,
+            "job": failure_alert.job,
+            "attempt": failure_alert.attempt,
+            "fault": failure_alert.fault,
+            "error": failure_alert.error,
         },
     }
     event = {name: told.get(name) for name in COLUMNS}
     return Item(
-        delivery_id(OrgId(one.org_id), one.alert_definition_id, key, one.channel),
-        one.alert_definition_id,
-        one.alert_name,
+        delivery_id(OrgId(failure_alert.org_id), failure_alert.alert_definition_id, key, failure_alert.channel),
+        failure_alert.alert_definition_id,
+        failure_alert.alert_name,
         key,
-        one.channel,
-        one.severity,
-        one.failed_at,
+        failure_alert.channel,
+        failure_alert.severity,
+        failure_alert.failed_at,
         json.dumps(event),
     )

@@ -89,13 +89,13 @@ class Writer:
 
         One that is settled as dead has an outcome only if its rows are in the table after all.
         """
-        known = {one.dataset_uuid: _table(one) for one in tables}
+        known = {item.dataset_uuid: _table(item) for item in tables}
         with self._connection() as connection:
-            done: list[Outcome] = list(applied(connection, [one.publish_id for one in records]).values())
-            settled = {one.publish_id for one in done}
-            left = [one for one in records if one.publish_id not in settled and one.status == "Accepted"]
-            refused = {one.publish_id: dead for one in left if (dead := _refused(one, known.get(one.dataset_uuid)))}
-            good = [one for one in left if one.publish_id not in refused]
+            done: list[Outcome] = list(applied(connection, [item.publish_id for item in records]).values())
+            settled = {item.publish_id for item in done}
+            left = [item for item in records if item.publish_id not in settled and item.status == "Accepted"]
+            refused = {item.publish_id: dead for item in left if (dead := _refused(item, known.get(item.dataset_uuid)))}
+            good = [item for item in left if item.publish_id not in refused]
             self.in_progress.put_down(connection, [*settled])
             return [*done, *refused.values(), *(self._read(connection, good, known) if good else [])]
 
@@ -105,13 +105,13 @@ class Writer:
         """Together, but for those over which a sink has died: each of them alone, the one that did it oftenest last."""
         with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` says what is wrong
             self.spark()
-        crashes = self.in_progress.left_over(connection, [one.publish_id for one in records])
-        if calm := [one for one in records if one.publish_id not in crashes]:
-            with self.in_progress.held(connection, [one.publish_id for one in calm], alone=False):
+        crashes = self.in_progress.left_over(connection, [item.publish_id for item in records])
+        if calm := [item for item in records if item.publish_id not in crashes]:
+            with self.in_progress.held(connection, [item.publish_id for item in calm], alone=False):
                 yield from self._groups(connection, calm, known)
-        suspects = [one for one in records if one.publish_id in crashes]
-        for one in sorted(suspects, key=lambda suspect: crashes[suspect.publish_id]):
-            yield from self._alone(connection, one, known, crashes[one.publish_id])
+        suspects = [item for item in records if item.publish_id in crashes]
+        for item in sorted(suspects, key=lambda suspect: crashes[suspect.publish_id]):
+            yield from self._alone(connection, item, known, crashes[item.publish_id])
 
     def _alone(
         self,
@@ -130,8 +130,8 @@ class Writer:
         """Make or widen tables before their first batch; and be ready for that."""
         self.spark()
         with self._connection() as connection:
-            for one in tables:
-                ensure(connection, _table(one))
+            for item in tables:
+                ensure(connection, _table(item))
                 crash_point("sink.table_prepared")
 
     def sweep(self) -> None:
@@ -149,27 +149,27 @@ class Writer:
     ) -> Iterator[Outcome]:
         """All batches in one Spark job, then a transaction for each table."""
         by_table: dict[UUID, list[BufferRecord]] = {}
-        for one in sorted(records, key=lambda each: each.publish_id):  # as they were published
-            by_table.setdefault(one.dataset_uuid, []).append(one)
+        for item in sorted(records, key=lambda element: element.publish_id):  # as they were published
+            by_table.setdefault(item.dataset_uuid, []).append(item)
         tables = dict[UUID, BufferedTable]()
-        for each, some in by_table.items():
+        for element, id_ in by_table.items():
             try:
-                tables[each] = replace(known[each], declaration=ensure(connection, known[each]))
+                tables[element] = replace(known[element], declaration=ensure(connection, known[element]))
             except Conflict as wrong:
-                yield from (Dead(one.publish_id, wrong.message) for one in some)
-        numbered = [one for each in tables for one in by_table[each]]
+                yield from (Dead(item.publish_id, wrong.message) for item in id_)
+        numbered = [id_ for element in tables for id_ in by_table[element]]
         with _staging(connection, tables) as staging:
             crash_point("sink.before_stage")
             batches = [
-                _batch(one, tables[one.dataset_uuid], staging[one.dataset_uuid], number)
-                for number, one in enumerate(numbered)
+                _batch(item, tables[item.dataset_uuid], staging[item.dataset_uuid], number)
+                for number, item in enumerate(numbered)
             ]
             found = self._staged(batches)
             crash_point("sink.staged")
-            staged = {numbered[one.number].publish_id: one for one in found}
-            for each, table in tables.items():
-                pairs = [(one, staged[one.publish_id]) for one in by_table[each]]
-                yield from _merged(connection, table, staging[each], pairs)
+            staged = {numbered[batch.number].publish_id: batch for batch in found}
+            for element, table in tables.items():
+                pairs = [(id_, staged[id_.publish_id]) for id_ in by_table[element]]
+                yield from _merged(connection, table, staging[element], pairs)
 
     def _staged(self, batches: Sequence[Batch]) -> list[StagedBatch]:
         """Together; if that ends in something that nobody foresaw, each by itself, to find the one at fault."""
@@ -181,7 +181,7 @@ class Writer:
                 log.exception("a batch cannot be read")
                 return [_faulty(batches[0], wrong)]
             log.warning("batches cannot be read together", because=str(wrong)[:500], batches=len(batches))
-        return [found for one in batches for found in self._staged([one])]
+        return [found for batch in batches for found in self._staged([batch])]
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -209,8 +209,13 @@ def _faulty(batch: Batch, wrong: Exception) -> StagedBatch:
     return StagedBatch(batch.number, 0, 0, 0, line=None, reason=None, away=None, fault=fault)
 
 
-def _table(one: BufferTable) -> BufferedTable:
-    return BufferedTable(one.dataset_uuid, one.dataset_version, one.org_id, from_json(one.declaration))
+def _table(buffer_table: BufferTable) -> BufferedTable:
+    return BufferedTable(
+        buffer_table.dataset_uuid,
+        buffer_table.dataset_version,
+        buffer_table.org_id,
+        from_json(buffer_table.declaration),
+    )
 
 
 def _refused(record: BufferRecord, table: BufferedTable | None) -> Dead | None:
@@ -241,8 +246,8 @@ def _staging(connection: psycopg.Connection[Any], tables: Mapping[UUID, Buffered
     """A staging table for each table, gone at the end."""
     names: dict[UUID, str] = {}
     try:
-        for each, table in tables.items():
-            names[each] = make_staging(connection, staging_columns(table.declaration))
+        for element, table in tables.items():
+            names[element] = make_staging(connection, staging_columns(table.declaration))
         yield names
     finally:
         with suppress(psycopg.Error):  # what is left is swept
@@ -257,15 +262,15 @@ def _merged(
     staged: Sequence[tuple[BufferRecord, StagedBatch]],
 ) -> Iterator[Outcome]:
     waiting = []
-    for record, one in staged:
-        if one.reason is not None:
-            yield Dead(record.publish_id, one.reason, one.line)
-        elif one.away is not None:
-            yield Away(record.publish_id, one.away)
-        elif one.fault is not None:
-            yield Failed(record.publish_id, one.fault)
+    for record, item in staged:
+        if item.reason is not None:
+            yield Dead(record.publish_id, item.reason, item.line)
+        elif item.away is not None:
+            yield Away(record.publish_id, item.away)
+        elif item.fault is not None:
+            yield Failed(record.publish_id, item.fault)
         else:
-            place = (one.number, one.tried, one.rows, one.bytes)
+            place = (item.number, item.tried, item.rows, item.bytes)
             waiting.append(Waiting(record.publish_id, record.task_id, record.attempt, *place))
     if waiting:
         yield from _together(connection, table, staging, waiting)
@@ -280,4 +285,4 @@ def _together(
     except (BadInput, Conflict) as wrong:
         if len(waiting) == 1:
             return [Dead(waiting[0].publish_id, wrong.message)]
-    return [outcome for one in waiting for outcome in _together(connection, table, staging, [one])]
+    return [outcome for item in waiting for outcome in _together(connection, table, staging, [item])]

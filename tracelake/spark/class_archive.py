@@ -122,7 +122,7 @@ def _plain_place(jars: Path) -> Path:
 
 def _places() -> list[Path]:
     asked = (tempfile.gettempdir(), "/var/tmp", "/tmp", Path.home())  # noqa: S108 - a new folder is made in it
-    return [Path(one).resolve() for one in asked]
+    return [Path(invocation).resolve() for invocation in asked]
 
 
 def _is_plain(path: Path) -> bool:

@@ -22,13 +22,13 @@ def is_lost(spark: SparkSession, error: BaseException) -> bool:
         return not is_alive(spark, DYING_SECONDS if _is_cut_off(error) else 0)
     remote: Any = spark
     # A session that found another server behind its address closes itself, and then says no more than that.
-    return remote.is_stopped or any(_is_forgotten(one) for one in _causes(error))
+    return remote.is_stopped or any(_is_forgotten(cause) for cause in _causes(error))
 
 
 def _is_cut_off(error: BaseException) -> bool:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    return any(isinstance(one, Py4JError | OSError | EOFError) for one in _causes(error))
+    return any(isinstance(cause, Py4JError | OSError | EOFError) for cause in _causes(error))
 
 
 def _is_forgotten(error: BaseException) -> bool:
@@ -38,7 +38,7 @@ def _is_forgotten(error: BaseException) -> bool:
         return False
     # In the middle of an answer it is the reason that another error gives.
     reason = (error.getMessageParameters() or {}).get("error_type")
-    return any((one or "").startswith(FORGOTTEN) for one in (error.getCondition(), reason))
+    return any((item or "").startswith(FORGOTTEN) for item in (error.getCondition(), reason))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

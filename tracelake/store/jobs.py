@@ -105,7 +105,7 @@ async def load_job(database: asyncpg.Pool | Connection, job_id: UUID) -> Job:
     values = dict(row)
     for column in ("config", "source", "bootstrap"):
         values[column] = json.loads(values[column]) if values[column] else None
-    values["outputs"] = tuple(_output(one) for one in json.loads(values["outputs"] or "[]"))
+    values["outputs"] = tuple(_output(load) for load in json.loads(values["outputs"] or "[]"))
     values["bundle"] = _bundle(values)
     return Job(**values)
 
@@ -116,11 +116,11 @@ def _bundle(values: dict[str, Any]) -> JobBundle | None:
     return None if bundle_id is None else JobBundle(**told, handler=handler or DEFAULT_HANDLER)
 
 
-def _output(one: Mapping[str, Any]) -> JobOutput:
+def _output(text: Mapping[str, Any]) -> JobOutput:
     return JobOutput(
-        output_index=one["output_index"],
-        dataset_uuid=UUID(one["dataset_uuid"]),
-        dataset_version=UUID(one["dataset_version"]),
-        storage_location=one["storage_location"],
-        kind=one["kind"],
+        output_index=text["output_index"],
+        dataset_uuid=UUID(text["dataset_uuid"]),
+        dataset_version=UUID(text["dataset_version"]),
+        storage_location=text["storage_location"],
+        kind=text["kind"],
     )

@@ -47,7 +47,7 @@ async def keep_keys(pool: asyncpg.Pool, signer: Signer, tokens: TokenSettings) -
     if not plan.rotation_due:
         return plan
     await signer.rotate(known=[key.kid for key in keys])
-    crash_point("keep_keys.rotated")
+    crash_point("rotate_keys.rotated")
     return await _settle_and_follow(pool, signer, await signer.keys(), tokens)
 
 
@@ -64,7 +64,7 @@ async def settle(
     sql = queries("signing_keys")
     held = [key.kid for key in keys]
     await pool.execute(sql["record"], held, [json.dumps(dict(key.jwk)) for key in keys])
-    crash_point("keep_keys.recorded")
+    crash_point("rotate_keys.recorded")
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(sql["lock"])
         await connection.execute(sql["retire"])
@@ -92,7 +92,7 @@ async def _settle_and_follow(
         overlap=timedelta(seconds=tokens.overlap_seconds),
         rotate_after=timedelta(days=tokens.rotation_days),
     )
-    crash_point("keep_keys.settled")
+    crash_point("rotate_keys.settled")
     await signer.follow(plan)
-    crash_point("keep_keys.followed")
+    crash_point("rotate_keys.followed")
     return plan

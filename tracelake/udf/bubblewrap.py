@@ -116,7 +116,7 @@ def bwraps(path: str | None = None) -> list[Path]:
 
 
 def why_not(isolation: Isolation) -> str | None:
-    """What keeps these isolation from standing; None if they do."""
+    """Why this isolation cannot be set up; None if it can."""
     tried = [*isolation.alone, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--size", "65536"]
     tried += ["--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     with handed_over(tried) as (options, files), handed_over_bytes(program()) as seccomp:

@@ -143,7 +143,7 @@ class ObjectProxy:
         if not claims.grants.storage.may_list(folder):
             raise Forbidden("the token does not let this task list there", where=str(folder))
         found = await asyncio.to_thread(lambda: list(islice(store.objects(folder), MOST_LISTED + 1)))
-        listed: list[dict[str, Any]] = [{"name": str(one.name), "size": one.size} for one in found[:MOST_LISTED]]
+        listed: list[dict[str, Any]] = [{"name": str(item.name), "size": item.size} for item in found[:MOST_LISTED]]
         return answered({"objects": listed, "truncated": len(found) > MOST_LISTED})
 
 

@@ -84,7 +84,7 @@ class Pool:
                 log.warning("sandbox ended", org=str(host.key.org_id), because=fault)
                 await host.kill(FunctionError("Sandbox.OutOfBounds", f"the function was ended: {fault}"))
         long_ago = time.monotonic() - self._settings.idle_seconds
-        for host in [one for one in self._idle if not one.good or one.idle_since < long_ago]:
+        for host in [item for item in self._idle if not item.good or item.idle_since < long_ago]:
             self._idle.remove(host)
             self.give_back(host, again=False)
 

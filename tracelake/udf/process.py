@@ -74,7 +74,7 @@ async def main(process: Process, objects: ObjectStore, made_for: MakeStore, besi
 
 @dataclass(frozen=True)
 class Refusing:
-    """In the place of functions where there are no isolation: every task is told why, and nothing is run."""
+    """In the place of functions where there is no isolation: every task fails with the reason, and nothing is run."""
 
     because: SetupError
     settings: UdfSettings

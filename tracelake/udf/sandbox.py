@@ -3,8 +3,8 @@
 It hangs on this process by three strings: the kernel ends it when we die, its sockets lead to us, and its output is a
 pipe of ours. To end it is to kill its first process, and the kernel kills the rest.
 
-While its isolation are being built the first string is not tied yet: if we are killed then, its first process waits for one
-that is dead, for ever. Until it has isolation it therefore stays in our session, where whoever keeps us alive finds it.
+While its isolation is being set up the kernel does not do that yet: if we are killed then, its first process waits for
+ever. Until then it therefore stays in our session, where our supervisor finds it.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def without_isolation(code: Code, sockets: Path) -> Place:
     """On this very machine: its folders, and ports that happen to be free."""
     with ExitStack() as held:
         taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SOCKETS]
-        ports = {listener: one.getsockname()[1] for listener, one in zip(SOCKETS, taken, strict=True)}
+        ports = {listener: item.getsockname()[1] for listener, item in zip(SOCKETS, taken, strict=True)}
     return Place(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
 
 

@@ -1,4 +1,4 @@
-"""A sandbox with all that is its own on our side: Runtime API, listeners, output. It serves one invocation at a time."""
+"""A sandbox and what serves it on our side: Runtime API, listeners, output. It takes one invocation at a time."""
 
 from __future__ import annotations
 

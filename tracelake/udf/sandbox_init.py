@@ -101,11 +101,11 @@ class Pump:
             far.close()
             return
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for one, other in ((near, far), (far, near)):
-            one.setblocking(False)  # noqa: FBT003 - the library's
-            self._pairs[one] = other
-            self._held[one] = b""
-            self._selector.register(one, selectors.EVENT_READ)
+        for item, other in ((near, far), (far, near)):
+            item.setblocking(False)  # noqa: FBT003 - the library's
+            self._pairs[item] = other
+            self._held[item] = b""
+            self._selector.register(item, selectors.EVENT_READ)
 
     def _read(self, sock: socket.socket) -> None:
         other = self._pairs[sock]
@@ -146,15 +146,15 @@ class Pump:
 
     def _part(self, sock: socket.socket) -> None:
         other = self._pairs.pop(sock, None)
-        for one in (sock, other):
-            if one is None:
+        for item in (sock, other):
+            if item is None:
                 continue
-            self._pairs.pop(one, None)
-            self._held.pop(one, None)
-            self._over.discard(one)
-            if one in self._selector.get_map():
-                self._selector.unregister(one)
-            one.close()
+            self._pairs.pop(item, None)
+            self._held.pop(item, None)
+            self._over.discard(item)
+            if item in self._selector.get_map():
+                self._selector.unregister(item)
+            item.close()
 
 
 def _ended(child: int) -> int | None:

@@ -135,7 +135,7 @@ def program(machine: str = platform.machine()) -> bytes:
 
 def _sockets() -> list[bytes]:
     known = (UNIX, INET, INET6)
-    family = [_step(JUMP_EQUAL, one, yes=len(known) - index) for index, one in enumerate(known)]
+    family = [_step(JUMP_EQUAL, name, yes=len(known) - index) for index, name in enumerate(known)]
     raw = [_step(JUMP_EQUAL, RAW, yes=1), _step(JUMP_EQUAL, PACKET, no=1), _refuse(errno.EPERM)]
     return [
         _step(LOAD, FIRST),

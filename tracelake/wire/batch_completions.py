@@ -33,7 +33,7 @@ class Completions:
     def _go(self) -> None:
         while self._waiting and len(self._calls) < AT_ONCE:
             batch, self._waiting = self._waiting[:MAX_CLAIMS], self._waiting[MAX_CLAIMS:]
-            call = asyncio.create_task(self._call([one for one in batch if not one[1].done()]))
+            call = asyncio.create_task(self._call([hashable for hashable in batch if not hashable[1].done()]))
             self._calls.add(call)
             call.add_done_callback(self._over)
 

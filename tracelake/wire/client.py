@@ -274,7 +274,7 @@ class TaskClient:
         body = msgspec.json.encode(CompleteBatchRequest(items=list(items)))
         answer = await _post(self._http, "/v1/task/complete-batch", body, {})
         outcomes = msgspec.json.decode(answer.content, type=CompleteBatchAnswer).outcomes
-        return [one.answer or _said(one.error or {}, Refused) for one in outcomes]
+        return [outcome.answer or _said(outcome.error or {}, Refused) for outcome in outcomes]
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
 
 
 def _pairs(value: dict[Any, Any]) -> dict[str, Any]:
-    return {str(name): plain(one) for name, one in value.items()}
+    return {str(name): plain(item) for name, item in value.items()}
 
 
 _PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
@@ -30,5 +30,5 @@ _PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     ((datetime, date, time), lambda value: value.isoformat()),
     (timedelta, lambda value: value.total_seconds()),
     (dict, _pairs),
-    ((list, tuple), lambda value: [plain(one) for one in value]),
+    ((list, tuple), lambda value: [plain(item) for item in value]),
 )

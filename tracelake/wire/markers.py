@@ -68,7 +68,7 @@ def hash_of_schema(columns: Iterable[ColumnEntry]) -> str:
 
 
 def in_words(columns: Iterable[ColumnEntry]) -> str:
-    return ", ".join(f"{column.name} {column.type}" for column in sorted(columns, key=lambda one: one.name))
+    return ", ".join(f"{column.name} {column.type}" for column in sorted(columns, key=lambda item: item.name))
 
 
 def encode_marker(marker: Marker) -> bytes:

@@ -12,7 +12,7 @@ from tracelake.wire.user_messages import DeployRequest
 
 
 def require_role(role: str, call: Call) -> None:
-    if [str(one) for one in ROLES].index(role) < ROLES.index(call.role):
+    if [str(role) for role in ROLES].index(role) < ROLES.index(call.role):
         raise Forbidden(
             f"a {role} may not do this; it takes a {call.role}",
             where=f"{call.method} /v1{call.path}",

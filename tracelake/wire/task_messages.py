@@ -65,8 +65,8 @@ class ClaimBatchRequest(Message, frozen=True):
         whole list is asked again.
         """
         return [
-            ClaimRequest(one, self.worker_id, uuid5(self.claim_id, str(place)) if self.claim_id else None)
-            for place, one in enumerate(self.task_ids)
+            ClaimRequest(item, self.worker_id, uuid5(self.claim_id, str(place)) if self.claim_id else None)
+            for place, item in enumerate(self.task_ids)
         ]
 
 

@@ -109,7 +109,7 @@ def queue_of(settings: Settings) -> str:
     name = settings.worker.runtime
     runtime = settings.runtimes.get(name)
     if runtime is None or runtime.queue is None:
-        known = ", ".join(one for one, its in settings.runtimes.items() if its.queue)
+        known = ", ".join(item for item, its in settings.runtimes.items() if its.queue)
         raise SettingsError(f"runtime {name!r} has no queue", where="worker.runtime", hint=f"one of: {known}")
     return runtime.queue
 

@@ -49,7 +49,7 @@ def is_outage(wrong: BaseException | None) -> bool:
     while wrong is not None:
         if isinstance(wrong, psycopg.OperationalError) and (wrong.sqlstate or "57P01").startswith(LOST_STATES):
             return True
-        if type(wrong).__module__.startswith(JVM_ERRORS) and any(one in str(wrong) for one in LOST_WORDS):
+        if type(wrong).__module__.startswith(JVM_ERRORS) and any(word in str(wrong) for word in LOST_WORDS):
             return True
         wrong = wrong.__cause__ or wrong.__context__
     return False

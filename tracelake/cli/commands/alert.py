@@ -91,8 +91,15 @@ def list_(home: Home = None, json: Json = False) -> None:
     render.table(
         ("name", "severity", "enabled", "channels", "max age", "description"),
         [
-            (one.name, one.severity, _yes(value=one.enabled), one.channels, _age(one.max_age_seconds), one.description)
-            for one in found.definitions
+            (
+                definition.name,
+                definition.severity,
+                _yes(value=definition.enabled),
+                definition.channels,
+                _age(definition.max_age_seconds),
+                definition.description,
+            )
+            for definition in found.definitions
         ],
     )
 
@@ -185,16 +192,16 @@ def deliveries(  # noqa: PLR0917 - options
         ("id", "alert", "key", "channel", "status", "attempts", "event", "last error"),
         [
             (
-                one.id,
-                one.alert,
-                one.dedupe_key,
-                one.channel,
-                one.status,
-                one.attempts,
-                one.event_time,
-                one.last_error,
+                delivery.id,
+                delivery.alert,
+                delivery.dedupe_key,
+                delivery.channel,
+                delivery.status,
+                delivery.attempts,
+                delivery.event_time,
+                delivery.last_error,
             )
-            for one in found.deliveries
+            for delivery in found.deliveries
         ],
     )
     if found.next:
@@ -226,25 +233,25 @@ def _object(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _show(one: AlertRow, *, in_json: bool) -> None:
+def _show(alert_row: AlertRow, *, in_json: bool) -> None:
     from tracelake.cli import render
 
     if in_json:
-        render.as_json(one)
+        render.as_json(alert_row)
         return
     render.pairs(
         [
-            ("name", one.name),
-            ("id", one.alert_definition_id),
-            ("severity", one.severity),
-            ("enabled", _yes(value=one.enabled)),
-            ("description", one.description),
-            ("params", stdlib_json.dumps(dict(one.params))),
-            ("channels", one.channels),
-            ("max age", _age(one.max_age_seconds)),
-            ("created by", one.created_by),
-            ("created", one.created_at),
-            ("updated", one.updated_at),
+            ("name", alert_row.name),
+            ("id", alert_row.alert_definition_id),
+            ("severity", alert_row.severity),
+            ("enabled", _yes(value=alert_row.enabled)),
+            ("description", alert_row.description),
+            ("params", stdlib_json.dumps(dict(alert_row.params))),
+            ("channels", alert_row.channels),
+            ("max age", _age(alert_row.max_age_seconds)),
+            ("created by", alert_row.created_by),
+            ("created", alert_row.created_at),
+            ("updated", alert_row.updated_at),
         ]
     )
 

@@ -65,7 +65,8 @@ def list_(home: Home = None, json: Json = False) -> None:
         render.note("there is no channel: `trace alert channel create` adds one")
     else:
         render.table(
-            ("name", "kind", "url", "used by"), [(one.name, one.kind, one.url, one.used_by) for one in found.channels]
+            ("name", "kind", "url", "used by"),
+            [(channel.name, channel.kind, channel.url, channel.used_by) for channel in found.channels],
         )
 
 
@@ -124,20 +125,20 @@ def _secret(file: Path | None) -> str | None:
     return text.strip()
 
 
-def _show(one: ChannelRow, *, in_json: bool) -> None:
+def _show(channel_row: ChannelRow, *, in_json: bool) -> None:
     from tracelake.cli import render
 
     if in_json:
-        render.as_json(one)
+        render.as_json(channel_row)
         return
     render.pairs(
         [
-            ("name", one.name),
-            ("kind", one.kind),
-            ("url", one.url),
-            ("used by", one.used_by),
-            ("created by", one.created_by),
-            ("created", one.created_at),
-            ("updated", one.updated_at),
+            ("name", channel_row.name),
+            ("kind", channel_row.kind),
+            ("url", channel_row.url),
+            ("used by", channel_row.used_by),
+            ("created by", channel_row.created_by),
+            ("created", channel_row.created_at),
+            ("updated", channel_row.updated_at),
         ]
     )

@@ -59,8 +59,8 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
         if source.problems:
             check_dag_file(source)  # which refuses it, for these and for what else is wrong
         with remote(home) as gateway:
-            for one in source.bundles:
-                push_bundle(gateway, one.name, one.packed, quiet=json)
+            for bundle in source.bundles:
+                push_bundle(gateway, bundle.name, bundle.packed, quiet=json)
             name, active = _name_in(source), None
             # The same deploy or activation again is the same one: both may be repeated.
             with printing.waiting(f"deploying {name}", quiet=json):
@@ -99,7 +99,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     else:
         render.table(
             ("dag", "active version", "jobs", "versions", "changed"),
-            [(one.name, one.active_version, one.jobs, one.versions, one.updated_at) for one in found.dags],
+            [(item.name, item.active_version, item.jobs, item.versions, item.updated_at) for item in found.dags],
             whole=("dag", "active version"),
         )
 
@@ -124,8 +124,8 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
     render.table(
         ("id", "state", "deployed", "by"),
         [
-            (one.dag_version_id, "active" if one.active else "", one.created_at, one.deployed_by)
-            for one in found.versions
+            (version.dag_version_id, "active" if version.active else "", version.created_at, version.deployed_by)
+            for version in found.versions
         ],
     )
     render.title("jobs")
@@ -133,16 +133,16 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
         ("job", "starts", "operator", "runtime", "reads", "writes", "queued", "in flight"),
         [
             (
-                one.name,
-                " ".join(filter(None, (one.source, one.source_state))) or "on events",
-                one.operator,
-                one.runtime,
-                one.inputs,
-                one.outputs,
-                one.queued,
-                one.in_flight,
+                job.name,
+                " ".join(filter(None, (job.source, job.source_state))) or "on events",
+                job.operator,
+                job.runtime,
+                job.inputs,
+                job.outputs,
+                job.queued,
+                job.in_flight,
             )
-            for one in found.jobs
+            for job in found.jobs
         ],
         whole=("job",),
     )
@@ -173,20 +173,20 @@ def _problems_shown(file: str, *, json: bool) -> Iterator[None]:
     except InvalidDag as wrong:
         if json:
             raise
-        for one in wrong.problems:
-            printing.err.print(problem_line(file, one), markup=False)
+        for problem in wrong.problems:
+            printing.err.print(problem_line(file, problem), markup=False)
         _show_warnings(file, wrong.warnings)
         sys.exit(1)
 
 
-def problem_line(file: str, one: Problem | DagWarning, kind: str = "") -> str:
-    suggestion = f" ({one.suggestion})" if one.suggestion else ""
-    return f"{file}:{one.line}:{one.column}: {kind}{one.field or 'file'}: {one.reason}{suggestion}"
+def problem_line(file: str, problem: Problem | DagWarning, kind: str = "") -> str:
+    suggestion = f" ({problem.suggestion})" if problem.suggestion else ""
+    return f"{file}:{problem.line}:{problem.column}: {kind}{problem.field or 'file'}: {problem.reason}{suggestion}"
 
 
 def _show_warnings(file: str, warnings: Sequence[Problem | DagWarning]) -> None:
-    for one in warnings:
-        printing.err.print(problem_line(file, one, "warning: "), markup=False)
+    for warning in warnings:
+        printing.err.print(problem_line(file, warning, "warning: "), markup=False)
 
 
 def _name_in(source: DagFile) -> str:
@@ -203,8 +203,10 @@ def _name_in(source: DagFile) -> str:
 
 def _say_valid(file: str, found: Checked, *, json: bool) -> None:
     if json:
-        warnings = [asdict(one) for one in found.warnings]
-        printing.as_json({"valid": True, "unchecked": [one.reason for one in found.unchecked], "warnings": warnings})
+        warnings = [asdict(warning) for warning in found.warnings]
+        printing.as_json(
+            {"valid": True, "unchecked": [problem.reason for problem in found.unchecked], "warnings": warnings}
+        )
         return
     _show_warnings(file, found.warnings)
     if (dag := found.dag) is not None:
@@ -212,5 +214,5 @@ def _say_valid(file: str, found: Checked, *, json: bool) -> None:
         printing.out.print(f"DAG {dag.name} is valid: {rows}", markup=False)
         return
     printing.out.print("nothing is wrong with it, as far as can be known without a running system", markup=False)
-    for one in found.unchecked:
-        printing.out.print(f"  not checked, line {one.line}: {one.reason}", markup=False)
+    for problem in found.unchecked:
+        printing.out.print(f"  not checked, line {problem.line}: {problem.reason}", markup=False)

@@ -36,15 +36,15 @@ def list_(home: Home = None, json: Json = False) -> None:
             ("name", "uuid", "made by", "storage", "commit", "at", "dead batches"),
             [
                 (
-                    one.name,
-                    one.dataset_uuid,
-                    _made_by(one),
-                    one.storage,
-                    one.last_commit,
-                    one.committed_at,
-                    one.dead_batches or None,
+                    dataset.name,
+                    dataset.dataset_uuid,
+                    _made_by(dataset),
+                    dataset.storage,
+                    dataset.last_commit,
+                    dataset.committed_at,
+                    dataset.dead_batches or None,
                 )
-                for one in found.datasets
+                for dataset in found.datasets
             ],
             whole=("uuid",),
         )
@@ -94,9 +94,9 @@ def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
         render.table(
             ("partition", "commit", "rows", "file"),
             [
-                (one.partition_key, one.commit, file["rows"], f"{one.location}{file['name']}")
-                for one in found.partitions
-                for file in one.files
+                (partition.partition_key, partition.commit, file["rows"], f"{partition.location}{file['name']}")
+                for partition in found.partitions
+                for file in partition.files
             ],
             whole=("file",),
         )
@@ -121,25 +121,28 @@ def _show(found: DatasetDetail) -> None:
         ("id", "state", "partitions", "rows", "blocks in force"),
         [
             (
-                one.dataset_version,
-                "active" if one.current else "",
-                one.partitions,
-                one.rows,
-                [f"{start}-{end}" for start, end in one.ranges],
+                generation.dataset_version,
+                "active" if generation.current else "",
+                generation.partitions,
+                generation.rows,
+                [f"{start}-{end}" for start, end in generation.ranges],
             )
-            for one in found.generations
+            for generation in found.generations
         ],
     )
     if found.lineage:
         render.title("columns")
         render.table(
-            ("column", "made from"), [(one.column, f"{one.input}.{one.input_column}") for one in found.lineage]
+            ("column", "made from"), [(row.column, f"{row.input}.{row.input_column}") for row in found.lineage]
         )
     if found.commits:
         render.title("last commits")
         render.table(
             ("commit", "rows", "bytes", "at", "task"),
-            [(one.commit, one.rows, one.bytes, one.committed_at, one.task_id) for one in found.commits],
+            [
+                (commit.commit, commit.rows, commit.bytes, commit.committed_at, commit.task_id)
+                for commit in found.commits
+            ],
             whole=("task",),
         )
     if found.newest_published_ranges:
@@ -148,17 +151,21 @@ def _show(found: DatasetDetail) -> None:
             ("range", "files", "config", "at"),
             [
                 (
-                    f"{one.start}-{one.end}",
-                    f"{one.storage_location}{one.storage_glob}",
-                    one.config_hash,
-                    one.published_at,
+                    f"{item.start}-{item.end}",
+                    f"{item.storage_location}{item.storage_glob}",
+                    item.config_hash,
+                    item.published_at,
                 )
-                for one in found.newest_published_ranges
+                for item in found.newest_published_ranges
             ],
             whole=("files",),
         )
     show_dead_batches(found.newest_dead_batches, found.dead_batches)
 
 
-def _made_by(one: DatasetRow | DatasetDetail) -> str:
-    return one.dag if one.job is None else f"{one.dag}.{one.job}[{one.output_index}]"
+def _made_by(dataset_row: DatasetRow | DatasetDetail) -> str:
+    return (
+        dataset_row.dag
+        if dataset_row.job is None
+        else f"{dataset_row.dag}.{dataset_row.job}[{dataset_row.output_index}]"
+    )

@@ -46,7 +46,7 @@ def list_(
         return
     render.table(
         ("id", "kind", "status", "tries", "due", "last error"),
-        [(one.id, one.kind, one.status, one.attempts, one.available_at, one.last_error) for one in found.rows],
+        [(row.id, row.kind, row.status, row.attempts, row.available_at, row.last_error) for row in found.rows],
     )
     if found.next:
         render.note(f"there are more: --before {found.next}")

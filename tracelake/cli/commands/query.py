@@ -85,7 +85,7 @@ def ask(
 
 
 def moments(given: Sequence[str]) -> dict[str, int | datetime]:
-    return dict(_moment(one) for one in given)
+    return dict(_moment(item) for item in given)
 
 
 def _moment(text: str) -> tuple[str, int | datetime]:
@@ -126,7 +126,9 @@ def _objects(answer: QueryAnswer) -> list[Mapping[str, Any]]:
 
 def _footer(answer: QueryAnswer) -> str:
     # A table is read as it is now: what was committed while the query ran is in it too.
-    read = ", ".join(f"{one.name} at commit {one.commit}{' or later' * one.hot}" for one in answer.datasets)
+    read = ", ".join(
+        f"{dataset.name} at commit {dataset.commit}{' or later' * dataset.hot}" for dataset in answer.datasets
+    )
     more = " and more (--limit shows them)" if answer.truncated else ""
     return f"{answer.row_count} rows{more}, {answer.milliseconds} ms" + (f"; {read}" if read else "")
 
@@ -162,7 +164,9 @@ def _csv(table: Any, sink: Any) -> None:
     writer.writerow(table.column_names)
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
         cells = [plain(value) for value in row]
-        writer.writerow([msgspec.json.encode(one).decode() if isinstance(one, list | dict) else one for one in cells])
+        writer.writerow(
+            [msgspec.json.encode(cell).decode() if isinstance(cell, list | dict) else cell for cell in cells]
+        )
     sink.write(text.getvalue().encode())
 
 

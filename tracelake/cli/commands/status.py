@@ -39,7 +39,7 @@ def status(home: Home = None, json: Json = False) -> None:
         else:
             printing.out.print(f"nothing runs in {folder.root}; `trace up` starts it", markup=False)
         sys.exit(3)
-    everyone = [Seen(**one) for one in jsonlib.loads(folder.status.read_text())["processes"]]
+    everyone = [Seen(**load) for load in jsonlib.loads(folder.status.read_text())["processes"]]
     failures = _answer(folder.root, everyone, "failed_tasks", FailedTasks)
     dead = _answer(folder.root, everyone, "list_dead_batches", DeadBatchList, limit=1)
     if json:
@@ -48,7 +48,7 @@ def status(home: Home = None, json: Json = False) -> None:
                 "running": True,
                 "home": str(folder.root),
                 "pid": pid,
-                "processes": [vars(one) for one in everyone],
+                "processes": [vars(item) for item in everyone],
                 "failed_tasks": failures and failures.failed,
                 "dead_batches": dead and dead.total,
             }
@@ -58,7 +58,7 @@ def status(home: Home = None, json: Json = False) -> None:
         printing.out.print(process_table(everyone))
         _show_failures(failures)
         _show_dead(dead)
-    sys.exit(0 if all(one.state == "ready" for one in everyone) else 1)
+    sys.exit(0 if all(item.state == "ready" for item in everyone) else 1)
 
 
 def _answer(home: Path, everyone: Sequence[Seen], call: str, kind: type[A], **query: object) -> A | None:
@@ -66,7 +66,7 @@ def _answer(home: Path, everyone: Sequence[Seen], call: str, kind: type[A], **qu
     from tracelake.cli.api import remote
     from tracelake.errors import TraceError
 
-    if not {one.name for one in everyone if one.state == "ready"} >= ASKED:
+    if not {seen.name for seen in everyone if seen.state == "ready"} >= ASKED:
         return None
     try:
         with remote(home) as gateway:

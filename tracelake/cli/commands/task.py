@@ -74,20 +74,20 @@ def list_(
         ("id", "job", "status", "attempt", "made", "for", "reason"),
         [
             (
-                one.id,
-                f"{one.dag}.{one.job}",
-                one.status,
-                _counted(one),
-                one.created_at,
-                one.partitions,
+                task.id,
+                f"{task.dag}.{task.job}",
+                task.status,
+                _counted(task),
+                task.created_at,
+                task.partitions,
                 render.first_line(
-                    one.reason or (f"{one.dead_batches} of its batches dead" if one.dead_batches else None)
+                    task.reason or (f"{task.dead_batches} of its batches dead" if task.dead_batches else None)
                 ),
             )
-            for one in found.tasks
+            for task in found.tasks
         ],
     )
-    if any(one.reason != render.first_line(one.reason) for one in found.tasks):
+    if any(task.reason != render.first_line(task.reason) for task in found.tasks):
         render.note("a reason that ends in ... goes on: `trace task show ID` shows all of it")
     if found.next:
         render.note(f"there are more: --before {found.next}")
@@ -167,10 +167,10 @@ def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None,
         render.note("canceled" if done.changed else "it had been canceled before")
 
 
-def _counted(one: TaskRow) -> str:
+def _counted(task_row: TaskRow) -> str:
     """`2/3`, and what the platform's faults cost, which does not count: `2/3 +4`."""
-    lost = one.platform_failures
-    return f"{max(1, one.attempt - lost)}/{one.max_attempts}" + (f" +{lost}" if lost else "")
+    lost = task_row.platform_failures
+    return f"{max(1, task_row.attempt - lost)}/{task_row.max_attempts}" + (f" +{lost}" if lost else "")
 
 
 def _progress(found: TaskDetail) -> str | None:
@@ -227,13 +227,16 @@ def _show(found: TaskDetail) -> None:
         render.title("read")
         render.table(
             ("attempt", "dataset", "part", "commit"),
-            [(one.attempt, one.dataset, one.partition or "all", one.commit) for one in found.inputs],
+            [(item.attempt, item.dataset, item.partition or "all", item.commit) for item in found.inputs],
         )
     if found.commits:
         render.title("committed")
         render.table(
             ("dataset", "commit", "rows", "bytes", "at"),
-            [(one.dataset, one.commit, one.rows, one.bytes, one.committed_at) for one in found.commits],
+            [
+                (commit.dataset, commit.commit, commit.rows, commit.bytes, commit.committed_at)
+                for commit in found.commits
+            ],
         )
     show_dead_batches(found.dead_batches, found.batches.dead)
 

@@ -40,7 +40,7 @@ def trigger(
     from tracelake.domain.ranges import parse_partition_key
     from tracelake.wire.user_messages import TriggerAnswer, TriggerRequest
 
-    if sum(one is not None for one in (cursor, partition, blocks)) > 1:
+    if sum(item is not None for item in (cursor, partition, blocks)) > 1:
         raise BadInput("give one of --cursor, --partition and --range", where="--cursor, --partition, --range")
     start, end = parse_partition_key(blocks).edges if blocks else (None, None)
     wish = TriggerRequest(cursor=cursor, partition=partition, start=start, end=end, request_id=request_id or uuid4())

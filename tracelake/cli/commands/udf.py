@@ -123,8 +123,17 @@ def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: 
     render.table(
         ("name", "kind", "bytes", "sha256", "status", "reason", "by", "at"),
         [
-            (one.name, one.kind, one.size_bytes, one.sha256, one.status, one.reason, one.created_by, one.created_at)
-            for one in found.bundles
+            (
+                bundle.name,
+                bundle.kind,
+                bundle.size_bytes,
+                bundle.sha256,
+                bundle.status,
+                bundle.reason,
+                bundle.created_by,
+                bundle.created_at,
+            )
+            for bundle in found.bundles
         ],
     )
 

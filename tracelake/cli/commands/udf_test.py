@@ -87,13 +87,13 @@ def run_here(
     packed = pack(source, handler=handler) if source.is_dir() else judged(_bytes(source), handler=handler)
     with tempfile.TemporaryDirectory(prefix="trace-udf-data-") as kept:
         asked = Rehearsal(
-            datasets=dict(_dataset(one, home, Path(kept)) for one in dataset or []),
+            datasets=dict(_dataset(item, home, Path(kept)) for item in dataset or []),
             publishes=publishes or (),
             tells=tells or (),
             scope=_object(event, "--event"),
             config=_object(config, "--config"),
             state=_object(state, "--state") or None,
-            alerts=[_object(one, "--alert") for one in alert or []],
+            alerts=[_object(item, "--alert") for item in alert or []],
             seconds=timeout,
         )
         played = rehearse(packed, asked)

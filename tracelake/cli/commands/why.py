@@ -44,7 +44,7 @@ def why(subject: Subject, partition: Partition = None, home: Home = None, json: 
         render.pairs([(found.subject, found.verdict)])
         if found.steps:
             render.table(
-                ("at", "what", "happened"), [(one.at, one.kind, one.sentence) for one in found.steps], whole=("at",)
+                ("at", "what", "happened"), [(step.at, step.kind, step.sentence) for step in found.steps], whole=("at",)
             )
         if found.stopped:
             render.note(

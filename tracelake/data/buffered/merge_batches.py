@@ -68,23 +68,23 @@ def merge_batches(
             connection.execute(f"SET LOCAL work_mem = '{WORK_MEMORY}'".encode())
             connection.execute(statements("buffered")["lock_table"], {"version": table.dataset_version})
             seqs = _note(connection, table, batches)
-            ours = [one for one in batches if one.publish_id in seqs]
-            for some in _statements_of(ours):
-                _write(connection, table, staging, _values(table, some, seqs))
+            ours = [batch for batch in batches if batch.publish_id in seqs]
+            for statement in _statements_of(ours):
+                _write(connection, table, staging, _values(table, statement, seqs))
             crash_point("merge_batches.before_commit")
     except (psycopg.DataError, psycopg.IntegrityError) as wrong:
         raise refused(wrong) from None
     crash_point("merge_batches.after_commit")
-    done = {one.publish_id: Applied(one.publish_id, seqs[one.publish_id], one.rows, one.bytes) for one in ours}
-    others = [one.publish_id for one in batches if one.publish_id not in done]
+    done = {path.publish_id: Applied(path.publish_id, seqs[path.publish_id], path.rows, path.bytes) for path in ours}
+    others = [batch.publish_id for batch in batches if batch.publish_id not in done]
     return list({**(applied(connection, others) if others else {}), **done}.values())
 
 
 def _statements_of(batches: Sequence[Waiting]) -> list[list[Waiting]]:
     """Small batches go in together, large ones one after the other: each is in order as it is, all of them are not."""
-    filled = [one for one in batches if one.rows]
-    if sum(one.rows for one in filled) >= MANY_ROWS * len(filled):
-        return [[one] for one in filled]
+    filled = [batch for batch in batches if batch.rows]
+    if sum(item.rows for item in filled) >= MANY_ROWS * len(filled):
+        return [[item] for item in filled]
     return [filled]
 
 
@@ -93,9 +93,9 @@ def _note(connection: psycopg.Connection[Any], table: BufferedTable, batches: Se
         statements("buffered")["apply"],
         {
             "version": table.dataset_version,
-            "ids": [one.publish_id for one in batches],
-            "rows": [one.rows for one in batches],
-            "bytes": [one.bytes for one in batches],
+            "ids": [batch.publish_id for batch in batches],
+            "rows": [batch.rows for batch in batches],
+            "bytes": [batch.bytes for batch in batches],
         },
     ).fetchall()
     return dict(rows)
@@ -104,13 +104,13 @@ def _note(connection: psycopg.Connection[Any], table: BufferedTable, batches: Se
 def _values(table: BufferedTable, batches: Sequence[Waiting], seqs: Mapping[UUID, int]) -> dict[str, Any]:
     return {
         "org": table.org_id,
-        "numbers": [one.number for one in batches],
-        "tries": [one.tried for one in batches],
-        "tasks": [one.task_id for one in batches],
-        "attempts": [one.attempt for one in batches],
-        "publishes": [one.publish_id for one in batches],
-        "seqs": [seqs[one.publish_id] for one in batches],
-        "rows": sum(one.rows for one in batches),
+        "numbers": [batch.number for batch in batches],
+        "tries": [batch.tried for batch in batches],
+        "tasks": [batch.task_id for batch in batches],
+        "attempts": [batch.attempt for batch in batches],
+        "publishes": [batch.publish_id for batch in batches],
+        "seqs": [seqs[batch.publish_id] for batch in batches],
+        "rows": sum(batch.rows for batch in batches),
     }
 
 

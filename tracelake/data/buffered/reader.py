@@ -26,7 +26,7 @@ def declared_columns(connection: psycopg.Connection[Any], org_id: UUID, generati
     if row is None:
         return None
     columns = from_json(json.loads(row[0])).columns
-    return [ColumnEntry(name=one.name, type=SPARK_TYPES.get(one.type, one.type)) for one in columns]
+    return [ColumnEntry(name=item.name, type=SPARK_TYPES.get(item.type, item.type)) for item in columns]
 
 
 def read_buffered(

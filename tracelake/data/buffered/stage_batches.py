@@ -107,8 +107,8 @@ def _stager(
 
         context = TaskContext.get()
         tried = context.taskAttemptId() if context is not None else 0
-        for some in numbers:
-            for place in some.column(0).to_pylist():
+        for group in numbers:
+            for place in group.column(0).to_pylist():
                 batch = batches[place]
                 told = {"n": batch.number, "try": tried, **_staged(objects, dsn, batch, tried, limits)}
                 yield pa.RecordBatch.from_pylist([told], schema=SCHEMA)

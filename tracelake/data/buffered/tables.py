@@ -85,7 +85,7 @@ def _make(connection: psycopg.Connection[Any], table: BufferedTable) -> None:
 
 def _widen(connection: psycopg.Connection[Any], table: BufferedTable, has: Declaration) -> Declaration:
     wanted = widened(has, table.declaration)
-    changed = [one for one in refusals(has, wanted) if one.part in wanted.names]
+    changed = [refusal for refusal in refusals(has, wanted) if refusal.part in wanted.names]
     if changed or has.unique_key != table.declaration.unique_key:
         raise Conflict(
             f"table {table.name} cannot become what is declared: {'; '.join(one.reason for one in changed)}",

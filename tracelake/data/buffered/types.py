@@ -65,14 +65,16 @@ def staged_column(name: str, kind: str) -> Column:
 def to_arrow(kind: str, values: Sequence[Any]) -> pa.Array:
     """What msgspec read, as it travels; ValueError where a value is of the type and still cannot be kept."""
     if kind == "bytes":
-        return pa.array([None if one is None else bytes.fromhex(one[2:]) for one in values], pa.binary())
+        return pa.array([None if value is None else bytes.fromhex(value[2:]) for value in values], pa.binary())
     if kind == "json":
-        return pa.array([_json_text(one) for one in values], pa.string())
+        return pa.array([_json_text(value) for value in values], pa.string())
     if kind == "uint256":
-        return pa.array([None if one is None else digits(one) for one in values], pa.string())
+        return pa.array([None if value is None else digits(value) for value in values], pa.string())
     if found := DECIMAL.fullmatch(kind):
         precision, scale = int(found[1]), int(found[2])
-        return pa.array([None if one is None else decimal_text(one, precision, scale) for one in values], pa.string())
+        return pa.array(
+            [None if value is None else decimal_text(value, precision, scale) for value in values], pa.string()
+        )
     return pa.array(values, form_of(kind).arrow)
 
 

@@ -64,7 +64,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         if not batch.num_rows:
             continue
         waiting.append(batch)
-        if sum(one.nbytes for one in waiting) >= BATCH_BYTES:
+        if sum(item.nbytes for item in waiting) >= BATCH_BYTES:
             yield pa.Table.from_batches(waiting)
             waiting = []
     if waiting:

@@ -205,15 +205,15 @@ def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> p
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {
-        "part": [one.part for one in written],
-        "name": [one.file.name for one in written],
-        "rows": [one.file.rows for one in written],
-        "bytes": [one.file.bytes for one in written],
-        "sha256": [one.file.sha256 for one in written],
-        "columns": [json.dumps([[column.name, column.type] for column in one.columns]) for one in written],
+        "part": [item.part for item in written],
+        "name": [item.file.name for item in written],
+        "rows": [item.file.rows for item in written],
+        "bytes": [item.file.bytes for item in written],
+        "sha256": [item.file.sha256 for item in written],
+        "columns": [json.dumps([[column.name, column.type] for column in item.columns]) for item in written],
         "meta": list(metas or ["" for _ in written]),
-        "least": [one.file.numbers and one.file.numbers[0] for one in written],
-        "most": [one.file.numbers and one.file.numbers[1] for one in written],
+        "least": [item.file.numbers and item.file.numbers[0] for item in written],
+        "most": [item.file.numbers and item.file.numbers[1] for item in written],
     }
     types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 3, *[pa.int64()] * 2]
     arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]

@@ -109,7 +109,7 @@ def _unhexed(texts: Any) -> Any:
     """0xff is 255, however few bits there are."""
     if not pc.any(pc.match_substring_regex(texts, "^0[xX]")).as_py():
         return texts
-    plain = [str(int(one, 16)) if one and HEX.fullmatch(one) else one for one in texts.to_pylist()]
+    plain = [str(int(item, 16)) if item and HEX.fullmatch(item) else item for item in texts.to_pylist()]
     return pa.array(plain, pa.string())
 
 

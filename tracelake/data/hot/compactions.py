@@ -50,8 +50,8 @@ def begun(connection: psycopg.Connection[Any], table: HotTable) -> list[Begun]:
     return [Begun(*row) for row in rows]
 
 
-def end(connection: psycopg.Connection[Any], table: HotTable, one: Begun) -> None:
-    values = {"version": table.dataset_version, "location": one.location, "start": one.start}
+def end(connection: psycopg.Connection[Any], table: HotTable, item: Begun) -> None:
+    values = {"version": table.dataset_version, "location": item.location, "start": item.start}
     connection.execute(statements("compactions")["end"], values)
 
 

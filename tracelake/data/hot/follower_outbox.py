@@ -102,9 +102,9 @@ def final_before(
     row = connection.execute(statements("announce")["next_final"], values).fetchone()
     last = now if row is None or row[0] is None else row[0] - 1
     found = list[tuple[Announcement, int | None]]()
-    for one in reversed(owed):
-        last = one.start - 1 if one.kind == "final" else last
-        found.append((one, last))
+    for item in reversed(owed):
+        last = item.start - 1 if item.kind == "final" else last
+        found.append((item, last))
     return found[::-1]
 
 

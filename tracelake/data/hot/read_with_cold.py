@@ -1,7 +1,7 @@
 """Hot and cold rows of some blocks as one Arrow table, read where it is called: what an executor does for a compaction.
 
-`hot_reader.read_with_cold` gives the same rows as a DataFrame, for whoever goes on with them in Spark. Here they are only
-carried from one place to another, so they need not pass through the JVM.
+`reader.read_with_cold` returns the same rows as a DataFrame, for further work in Spark. Here they are only copied from
+one place to another, so they need not pass through the JVM.
 """
 
 from __future__ import annotations

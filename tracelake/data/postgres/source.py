@@ -125,10 +125,10 @@ class PostgresReader(DataSourceReader):
         return said
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        for one in filters:
-            said = condition(one, self.columns) if self.pushes else None
+        for item in filters:
+            said = condition(item, self.columns) if self.pushes else None
             if said is None:
-                yield one
+                yield item
             else:
                 self.conditions.append(said)
 

@@ -26,13 +26,13 @@ async def alerts_of(
 ) -> dict[UUID, list[AlertRef]]:
     """The alerts of those tasks that are about any: one statement for all of them, none if no task is."""
     asked = [
-        {"task_id": task, "org_id": orgs[task], "names": _names(one)}
-        for task, one in tasks.items()
-        if one.operator in ABOUT_ALERTS
+        {"task_id": task, "org_id": orgs[task], "names": _names(item)}
+        for task, item in tasks.items()
+        if item.operator in ABOUT_ALERTS
     ]
     if not asked:
         return {}
-    found: dict[UUID, list[AlertRef]] = {one["task_id"]: [] for one in asked}
+    found: dict[UUID, list[AlertRef]] = {invocation["task_id"]: [] for invocation in asked}
     for row in await control.pool.fetch(queries("alerts")["alerts_of_tasks"], asked):
         found[row["task_id"]].append(
             AlertRef(
@@ -46,6 +46,6 @@ async def alerts_of(
     return found
 
 
-def _names(one: TaskPayload) -> Any:
+def _names(task_payload: TaskPayload) -> Any:
     """Those that its job names; None: all of the organisation's."""
-    return list(one.config.get("definitions", ())) if one.operator == EVALUATES else None
+    return list(task_payload.config.get("definitions", ())) if task_payload.operator == EVALUATES else None

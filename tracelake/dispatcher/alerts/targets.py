@@ -10,8 +10,8 @@ from tracelake.wire.alert_messages import Target, TargetsAnswer, TargetsRequest
 async def alert_targets(control: Control, asked: TargetsRequest) -> TargetsAnswer:
     rows = await control.pool.fetch(
         queries("alerts")["targets"],
-        [one.org_id for one in asked.targets],
-        [one.alert_definition_id for one in asked.targets],
-        [one.channel for one in asked.targets],
+        [target.org_id for target in asked.targets],
+        [target.alert_definition_id for target in asked.targets],
+        [target.channel for target in asked.targets],
     )
     return TargetsAnswer(targets=[Target(**dict(row)) for row in rows])

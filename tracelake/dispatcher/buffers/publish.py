@@ -69,8 +69,8 @@ async def _refuse_missing(
 def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
     """By `dataset_uuid`, or by the name in `dedupe_scope`; both given must agree."""
     writable = claims.grants.written.values()
-    by_name = [one for one in writable if request.dedupe_scope and one.name == request.dedupe_scope]
-    by_id = [one for one in writable if one.dataset_uuid == request.dataset_uuid]
+    by_name = [literal for literal in writable if request.dedupe_scope and literal.name == request.dedupe_scope]
+    by_id = [literal for literal in writable if literal.dataset_uuid == request.dataset_uuid]
     if request.dataset_uuid is None and request.dedupe_scope is None:
         raise InvalidRequest("name the dataset by dataset_uuid or dedupe_scope", where="/dataset_uuid")
     found = by_name if request.dataset_uuid is None else by_id

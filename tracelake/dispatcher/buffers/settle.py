@@ -17,10 +17,16 @@ async def settle_buffers(control: Control, request: SettleRequest) -> SettleAnsw
     async with control.pool.acquire() as connection, connection.transaction():
         settled = 0
         if request.committed:
-            columns = zip(*((one.publish_id, one.seq, one.rows, one.bytes) for one in request.committed), strict=True)
+            columns = zip(
+                *(
+                    (partition.publish_id, partition.seq, partition.rows, partition.bytes)
+                    for partition in request.committed
+                ),
+                strict=True,
+            )
             settled += await connection.fetchval(sql["settle_committed"], *map(list, columns))
         if request.dead:
-            columns = zip(*((one.publish_id, one.line, one.reason) for one in request.dead), strict=True)
+            columns = zip(*((item.publish_id, item.line, item.reason) for item in request.dead), strict=True)
             settled += len(await connection.fetch(sql["settle_dead"], *map(list, columns)))
         crash_point("settle_buffers.before_commit")
     crash_point("settle_buffers.after_commit")

@@ -144,9 +144,9 @@ class _Switch:
     async def _point(self) -> None:
         inputs = await input_ids(self.connection, self.org, self.dag)
         edges = [
-            (job_id(self.version, job.name), position, inputs[each])
+            (job_id(self.version, job.name), position, inputs[element])
             for job in self.dag.jobs
-            for position, each in enumerate(job.inputs)
+            for position, element in enumerate(job.inputs)
         ]
         columns = [list(column) for column in zip(*edges, strict=True)] if edges else [[], [], []]
         await self.connection.execute(queries("dags")["point_inputs"], *columns)
@@ -166,15 +166,15 @@ class _Switch:
     async def _name(self) -> None:
         sql, ids, declared = queries("dags"), dataset_ids(self.dag, self.org), declared_ids(self.dag, self.org)
         named: dict[DatasetId, Publication | BufferedDataset] = {
-            **{ids[JobOutput(one.job, one.output)]: one for one in self.dag.publish},
-            **{declared[one.name]: one for one in self.dag.buffered},
+            **{ids[JobOutput(item.job, item.output)]: item for item in self.dag.publish},
+            **{declared[item.name]: item for item in self.dag.buffered},
         }
-        names = [one.name for one in named.values()]
+        names = [item.name for item in named.values()]
         await self._refuse_taking_away(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
-        for dataset, one in named.items():
-            roles = [f"role:{role}" for role in one.read_roles]
-            await self.connection.execute(sql["set_name"], self.org, dataset, one.name, roles)
+        for dataset, item in named.items():
+            roles = [f"role:{role}" for role in item.read_roles]
+            await self.connection.execute(sql["set_name"], self.org, dataset, item.name, roles)
         kinds = storage_kinds(self.dag)
         await self.connection.execute(
             sql["set_storage"], self.org, [ids[output] for output in kinds], [str(kind) for kind in kinds.values()]

@@ -37,7 +37,7 @@ async def catalog(
     published = {
         row["name"]: PublishedDataset(
             row["dag_name"],
-            frozenset(names[one] for one in reach([str(row["id"])], edges) if one in names),
+            frozenset(names[n] for n in reach([str(row["id"])], edges) if n in names),
             Storage(row["storage"]) if row["storage"] else None,
             _columns(row, declared.get((row["dag_name"], row["name"]))),
         )
@@ -52,7 +52,7 @@ def _columns(row: asyncpg.Record, declared: Declaration | None) -> Columns | Non
     """As declared, or as it was first committed; of a hot table that is known only where its rows lie."""
     if declared is not None:
         return declared.names
-    return None if row["columns"] is None else tuple(one["name"] for one in msgspec.json.decode(row["columns"]))
+    return None if row["columns"] is None else tuple(batch["name"] for batch in msgspec.json.decode(row["columns"]))
 
 
 def operators() -> Mapping[str, OperatorSpec]:

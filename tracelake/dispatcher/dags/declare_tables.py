@@ -19,18 +19,22 @@ from tracelake.wire.markers import ColumnEntry, hash_of_schema
 
 async def declare_tables(connection: asyncpg.pool.PoolConnectionProxy, org: OrgId, dag: Dag) -> None:
     ids = declared_ids(dag, org)
-    for one in sorted(dag.buffered, key=lambda each: each.name):
-        await _declare(connection, org, dag, one, ids[one.name])
+    for item in sorted(dag.buffered, key=lambda element: element.name):
+        await _declare(connection, org, dag, item, ids[item.name])
 
 
 async def _declare(
-    connection: asyncpg.pool.PoolConnectionProxy, org: OrgId, dag: Dag, one: BufferedDataset, dataset: DatasetId
+    connection: asyncpg.pool.PoolConnectionProxy,
+    org: OrgId,
+    dag: Dag,
+    buffered_dataset: BufferedDataset,
+    dataset: DatasetId,
 ) -> None:
     sql = queries("buffered")
     row = await connection.fetchrow(sql["declaration_of"], dataset, org)
     force = from_json(msgspec.json.decode(row["declaration"])) if row else None
-    _refuse_contradiction(force, one)
-    wanted = widened(force, one.declaration)
+    _refuse_contradiction(force, buffered_dataset)
+    wanted = widened(force, buffered_dataset.declaration)
     if wanted == force:
         return
     columns = readable(wanted)
@@ -40,7 +44,7 @@ async def _declare(
         org,
         generation_ids(dag, org)[dataset],
         dag.name,
-        one.name,
+        buffered_dataset.name,
         to_json(wanted),
         msgspec.to_builtins(columns),
         hash_of_schema(columns),
@@ -49,16 +53,20 @@ async def _declare(
 
 def readable(declaration: Declaration) -> list[ColumnEntry]:
     """The columns as Spark reads them."""
-    return [ColumnEntry(name=one.name, type=SPARK_TYPES.get(one.type, one.type)) for one in declaration.columns]
+    return [ColumnEntry(name=item.name, type=SPARK_TYPES.get(item.type, item.type)) for item in declaration.columns]
 
 
-def _refuse_contradiction(force: Declaration | None, one: BufferedDataset) -> None:
-    names = one.declaration.names
+def _refuse_contradiction(force: Declaration | None, buffered_dataset: BufferedDataset) -> None:
+    names = buffered_dataset.declaration.names
     lacking = {column.name for column in force.columns if column.nullable and column.name not in names} if force else ()
-    found = [each for each in refusals(force, one.declaration) if each.part not in lacking] if force else []
+    found = (
+        [refusal for refusal in refusals(force, buffered_dataset.declaration) if refusal.part not in lacking]
+        if force
+        else []
+    )
     if found:
         raise Conflict(
-            f"dataset {one.name!r} cannot become this: {'; '.join(each.reason for each in found)}",
-            where=f"publish.{one.name}",
+            f"dataset {buffered_dataset.name!r} cannot become this: {'; '.join(each.reason for each in found)}",
+            where=f"publish.{buffered_dataset.name}",
             hint=found[0].suggestion,
         )

@@ -91,7 +91,7 @@ async def _read(control: Control, org_id: UUID, text: str) -> Dag:
     """The DAG, if it can be deployed: a new version follows the declarations in force, an old one need not."""
     known = await catalog(control.pool, org_id, control.runtimes, control.invokers)
     dag = await asyncio.to_thread(parse_dag, text, replace(known, declared={}))
-    if any((dag.name, one.name) in known.declared for one in dag.buffered):
+    if any((dag.name, item.name) in known.declared for item in dag.buffered):
         version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
         if not await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag.name, version):
             await asyncio.to_thread(parse_dag, text, known)
@@ -103,7 +103,7 @@ async def input_ids(connection: Connection, org: OrgId, dag: Dag) -> Mapping[Inp
     own: dict[Own, DatasetId] = {DeclaredDataset(name): dataset for name, dataset in declared_ids(dag, org).items()}
     own |= dict[Own, DatasetId](dataset_ids(dag, org).items())
     foreign = {row["name"]: row["id"] for row in await connection.fetch(queries("dags")["published_datasets"], org)}
-    return {each: _input_id(each, job, own, foreign) for job in dag.jobs for each in job.inputs}
+    return {element: _input_id(element, job, own, foreign) for job in dag.jobs for element in job.inputs}
 
 
 def storage_kinds(dag: Dag) -> Mapping[JobOutput, Storage]:
@@ -150,20 +150,20 @@ class _Writing:
             sql["insert_datasets"],
             self.org,
             self.dag.name,
-            [one.dataset for one in made],
-            [one.output.job if one.output else None for one in made],
-            [one.output.output if one.output else None for one in made],
-            [str(one.kind) for one in made],
+            [item.dataset for item in made],
+            [item.output.job if item.output else None for item in made],
+            [item.output.output if item.output else None for item in made],
+            [str(item.kind) for item in made],
         )
-        places = [self._place(one) for one in made]
+        places = [self._place(item) for item in made]
         await self.connection.execute(
             sql["insert_generations"],
             self.org,
-            [one.generation for one in made],
-            [one.dataset for one in made],
+            [item.generation for item in made],
+            [item.dataset for item in made],
             [location for location, _ in places],
             [glob for _, glob in places],
-            [one.lineage for one in made],
+            [item.lineage for item in made],
         )
         generations = generation_ids(self.dag, self.org)
         await self.connection.execute(
@@ -184,17 +184,17 @@ class _Writing:
         ]
         return [*own, *declared]
 
-    def _place(self, one: _Made) -> tuple[str, str | None]:
+    def _place(self, item: _Made) -> tuple[str, str | None]:
         """Where a generation lies, and which objects there are its own."""
-        if one.kind is Storage.PARQUET:
-            return str(generation_folder(self.bucket, one.dataset, one.generation)), "*.parquet"
-        if one.output is None:
-            return f"postgres_table:{buffered_table(one.generation)}", None
-        return f"postgres_table:dataset_{str(one.dataset).replace('-', '_')}", None
+        if item.kind is Storage.PARQUET:
+            return str(generation_folder(self.bucket, item.dataset, item.generation)), "*.parquet"
+        if item.output is None:
+            return f"postgres_table:{buffered_table(item.generation)}", None
+        return f"postgres_table:dataset_{str(item.dataset).replace('-', '_')}", None
 
     async def _job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
-        read = [inputs[each] for each in job.inputs]
+        read = [inputs[element] for element in job.inputs]
         written = [ids[JobOutput(job.name, output.index)] for output in job.outputs]
         bundle = await self._bundle(job)
         own = job_id(self.version, job.name)
@@ -207,8 +207,8 @@ class _Writing:
             self.version,
             *_columns(self.dag, job, read, written, bundle),
         )
-        wheres = [None if each.where is None else as_json(each.where) for each in job.inputs]
-        names, triggers = [each.name for each in job.inputs], [each.trigger for each in job.inputs]
+        wheres = [None if element.where is None else as_json(element.where) for element in job.inputs]
+        names, triggers = [element.name for element in job.inputs], [element.trigger for element in job.inputs]
         await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers)
         await self._column_lineage(job, own, written, dict(zip(names, read, strict=True)))
 
@@ -216,16 +216,16 @@ class _Writing:
         operator = operators().get(job.operator)
         if operator is None or operator.column_lineage is None:
             return
-        wired = Wired(tuple(each.name for each in job.inputs), tuple(each.name for each in job.outputs))
+        wired = Wired(tuple(element.name for element in job.inputs), tuple(element.name for element in job.outputs))
         found = operator.column_lineage(job.config, wired)
         await self.connection.execute(
             queries("dags")["insert_column_lineage"],
             self.org,
             own,
             written[0],
-            [one.output for one in found],
-            [read[one.input] for one in found],
-            [one.input_column for one in found],
+            [source.output for source in found],
+            [read[source.input] for source in found],
+            [source.input_column for source in found],
         )
 
     async def _bundle(self, job: Job) -> UUID | None:
@@ -235,10 +235,10 @@ class _Writing:
         return usable_bundle(job.name, job.udf, row)
 
 
-def _input_id(each: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
-    match each.upstream:
+def _input_id(item: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
+    match item.upstream:
         case JobOutput() | DeclaredDataset():
-            return own[each.upstream]
+            return own[item.upstream]
         case ForeignDataset(name) if name in foreign:
             return foreign[name]
         case ForeignDataset(name):

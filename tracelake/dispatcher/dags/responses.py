@@ -14,7 +14,7 @@ from tracelake.wire.user_messages import DagDetail, DagList, DagRow, JobRow, Ver
 
 async def dags_for(control: Control, user: User) -> DagList:
     found = await list_dags(control, user.org_id)
-    return DagList(dags=[DagRow(**vars(one)) for one in found])
+    return DagList(dags=[DagRow(**vars(summary)) for summary in found])
 
 
 async def dag_for(control: Control, user: User, dag_name: str) -> DagDetail:
@@ -22,39 +22,41 @@ async def dag_for(control: Control, user: User, dag_name: str) -> DagDetail:
     return DagDetail(
         name=shown.name,
         active_version=shown.active_version,
-        versions=[_version(one) for one in shown.versions],
+        versions=[_version(version) for version in shown.versions],
         shown_version=shown.version,
-        jobs=[_job(one) for one in shown.jobs],
-        yaml=next(one.yaml for one in shown.versions if one.dag_version_id == shown.version),
+        jobs=[_job(job) for job in shown.jobs],
+        yaml=next(version.yaml for version in shown.versions if version.dag_version_id == shown.version),
     )
 
 
-def _version(one: VersionShown) -> Version:
+def _version(version_shown: VersionShown) -> Version:
     return Version(
-        dag_version_id=one.dag_version_id,
-        yaml_hash=one.yaml_hash,
-        active=one.active,
-        created_at=one.created_at,
-        deployed_by=one.deployed_by,
+        dag_version_id=version_shown.dag_version_id,
+        yaml_hash=version_shown.yaml_hash,
+        active=version_shown.active,
+        created_at=version_shown.created_at,
+        deployed_by=version_shown.deployed_by,
     )
 
 
-def _job(one: JobShown) -> JobRow:
+def _job(job_shown: JobShown) -> JobRow:
     return JobRow(
-        name=one.name,
-        activation=one.activation,
-        runtime=one.runtime,
-        operator=one.operator,
-        source=one.source_kind,
-        source_state=one.source_state,
+        name=job_shown.name,
+        activation=job_shown.activation,
+        runtime=job_shown.runtime,
+        operator=job_shown.operator,
+        source=job_shown.source_kind,
+        source_state=job_shown.source_state,
         inputs=[
-            _named(each, f"{each['job']}[{each['output']}]" if each["job"] else str(each["dataset_uuid"]))
-            for each in one.inputs
+            _named(
+                element, f"{element['job']}[{element['output']}]" if element["job"] else str(element["dataset_uuid"])
+            )
+            for element in job_shown.inputs
         ],
-        outputs=[_named(each, f"{one.name}[{index}]") for index, each in enumerate(one.outputs)],
-        queued=one.queued,
-        in_flight=one.in_flight,
-        oldest_seconds=one.oldest_seconds,
+        outputs=[_named(output, f"{job_shown.name}[{index}]") for index, output in enumerate(job_shown.outputs)],
+        queued=job_shown.queued,
+        in_flight=job_shown.in_flight,
+        oldest_seconds=job_shown.oldest_seconds,
     )
 
 

@@ -62,9 +62,9 @@ async def show_dag(control: Control, org_id: UUID, dag_name: str, version_id: UU
     versions = [VersionShown(**row) for row in await control.pool.fetch(sql["show_versions"], org_id, dag_name)]
     if not versions:
         raise NotFound(f"no DAG {dag_name!r}", where="dag")
-    active = next((one.dag_version_id for one in versions if one.active), None)
+    active = next((item.dag_version_id for item in versions if item.active), None)
     shown = version_id or active or versions[0].dag_version_id
-    if shown not in {one.dag_version_id for one in versions}:
+    if shown not in {item.dag_version_id for item in versions}:
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(shown))
     jobs = [_job(row) for row in await control.pool.fetch(sql["show_jobs"], org_id, shown)]
     return DagShown(dag_name, active, versions, shown, jobs)

@@ -14,7 +14,7 @@ from tracelake.wire.user_messages import DatasetFiles, FilePartition
 
 async def list_dataset_files(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> DatasetFiles:
     found = await show_dataset(pool, user, name_or_uuid)
-    current = next((one for one in found.generations if one.current), None)
+    current = next((generation for generation in found.generations if generation.current), None)
     if current is None:
         raise NotFound(f"dataset {name_or_uuid} is served by no active DAG", where=name_or_uuid)
     sql = queries("files")

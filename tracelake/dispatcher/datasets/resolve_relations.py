@@ -74,9 +74,9 @@ async def task_relations(control: Control, request: RelationsRequest) -> Relatio
 
 def _moments(asked: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:
     """Commits and times apart; a time without a zone is UTC."""
-    commits = [one if isinstance(one, int) else None for one in asked]
-    times = [one if isinstance(one, datetime) else None for one in asked]
-    return commits, [one if one is None or one.tzinfo else one.replace(tzinfo=UTC) for one in times]
+    commits = [moment if isinstance(moment, int) else None for moment in asked]
+    times = [moment if isinstance(moment, datetime) else None for moment in asked]
+    return commits, [time if time is None or time.tzinfo else time.replace(tzinfo=UTC) for time in times]
 
 
 async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], request: RelationsRequest) -> list[Relation]:
@@ -86,7 +86,7 @@ async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], reques
     pins = [_cold_pin(row, twins) for row in found]
     # Files of partitions that were replaced long ago are removed: who goes back is told anew what is there.
     back = {pin for row, pin in zip(found, pins, strict=True) if row["travels"]}
-    known = {(one.dataset_version, one.commit) for one in request.known} - back
+    known = {(name.dataset_version, name.commit) for name in request.known} - back
     generations = {
         pin: twins[pin[0]].generations if row["hot"] else pin[:1]
         for row, pin in zip(found, pins, strict=True)

@@ -66,7 +66,7 @@ async def store_events(
     """How many were new. `commits`: the commit of each dataset that this call made, if it made one."""
     if not told:
         return 0
-    rows: list[tuple[Any, ...]] = [(*one.columns, commits.get(one.event.dataset)) for one in told]
+    rows: list[tuple[Any, ...]] = [(*event.columns, commits.get(event.event.dataset)) for event in told]
     columns = transposed(rows, 10)
     sql = queries("events")["store_events"]
     return int(await connection.fetchval(sql, claims.org_id, claims.task_id, claims.attempt, *columns))

@@ -46,7 +46,7 @@ async def _route(control: Control, kind: str, only: int | None = None) -> Routed
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
     control.metrics.moved("new", "Queued", row["tasks"])
     owed = zip(row["owed"] or [], row["payloads"] or [], strict=True)
-    return Routed(row["events"], row["tasks"], row["waiting"], [WakeUp(*one) for one in owed])
+    return Routed(row["events"], row["tasks"], row["waiting"], [WakeUp(*item) for item in owed])
 
 
 async def _one_by_one(control: Control, kind: str) -> Routed:

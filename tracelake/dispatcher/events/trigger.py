@@ -85,8 +85,10 @@ async def _manual_source(
 async def _store(
     connection: asyncpg.pool.PoolConnectionProxy, org_id: UUID, job: Job, scope: Scope, request_id: UUID
 ) -> Triggered:
-    events = [Event(DatasetId(one.dataset_uuid), DatasetVersion(one.dataset_version), scope) for one in job.outputs]
+    events = [
+        Event(DatasetId(output.dataset_uuid), DatasetVersion(output.dataset_version), scope) for output in job.outputs
+    ]
     told = [NewEvent(event, event.id_from(TaskId(request_id))) for event in events]
-    columns = transposed([one.columns for one in told], 9)
+    columns = transposed([item.columns for item in told], 9)
     await connection.execute(queries("sources")["store_trigger"], org_id, request_id, *columns)
-    return Triggered(tuple(one.event_id for one in told), created=True)
+    return Triggered(tuple(item.event_id for item in told), created=True)

@@ -150,9 +150,9 @@ def _mark(request: Request) -> str:
 
 def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:
     """Each with its own subject: a request about many is nobody's."""
-    for one in answers:
-        if isinstance(one, Claimed) and (job := control.names.of(one.task.task_id)) is not None:
-            with speaking_of(**fields(job, one.task.task_id, one.attempt)):
+    for item in answers:
+        if isinstance(item, Claimed) and (job := control.names.of(item.task.task_id)) is not None:
+            with speaking_of(**fields(job, item.task.task_id, item.attempt)):
                 log.debug("claimed", worker=worker)
 
 

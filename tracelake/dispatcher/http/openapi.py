@@ -146,16 +146,16 @@ ROUTES = (
 
 def document(service: Literal["task", "internal"] | None = None) -> dict[str, Any]:
     """One door's, or both doors'."""
-    routes = [one for one in ROUTES if service is None or (service == "task") == one.path.startswith("/v1/")]
+    routes = [route for route in ROUTES if service is None or (service == "task") == route.path.startswith("/v1/")]
     calls = [call for call in CALLS.values() if call.service == "dispatcher"] if service != "task" else []
     paths: dict[str, Any] = {}
-    for one in routes:
-        paths.setdefault(one.path, {})[one.method] = _route(one)
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method] = _route(route)
     for call in calls:
         about = operation(call) | {"summary": call.summary, "security": [{"worker": []}]}
         about["parameters"] = [*about["parameters"], _user_header()]
         paths.setdefault(f"/internal/v1{call.path}", {})[call.method.lower()] = about
-    kinds = [kind for one in routes for kind in (one.answer, one.body) if kind is not None]
+    kinds = [kind for route in routes for kind in (route.answer, route.body) if kind is not None]
     kinds += [kind for call in calls for kind in (call.answer, call.body) if kind is not None]
     return {
         "openapi": "3.1.0",
@@ -165,21 +165,23 @@ def document(service: Literal["task", "internal"] | None = None) -> dict[str, An
     }
 
 
-def _route(one: DescribedRoute) -> dict[str, Any]:
+def _route(described_route: DescribedRoute) -> dict[str, Any]:
     about: dict[str, Any] = {
-        "operationId": re.sub(r"/{\w+}$", "", one.path).rpartition("/")[2].replace("-", "_"),
-        "summary": one.summary,
-        "security": [{one.identity: []}] if one.identity else [],
+        "operationId": re.sub(r"/{\w+}$", "", described_route.path).rpartition("/")[2].replace("-", "_"),
+        "summary": described_route.summary,
+        "security": [{described_route.identity: []}] if described_route.identity else [],
         "parameters": [
-            *map(_in_path, re.findall(r"{(\w+)}", one.path)),
-            *query_parameters(one.query, one.query.__struct_fields__ if one.query else ()),
+            *map(_in_path, re.findall(r"{(\w+)}", described_route.path)),
+            *query_parameters(
+                described_route.query, described_route.query.__struct_fields__ if described_route.query else ()
+            ),
         ],
-        "responses": answers(one.answer, SAID),
+        "responses": answers(described_route.answer, SAID),
     }
-    if one.answer is bytes:
+    if described_route.answer is bytes:
         about["responses"]["200"]["content"] = {"application/zip": {"schema": {**TEXT, "format": "binary"}}}
-    if one.body is not None:
-        about["requestBody"] = {"required": True, "content": as_json(one.body)}
+    if described_route.body is not None:
+        about["requestBody"] = {"required": True, "content": as_json(described_route.body)}
     return about
 
 

@@ -13,7 +13,7 @@ class CancelRetired:
 
     async def once(self) -> int:
         await retire_tasks(self._control)
-        crash_point("retire.tasks_canceled")
+        crash_point("cancel_retired.tasks_canceled")
         return 0  # nothing follows from it at once: the next beat is soon enough
 
     async def next_due(self) -> float | None:

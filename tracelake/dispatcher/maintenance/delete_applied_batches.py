@@ -29,15 +29,15 @@ class DeleteAppliedBatches:
         async with self._control.pool.acquire() as connection, connection.transaction():
             rows = await connection.fetch(sql["to_remove"], self._keep, BATCH)
             if rows:
-                crash_point("clear_batches.before_remove")
+                crash_point("delete_applied_batches.before_remove")
                 await asyncio.to_thread(
                     _remove,
                     self._control.objects,
                     [uri for row in rows for uri in (row["batch_uri"], row["repaired_uri"]) if uri],
                 )
-                crash_point("clear_batches.before_mark")
+                crash_point("delete_applied_batches.before_mark")
                 await connection.execute(sql["removed"], [row["id"] for row in rows])
-        crash_point("clear_batches.after_mark", when=rows)
+        crash_point("delete_applied_batches.after_mark", when=rows)
         return len(rows)
 
     async def next_due(self) -> float | None:

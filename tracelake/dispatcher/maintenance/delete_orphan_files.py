@@ -46,11 +46,11 @@ class DeleteOrphanFiles:
             rows = await connection.fetch(sql["begun_since"], mark, self._grace, BATCH)
             done = _settled(rows)
             if done:
-                crash_point("janitor.before_remove")
+                crash_point("delete_orphan_files.before_remove")
                 await self._sweep(connection, done)
-                crash_point("janitor.before_mark")
+                crash_point("delete_orphan_files.before_mark")
                 await connection.execute(sql["set_mark"], done[-1]["started_at"])
-        crash_point("janitor.after_mark", when=done)
+        crash_point("delete_orphan_files.after_mark", when=done)
         return len(done)
 
     async def next_due(self) -> float | None:

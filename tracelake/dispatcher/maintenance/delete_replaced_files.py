@@ -44,10 +44,10 @@ class DeleteReplacedFiles:
             rows = await connection.fetch(sql["delete_replaced_partitions"], self._keep, BATCH)
             if gone := _readable(rows):
                 named = await connection.fetch(sql["named_files"], sorted(map(str, gone)))
-                crash_point("retain.before_remove")
+                crash_point("delete_replaced_files.before_remove")
                 await asyncio.to_thread(_remove, self._control.objects, gone, set(_names(named)))
-                crash_point("retain.before_mark")
-        crash_point("retain.after_mark", when=rows)
+                crash_point("delete_replaced_files.before_mark")
+        crash_point("delete_replaced_files.after_mark", when=rows)
         return len(rows)
 
     async def next_due(self) -> float | None:
@@ -76,7 +76,7 @@ def _names(named: Sequence[asyncpg.Record]) -> Iterator[ObjectName]:
 
 def _remove(objects: ObjectStore, gone: Mapping[Folder, set[ObjectName]], still: set[ObjectName]) -> None:
     objects.delete(sorted(set().union(*gone.values()) - still, key=str))
-    crash_point("retain.files_removed")
+    crash_point("delete_replaced_files.files_removed")
     for folder in gone:
         left = [stored.name for stored in objects.objects(folder)]
         if [name.name for name in left] == [MARKER]:  # which lists nothing any more

@@ -20,9 +20,9 @@ class ExpireLeases:
 
     async def once(self) -> int:
         lost = await self._give_up()
-        crash_point("reap.leases_ended", when=lost)
+        crash_point("expire_leases.leases_ended", when=lost)
         again = int(await self._control.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
-        crash_point("reap.retries_queued", when=again)
+        crash_point("expire_leases.retries_queued", when=again)
         self._control.metrics.moved("Failed", "Queued", again)
         if again:
             self._control.outbox_signal.notify()

@@ -22,7 +22,7 @@ class PruneOutbox:
     async def once(self) -> int:
         row = await self._control.hot.fetchrow(queries("outbox")["delete_done_entries"], self._after, self._keep, BATCH)
         assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
-        crash_point("forget.forgotten", when=row["forgotten"])
+        crash_point("prune_outbox.forgotten", when=row["forgotten"])
         self._after = row["next"]
         return int(row["forgotten"])
 

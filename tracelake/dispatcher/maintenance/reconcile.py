@@ -80,9 +80,9 @@ class Reconciler:
     async def _mend(self, connection: Connection, mark: asyncpg.Record, oldest: dict[str, timedelta]) -> Mended:
         sql = queries("reconcile")
         stretches = [(mark["fresh_from"], mark["fresh_to"]), (mark["swept_from"], mark["swept_to"])]
-        untold = [await _tell_untold(connection, *one) for one in stretches]
-        events = [await connection.fetchval(sql["owe_events"], *one) for one in stretches]
-        invalidations = [await connection.fetchval(sql["owe_invalidations"], *one) for one in stretches]
+        untold = [await _tell_untold(connection, *stretch) for stretch in stretches]
+        events = [await connection.fetchval(sql["owe_events"], *stretch) for stretch in stretches]
+        invalidations = [await connection.fetchval(sql["owe_invalidations"], *stretch) for stretch in stretches]
         wake_ups = await self._wake(connection, oldest)
         await connection.execute(sql["move_mark"], mark["fresh_to"], mark["swept_to"])
         crash_point("reconcile.before_commit")

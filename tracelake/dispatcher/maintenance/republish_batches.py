@@ -27,7 +27,7 @@ class RepublishBatches:
         depth = await self._control.queue.depth(BUFFER_QUEUE)
         waits = self._after + timedelta(seconds=depth.oldest_age_seconds)
         owed = int(await self._control.pool.fetchval(queries("buffered")["owe_again"], waits, BATCH))
-        crash_point("owe_batches.owed", when=owed)
+        crash_point("republish_batches.owed", when=owed)
         if owed:
             self._control.outbox_signal.notify()
         return owed

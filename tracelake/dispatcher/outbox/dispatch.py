@@ -44,41 +44,41 @@ class EntryDispatcher:
         self._control = control
         self._functions = functions
 
-    def wake_up(self, one: WakeUp) -> OutboxEntry:
+    def wake_up(self, wake_up: WakeUp) -> OutboxEntry:
         """How a task gets to where it runs: by a message, by our own hands, by a call, or, for now, not at all."""
-        told = msgspec.json.decode(one.payload)
+        told = msgspec.json.decode(wake_up.payload)
         runtime, task_id = self._control.runtimes.get(told["runtime"]), UUID(told["task_id"])
         match runtime.invoker if runtime else None:
             case "in_process":
-                return OutboxEntry(one.entry, task_id=task_id)
+                return OutboxEntry(wake_up.entry, task_id=task_id)
             case "function" if self._functions is not None:
-                return OutboxEntry(one.entry, task_id=task_id, function=True)
+                return OutboxEntry(wake_up.entry, task_id=task_id, function=True)
             case "queue" if runtime:
-                return OutboxEntry(one.entry, runtime.queue, msgspec.json.encode({"task_id": task_id}))
+                return OutboxEntry(wake_up.entry, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:
-                return OutboxEntry(one.entry)
+                return OutboxEntry(wake_up.entry)
 
     async def keep(self, entries: Sequence[OutboxEntry]) -> None:
-        called = [one.id for one in entries if one.function]
+        called = [entry.id for entry in entries if entry.function]
         await self.mark([*await self.publish(entries), *called])
         if called and self._functions is not None:  # Queued and woken, they are found in the tasks themselves
             self._functions.signal.notify()
-        nowhere = [one.id for one in entries if one.queue is None and one.task_id is None]
+        nowhere = [entry.id for entry in entries if entry.queue is None and entry.task_id is None]
         if nowhere:
             error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
             await self.put_off(nowhere, error, delay=NOWHERE_DELAY)
-        await self._run_here({one.task_id: one.id for one in entries if one.task_id and not one.function})
+        await self._run_here({entry.task_id: entry.id for entry in entries if entry.task_id and not entry.function})
 
     async def publish(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """Those that are messages; gives the ones that went out and are to be marked."""
         by_queue: dict[str, list[OutboxEntry]] = defaultdict(list)
-        for one in entries:
-            if one.queue is not None:
-                by_queue[one.queue].append(one)
+        for entry in entries:
+            if entry.queue is not None:
+                by_queue[entry.queue].append(entry)
         kept = list[int]()
-        for queue, some in by_queue.items():
-            sent = self._control.queue.publish(queue, [Outgoing(one.message) for one in some])
-            kept += await self._kept([one.id for one in some], sent)
+        for queue, group in by_queue.items():
+            sent = self._control.queue.publish(queue, [Outgoing(item.message) for item in group])
+            kept += await self._kept([item.id for item in group], sent)
         return kept
 
     async def mark(self, kept: Sequence[int]) -> None:

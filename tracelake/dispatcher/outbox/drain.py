@@ -65,7 +65,7 @@ class Drain:
     async def _keep_handed(self) -> int:
         """What `outbox/publish_wake_ups.py` leaves to us, and all that was handed on where that loop does not run."""
         handed = self._control.wake_ups.take_all() if self._control.wake_ups else []
-        await self._keeper.keep([self._keeper.wake_up(one) for one in handed])
+        await self._keeper.keep([self._keeper.wake_up(item) for item in handed])
         return len(handed)
 
     async def _route_events(self) -> int:
@@ -84,7 +84,7 @@ class Drain:
         return events
 
     async def _wake(self, routed: Routed) -> None:
-        await self._keeper.keep([self._keeper.wake_up(one) for one in routed.wake_ups])
+        await self._keeper.keep([self._keeper.wake_up(wake_up) for wake_up in routed.wake_ups])
         crash_point("drain_outbox.wake_ups_kept", when=routed.wake_ups)
 
     async def _take(self) -> tuple[list[OutboxEntry], int]:
@@ -112,9 +112,9 @@ class Drain:
         return entries, len(bad)
 
 
-async def both(one: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
+async def both(awaitable: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
     """At the same time; neither is left alone when the other fails."""
-    found = await asyncio.gather(one, other, return_exceptions=True)
+    found = await asyncio.gather(awaitable, other, return_exceptions=True)
     for wrong in found:
         if isinstance(wrong, BaseException):
             raise wrong

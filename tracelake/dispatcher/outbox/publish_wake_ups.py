@@ -65,8 +65,8 @@ class Wake:
             self._publishing = None
 
     async def publish(self, handed: Sequence[WakeUp]) -> None:
-        entries = [(one, self._keeper.wake_up(one)) for one in handed]
-        self._leave([one for one, entry in entries if entry.queue is None])
+        entries = [(up, self._keeper.wake_up(up)) for up in handed]
+        self._leave([item for item, entry in entries if entry.queue is None])
         self._kept += await self._keeper.publish([entry for _, entry in entries])
         if self._kept and self._marking is None:
             self._marking = asyncio.create_task(self._mark_soon(), context=self._context.copy())

@@ -121,7 +121,7 @@ class CallFunctions:
         due = [self._renewed + RENEW_SECONDS] if self._calls else []
         due += [self._away] if self._away > now else []
         due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
-        due += [one.until for one in self._refused.values() if one.until > now]
+        due += [id_.until for id_ in self._refused.values() if id_.until > now]
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:

@@ -17,24 +17,27 @@ def runtime_specs(
 ) -> dict[str, RuntimeSpec]:
     return {
         name: RuntimeSpec(
-            one.untrusted, _missing(name, one, invokers), _defaults(one), in_process=one.invoker == "in_process"
+            runtime.untrusted,
+            _missing(name, runtime, invokers),
+            _defaults(runtime),
+            in_process=runtime.invoker == "in_process",
         )
-        for name, one in runtimes.items()
+        for name, runtime in runtimes.items()
     }
 
 
-def _missing(name: str, one: RuntimeSettings, invokers: frozenset[str]) -> str | None:
-    if one.invoker in invokers:
+def _missing(name: str, runtime_settings: RuntimeSettings, invokers: frozenset[str]) -> str | None:
+    if runtime_settings.invoker in invokers:
         return None
-    return f"runtime {name!r} needs the invoker `{one.invoker}`, which this system does not have"
+    return f"runtime {name!r} needs the invoker `{runtime_settings.invoker}`, which this system does not have"
 
 
-def _defaults(one: RuntimeSettings) -> RunDefaults:
+def _defaults(runtime_settings: RuntimeSettings) -> RunDefaults:
     return RunDefaults(
-        timeout_seconds=one.timeout_seconds,
-        heartbeat_timeout_seconds=one.heartbeat_timeout_seconds,
-        heartbeat_interval_seconds=one.heartbeat_interval_seconds,
-        max_attempts=one.max_attempts,
-        max_platform_failures=one.max_platform_failures,
-        retry=Retry(one.retry_backoff_seconds, one.retry_max_backoff_seconds),
+        timeout_seconds=runtime_settings.timeout_seconds,
+        heartbeat_timeout_seconds=runtime_settings.heartbeat_timeout_seconds,
+        heartbeat_interval_seconds=runtime_settings.heartbeat_interval_seconds,
+        max_attempts=runtime_settings.max_attempts,
+        max_platform_failures=runtime_settings.max_platform_failures,
+        retry=Retry(runtime_settings.retry_backoff_seconds, runtime_settings.retry_max_backoff_seconds),
     )

@@ -114,7 +114,7 @@ async def _run_together(control: Control, tasks: Sequence[UUID], error: str | No
 async def _claim(alone: Control, tasks: Sequence[UUID]) -> list[Claimed]:
     worker = f"dispatcher {alone.replica}"
     answers = await claim_tasks(alone, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
-    return [one for one in answers if isinstance(one, Claimed)]
+    return [item for item in answers if isinstance(item, Claimed)]
 
 
 async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID) -> None:

@@ -18,9 +18,9 @@ HELD = timedelta(minutes=10)
 
 async def drain_sources(control: Control) -> int:
     """How many were told. Asked again, it tells those that have started since."""
-    crash_point("drain_sources.before_commit")
+    crash_point("stop_sources.before_commit")
     told = int(await control.pool.fetchval(queries("sources")["drain_all"], HELD))
-    crash_point("drain_sources.after_commit")
+    crash_point("stop_sources.after_commit")
     control.sources.notify()
     control.stops.notify()
     return told

@@ -56,7 +56,7 @@ async def is_still_current(
 def _refuse_twice(written: Sequence[Partition]) -> None:
     spans = sorted(part.span for part in written if part.span)
     labels = Counter(part.key for part in written if part.key is not None and part.span is None)
-    crossed = [format_partition_key(one) for one, other in pairwise(spans) if other.start < one.stop]
+    crossed = [format_partition_key(item) for item, other in pairwise(spans) if other.start < item.stop]
     for named in (*crossed, *(label for label, count in labels.items() if count > 1)):
         raise InvalidRequest(
             f"rows of {named} are in two partitions of one completion", where="/outputs", hint="say each row once"
@@ -91,7 +91,7 @@ class _Ground:
     def near(self, span: Range) -> Sequence[Range]:
         """Those that overlap it, of as few as there can be."""
         first = bisect_right(self._stops, span.start)
-        return list(takewhile(lambda one: one.start < span.stop, islice(self._spans, first, None)))
+        return list(takewhile(lambda item: item.start < span.stop, islice(self._spans, first, None)))
 
 
 def _refuse_mixture(news: Sequence[Partition], there: Sequence[Partition]) -> None:
@@ -133,8 +133,8 @@ def _refuse_unseen(news: Sequence[Partition], there: Sequence[Partition]) -> Non
                 )
 
 
-def _meet(one: Partition, other: Partition) -> bool:
-    return one.key == other.key or bool(one.span and other.span and one.span.overlaps(other.span))
+def _meet(partition: Partition, other: Partition) -> bool:
+    return partition.key == other.key or bool(partition.span and other.span and partition.span.overlaps(other.span))
 
 
 def _say(rest: Sequence[Range]) -> str:

@@ -55,26 +55,34 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
     control.metrics.moved("Queued", "Running", len(rows))
     given = {row["task_id"] for row in rows}
     statuses: dict[UUID, str] = {}
-    if others := [one for one in asked if one.task_id not in given]:
+    if others := [request for request in asked if request.task_id not in given]:
         statuses = await _statuses(control, others)
-        rows += await claim_again(control, [one for one in others if statuses.get(one.task_id) == TaskState.RUNNING])
-        if waiting := [one for one in others if statuses.get(one.task_id) == TaskState.QUEUED]:
+        rows += await claim_again(
+            control, [other for other in others if statuses.get(other.task_id) == TaskState.RUNNING]
+        )
+        if waiting := [other for other in others if statuses.get(other.task_id) == TaskState.QUEUED]:
             rows += await _claim_waiting(control, waiting)
             statuses |= await _statuses(control, waiting)
     answers = {row["task_id"]: await _answer(control, row) for row in rows}
-    claimed = {task: one for task, one in answers.items() if isinstance(one, Claimed)}
+    claimed = {task: answer for task, answer in answers.items() if isinstance(answer, Claimed)}
     orgs = {row["task_id"]: row["org_id"] for row in rows}
-    alerts = await alerts_of(control, {task: one.task for task, one in claimed.items()}, orgs)
-    answers |= {task: _with_alerts(claimed[task], some) for task, some in alerts.items()}
-    return [answers.get(one.task_id) or NotClaimed(reason=_why_not(statuses.get(one.task_id))) for one in asked]
+    alerts = await alerts_of(control, {task: item.task for task, item in claimed.items()}, orgs)
+    answers |= {task: _with_alerts(claimed[task], alert) for task, alert in alerts.items()}
+    return [
+        answers.get(request.task_id) or NotClaimed(reason=_why_not(statuses.get(request.task_id))) for request in asked
+    ]
 
 
-def _with_alerts(one: Claimed, alerts: list[AlertRef]) -> Claimed:
-    return msgspec.structs.replace(one, task=msgspec.structs.replace(one.task, alerts=alerts))
+def _with_alerts(item: Claimed, alerts: list[AlertRef]) -> Claimed:
+    return msgspec.structs.replace(item, task=msgspec.structs.replace(item.task, alerts=alerts))
 
 
 def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list[UUID]]:
-    return [one.task_id for one in asked], [one.worker_id for one in asked], [_lease_token(one) for one in asked]
+    return (
+        [request.task_id for request in asked],
+        [request.worker_id for request in asked],
+        [_lease_token(request) for request in asked],
+    )
 
 
 def _lease_token(asked: ClaimRequest) -> UUID:
@@ -84,7 +92,7 @@ def _lease_token(asked: ClaimRequest) -> UUID:
 
 async def claim_again(control: Control, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
     """Those of them that are the askers' own already: a Dispatcher or a connection died before it could say so."""
-    repeatable = [one for one in asked if one.claim_id]
+    repeatable = [request for request in asked if request.claim_id]
     return await control.hot.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
 
 
@@ -99,13 +107,13 @@ def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPaylo
         inputs=inputs,
         outputs=[
             OutputRef(
-                output_index=one.output_index,
-                dataset_uuid=one.dataset_uuid,
-                dataset_version=one.dataset_version,
-                storage_location=one.storage_location,
-                name=names.get(one.dataset_uuid),
+                output_index=output.output_index,
+                dataset_uuid=output.dataset_uuid,
+                dataset_version=output.dataset_version,
+                storage_location=output.storage_location,
+                name=names.get(output.dataset_uuid),
             )
-            for one in job.outputs
+            for output in job.outputs
         ],
         scope=_scope(row["trigger"]),
         heartbeat_seconds=job.heartbeat_interval_seconds,
@@ -115,7 +123,7 @@ def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPaylo
 
 
 async def _statuses(control: Control, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
-    rows = await control.hot.fetch(queries("claim")["statuses"], [one.task_id for one in asked])
+    rows = await control.hot.fetch(queries("claim")["statuses"], [request.task_id for request in asked])
     return {row["id"]: row["status"] for row in rows}
 
 
@@ -123,12 +131,12 @@ async def _claim_waiting(control: Control, asked: Sequence[ClaimRequest]) -> lis
     """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The others
     are asked for again: what stood before them may have ended meanwhile.
     """
-    rows = await control.hot.fetch(queries("claim")["supersede"], [one.task_id for one in asked])
+    rows = await control.hot.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
     closed = {row["id"] for row in rows}
     if closed:
         control.metrics.moved("Queued", "Canceled", len(closed))
         control.outbox_signal.notify()  # slots came back
-    left = [one for one in asked if one.task_id not in closed]
+    left = [request for request in asked if request.task_id not in closed]
     rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
     control.metrics.moved("Queued", "Running", len(rows))
     return rows
@@ -197,8 +205,8 @@ def _why_not(was: str | None) -> Any:
 def _inputs(told: str | None, trigger: UUID | None) -> list[InputRef]:
     """`trigger`: whose news made the task."""
     return [
-        msgspec.structs.replace(one, trigger=True) if one.dataset_uuid == trigger else one
-        for one in INPUTS.decode(told or "[]")
+        msgspec.structs.replace(batch, trigger=True) if batch.dataset_uuid == trigger else batch
+        for batch in INPUTS.decode(told or "[]")
     ]
 
 

@@ -77,8 +77,8 @@ async def _commit_dataset(
         first.dataset_version,
         claims.task_id,
         claims.attempt,
-        _total(one.row_count for one in outputs),
-        _total(one.bytes for one in outputs),
+        _total(item.row_count for item in outputs),
+        _total(item.bytes for item in outputs),
         schema_hash,
     )
     await _set_partitions(connection, outputs, number, claims)
@@ -109,7 +109,7 @@ async def _agreed_schema(
     connection: Connection, outputs: Sequence[OutputBody], claims: Claims, schema: Schema | None
 ) -> str | None:
     """The first commit of a generation sets its schema; another schema later is refused with both."""
-    given = {one.schema_hash for one in outputs if one.schema_hash} | ({schema.hash} if schema else set())
+    given = {item.schema_hash for item in outputs if item.schema_hash} | ({schema.hash} if schema else set())
     if not given:
         return None
     sql, first = queries("complete"), outputs[0]
@@ -187,7 +187,7 @@ def _range_version(published: PublishedBody) -> UUID:
 
 
 def _refuse_other_index(output: OutputBody, where: str, job: Job) -> None:
-    indexes = {one.dataset_uuid: one.output_index for one in job.outputs}
+    indexes = {item.dataset_uuid: item.output_index for item in job.outputs}
     if output.output_index is not None and indexes.get(output.dataset_uuid) != output.output_index:
         raise InvalidRequest(
             f"output {output.output_index} of this job is another dataset", where=f"{where}/output_index"

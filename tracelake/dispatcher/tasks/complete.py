@@ -51,7 +51,7 @@ class Completer:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._plain: Coalesced[Plain, CompleteAnswer] = Coalesced(
-            self._run_plain, key=lambda one: one.request.task_id, verb="complete", metrics=control.metrics
+            self._run_plain, key=lambda item: item.request.task_id, verb="complete", metrics=control.metrics
         )
 
     async def __call__(self, request: CompleteRequest, claims: Claims) -> CompleteAnswer:

@@ -45,14 +45,14 @@ class Plain:
 
 
 async def complete_plain(control: Control, batch: Sequence[Plain]) -> list[CompleteAnswer | Exception]:
-    crash_point("complete_plain.before_commit")
+    crash_point("complete_without_outputs.before_commit")
     rows, is_routed = await _complete_and_route(control, batch)
-    crash_point("complete_plain.after_commit")
+    crash_point("complete_without_outputs.after_commit")
     await _hand_on(control, batch, rows, is_routed=is_routed)
     current = {row["n"]: row for row in rows}
     found = [current.get(n) for n in range(1, len(batch) + 1)]
     await count_plain(control, batch, found)
-    return [_answer(one, row) for one, row in zip(batch, found, strict=True)]
+    return [_answer(plain, row) for plain, row in zip(batch, found, strict=True)]
 
 
 async def _complete_and_route(control: Control, batch: Sequence[Plain]) -> tuple[list[asyncpg.Record], bool]:
@@ -65,18 +65,18 @@ async def _complete_and_route(control: Control, batch: Sequence[Plain]) -> tuple
 
 
 async def _complete(control: Control, batch: Sequence[Plain], *, route: bool) -> list[asyncpg.Record]:
-    events = [(n, *told.columns) for n, one in enumerate(batch, start=1) for told in one.told]
+    events = [(n, *told.columns) for n, plain in enumerate(batch, start=1) for told in plain.told]
     rows: list[asyncpg.Record] = await control.hot.fetch(
         queries("complete")["complete_plain"],
         route,
         control.replica,
         HOLD,
-        [one.request.task_id for one in batch],
-        [one.request.attempt for one in batch],
-        [one.request.lease_token for one in batch],
-        [one.hash for one in batch],
+        [plain.request.task_id for plain in batch],
+        [plain.request.attempt for plain in batch],
+        [plain.request.lease_token for plain in batch],
+        [plain.hash for plain in batch],
         [PLAIN_ANSWER for _ in batch],
-        [one.request.state for one in batch],
+        [plain.request.state for plain in batch],
         *transposed(events, 10),
     )
     return rows
@@ -91,7 +91,7 @@ async def _hand_on(
     if control.wake_ups is not None:
         control.wake_ups.give(wake_ups)
         control.metrics.moved("new", "Queued", len(made))
-    owes = not is_routed and any(one.told for one in batch)
+    owes = not is_routed and any(plain.told for plain in batch)
     waits = len(wake_ups) < len(made)
     if owes or waits or await _frees_a_slot(control, {row["job_id"] for row in rows if row["n"] is not None}):
         control.outbox_signal.notify()
@@ -102,12 +102,12 @@ async def _frees_a_slot(control: Control, jobs: set[UUID]) -> bool:
     return any([(await control.jobs.get(job)).max_concurrency is not None for job in jobs])
 
 
-def _answer(one: Plain, row: asyncpg.Record | None) -> CompleteAnswer | Exception:
+def _answer(plain: Plain, row: asyncpg.Record | None) -> CompleteAnswer | Exception:
     if row is None:
         return LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
     if row["open"]:
         return CompleteAnswer(status="Completed")
     try:
-        return answered_before(row["status"], row["completion_hash"], row["answer"], one.request, one.hash)
+        return answered_before(row["status"], row["completion_hash"], row["answer"], plain.request, plain.hash)
     except (Conflict, LeaseLost) as refusal:
         return refusal

@@ -24,16 +24,16 @@ async def count_plain(control: Control, batch: Sequence[Completion], rows: Seque
     """`rows`: None for one whose attempt is not the current one."""
     events: dict[UUID, int] = {}
     on_time = late = 0
-    for one, row in zip(batch, rows, strict=True):
+    for completion, row in zip(batch, rows, strict=True):
         if row is None or not row["open"]:
             continue
         if row["status"] == "Running":
             on_time += 1
         else:
             late += 1
-        control.names.forget(one.request.task_id)
-        if one.told:
-            events[row["job_id"]] = events.get(row["job_id"], 0) + len(one.told)
+        control.names.forget(completion.request.task_id)
+        if completion.told:
+            events[row["job_id"]] = events.get(row["job_id"], 0) + len(completion.told)
     control.metrics.moved("Running", "Completed", on_time)
     control.metrics.moved("Failed", "Completed", late)
     for job_id, count in events.items():

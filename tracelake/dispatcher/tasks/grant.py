@@ -65,25 +65,25 @@ def _read(inputs: Sequence[InputRef]) -> list[GrantedDataset]:
     """Each input once, under a name of its own."""
     found = [
         GrantedDataset(
-            DatasetId(one.dataset_uuid),
-            DatasetVersion(one.dataset_version),
-            CommitNumber(one.commit or 0),
+            DatasetId(item.dataset_uuid),
+            DatasetVersion(item.dataset_version),
+            CommitNumber(item.commit or 0),
             DatasetName(name),
-            one.storage_location or "",
+            item.storage_location or "",
             "read",
         )
-        for one, name in zip(inputs, _names(inputs), strict=True)
+        for item, name in zip(inputs, _names(inputs), strict=True)
     ]
     return list(dict.fromkeys(found))
 
 
 def _names(inputs: Sequence[InputRef]) -> list[str]:
     """The published name; else the DAG's own, with a number behind it where a published one is the same."""
-    published = {one.name for one in inputs if one.name}
+    published = {item.name for item in inputs if item.name}
     names = list[str]()
-    for one in inputs:
+    for item in inputs:
         taken = published | set(names)
-        names.append(one.name or next(name for name in _tries(one.alias or "input") if name not in taken))
+        names.append(item.name or next(name for name in _tries(item.alias or "input") if name not in taken))
     return names
 
 
@@ -95,16 +95,16 @@ def _tries(name: str) -> Iterator[str]:
 def _written(job: Job, names: Mapping[UUID, str | None]) -> list[GrantedDataset]:
     return [
         GrantedDataset(
-            DatasetId(one.dataset_uuid),
-            DatasetVersion(one.dataset_version),
+            DatasetId(item.dataset_uuid),
+            DatasetVersion(item.dataset_version),
             None,
-            DatasetName(name) if (name := names.get(one.dataset_uuid)) else None,
-            one.storage_location,
+            DatasetName(name) if (name := names.get(item.dataset_uuid)) else None,
+            item.storage_location,
             "write",
         )
-        for one in job.outputs
+        for item in job.outputs
     ]
 
 
 def _prefixes(inputs: Sequence[InputRef]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(place for one in inputs if (place := one.storage_location or "").startswith(SCHEME)))
+    return tuple(dict.fromkeys(place for item in inputs if (place := item.storage_location or "").startswith(SCHEME)))

@@ -28,7 +28,7 @@ def _standing(found: DatasetDetail, event: Row | None) -> str:
         return f"It has no rows; its last event, of {event['scope']}, came {event['created_at']:{TIME}}."
     if found.last_commit is None:
         return "It has no rows yet."
-    current = next((one for one in found.generations if one.current), None)
+    current = next((generation for generation in found.generations if generation.current), None)
     what = ""
     if current is not None and current.partitions:
         what = f": {current.partitions:,} partitions, {current.rows or 0:,} rows"
@@ -48,10 +48,10 @@ def _tasks(row: Row) -> str:
 
 def _steps(found: DatasetDetail, writers: Sequence[Row]) -> Iterator[Step]:
     """The newest commits, and the newest task of each state: where to look next."""
-    for one in reversed(found.commits[:3]):
-        rows = f" with {one.rows:,} rows" if one.rows is not None else ""
-        sentence = f"Commit {one.commit}{rows}, of {one.scope}, by task {one.task_id}."
-        yield Step(kind="commit", at=one.committed_at, id=f"{found.dataset_uuid}:{one.commit}", sentence=sentence)
+    for commit in reversed(found.commits[:3]):
+        rows = f" with {commit.rows:,} rows" if commit.rows is not None else ""
+        sentence = f"Commit {commit.commit}{rows}, of {commit.scope}, by task {commit.task_id}."
+        yield Step(kind="commit", at=commit.committed_at, id=f"{found.dataset_uuid}:{commit.commit}", sentence=sentence)
     for row in writers:
         if row["state"]:
             error = f": {row['error']}" if row["error"] and row["state"] in TROUBLE[:2] else ""
@@ -91,5 +91,5 @@ def _nothing_yet(writer: Row) -> Stop:
     return Stop(
         rule="no_event",
         sentence=f"{name} has had no task: no event has come from what it reads ({', '.join(inputs)}).",
-        hint=" or ".join(f"`trace why {one}`" for one in inputs[:3]),
+        hint=" or ".join(f"`trace why {item}`" for item in inputs[:3]),
     )

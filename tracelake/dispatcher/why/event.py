@@ -35,15 +35,15 @@ def _event(name: str, news: Row) -> Step:
 def _readers(name: str, news: Row, readers: Sequence[Row]) -> Iterator[Step]:
     if news["routed_at"] is None:
         return
-    for one in readers:
-        narrowed = ", narrowed by its filter" if one["narrowed"] else ""
-        rule = f"{one['dag']}.{one['job']} reads {name}{narrowed}"
-        if one["task"] is not None:
+    for reader in readers:
+        narrowed = ", narrowed by its filter" if reader["narrowed"] else ""
+        rule = f"{reader['dag']}.{reader['job']} reads {name}{narrowed}"
+        if reader["task"] is not None:
             yield Step(kind="rule", at=news["routed_at"], sentence=f"{rule}, so the event made one task for it.")
-            sentence = f"That task is {one['status']}."
-            yield Step(kind="task", at=one["created_at"], id=str(one["task"]), sentence=sentence)
-        elif one["held_at"] is not None:
-            yield Step(kind="rule", at=one["held_at"], sentence=f"{rule}, and is paused: the event waits.")
+            sentence = f"That task is {reader['status']}."
+            yield Step(kind="task", at=reader["created_at"], id=str(reader["task"]), sentence=sentence)
+        elif reader["held_at"] is not None:
+            yield Step(kind="rule", at=reader["held_at"], sentence=f"{rule}, and is paused: the event waits.")
         else:
             yield Step(kind="rule", at=news["routed_at"], sentence=f"{rule}; the event was no new work for it.")
 
@@ -68,6 +68,6 @@ def _stop(name: str, news: Row, readers: Sequence[Row]) -> Stop | None:
 
 
 def _verdict(name: str, news: Row, readers: Sequence[Row]) -> str:
-    made = [f"{one['dag']}.{one['job']}" for one in readers if one["task"] is not None]
+    made = [f"{reader['dag']}.{reader['job']}" for reader in readers if reader["task"] is not None]
     whom = f"a task of {', '.join(made)}" if made else "no new task"
     return f"{name} has {news['partition_key']}, and the news of it made {whom}."

@@ -60,7 +60,7 @@ def _stop(partition: str, producer: Row, news: Sequence[Row]) -> Stop:
         return Stop(
             rule="no_event",
             sentence=f"No news of {partition} has come from what {name} reads ({', '.join(inputs)}).",
-            hint=" or ".join(f"`trace why {one} {partition}`" for one in inputs[:3]),
+            hint=" or ".join(f"`trace why {item} {partition}`" for item in inputs[:3]),
         )
     return _event(name, news[0])
 

@@ -88,7 +88,7 @@ def _made(task: TaskDetail) -> Step:
     return Step(kind="task", at=task.created_at, id=str(task.id), sentence=f"The task was made{of}.")
 
 
-def _attempt(one: AttemptRow) -> Step:
+def _attempt(attempt_row: AttemptRow) -> Step:
     words = {
         None: "runs now",
         "Completed": "completed",
@@ -97,31 +97,40 @@ def _attempt(one: AttemptRow) -> Step:
         "LeaseExpired": "was given up, because its worker was not heard",
         "Canceled": "was canceled",
     }
-    how = words.get(one.outcome, str(one.outcome)) + (", and its reply came late" if one.late else "")
-    error = f": {one.error}" if one.error else ""
-    counts = " (the platform's fault: not counted against max_attempts)" if one.fault == "platform" else ""
-    sentence = f"Attempt {one.attempt} on {one.worker} {how}{counts}{error}."
-    return Step(kind="attempt", at=one.ended_at or one.started_at, id=str(one.attempt), sentence=sentence)
+    how = words.get(attempt_row.outcome, str(attempt_row.outcome)) + (
+        ", and its reply came late" if attempt_row.late else ""
+    )
+    error = f": {attempt_row.error}" if attempt_row.error else ""
+    counts = " (the platform's fault: not counted against max_attempts)" if attempt_row.fault == "platform" else ""
+    sentence = f"Attempt {attempt_row.attempt} on {attempt_row.worker} {how}{counts}{error}."
+    return Step(
+        kind="attempt",
+        at=attempt_row.ended_at or attempt_row.started_at,
+        id=str(attempt_row.attempt),
+        sentence=sentence,
+    )
 
 
 def _commits(task: TaskDetail) -> Iterator[Step]:
-    for one in task.commits:
-        rows = f" with {one.rows} rows" if one.rows is not None else ""
-        sentence = f"{one.dataset} is at commit {one.commit}{rows}."
-        yield Step(kind="commit", at=one.committed_at, id=f"{one.dataset_uuid}:{one.commit}", sentence=sentence)
+    for item in task.commits:
+        rows = f" with {item.rows} rows" if item.rows is not None else ""
+        sentence = f"{item.dataset} is at commit {item.commit}{rows}."
+        yield Step(kind="commit", at=item.committed_at, id=f"{item.dataset_uuid}:{item.commit}", sentence=sentence)
 
 
-def _dead_batch(one: DeadBatchRow) -> Step:
-    sentence = f"The sink refused a batch for {_dataset(one)}{_place(one)}: {one.reason}."
-    return Step(kind="batch", at=one.died_at, id=str(one.publish_id), sentence=sentence)
+def _dead_batch(dead_batch_row: DeadBatchRow) -> Step:
+    sentence = (
+        f"The sink refused a batch for {_dataset(dead_batch_row)}{_place(dead_batch_row)}: {dead_batch_row.reason}."
+    )
+    return Step(kind="batch", at=dead_batch_row.died_at, id=str(dead_batch_row.publish_id), sentence=sentence)
 
 
-def _dataset(one: DeadBatchRow) -> str:
-    return one.dataset or str(one.dataset_uuid)
+def _dataset(dead_batch_row: DeadBatchRow) -> str:
+    return dead_batch_row.dataset or str(dead_batch_row.dataset_uuid)
 
 
-def _place(one: DeadBatchRow) -> str:
-    return f", at line {one.line}" if one.line is not None else ""
+def _place(dead_batch_row: DeadBatchRow) -> str:
+    return f", at line {dead_batch_row.line}" if dead_batch_row.line is not None else ""
 
 
 def _stop(task: TaskDetail, facts: Facts) -> Stop | None:

@@ -118,7 +118,7 @@ def check_handler(found: Sequence[str], kind: Kind, handler: str) -> None:
         raise InvalidBundle(told, reason="no_entry_point", where=handler, hint=f"such as {DEFAULT_HANDLER}")
     wanted = module.replace(".", "/") if kind == "python" else module.removeprefix("./")
     if wanted not in found:
-        near = ", ".join(sorted(found, key=lambda one: (one.count("/"), one))[:5])
+        near = ", ".join(sorted(found, key=lambda item: (item.count("/"), item))[:5])
         told = f"the bundle has no module {module!r}, which the handler {handler!r} names"
         raise InvalidBundle(told, reason="no_entry_point", where=handler, hint=f"it has: {near}")
 

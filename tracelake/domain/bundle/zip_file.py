@@ -68,7 +68,7 @@ def records(archive: bytes, most: int) -> list[Record]:
         raise _broken("its directory does not end where the zip's last record begins")
     found = list(_directory(archive, start, count))
     _refuse_gaps(found, start)
-    return sorted((one for one, _ in found), key=lambda one: one.start)
+    return sorted((item for item, _ in found), key=lambda item: item.start)
 
 
 def content(archive: bytes, record: Record) -> Iterator[bytes]:
@@ -208,7 +208,7 @@ def _check_extra(extra: bytes, raw: bytes) -> None:
 def _refuse_gaps(found: list[tuple[Record, tuple[int, int]]], limit: int) -> None:
     """Entries lie one after the other from the first byte on: none within another, and nothing between them."""
     at = 0
-    for record, (begin, end) in sorted(found, key=lambda one: one[1]):
+    for record, (begin, end) in sorted(found, key=lambda item: item[1]):
         if begin < at:
             raise _entry(record, "shares bytes with another entry", "overlap")
         if begin > at:

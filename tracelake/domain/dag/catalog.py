@@ -1,4 +1,4 @@
-"""What a DAG may name: operators, runtimes, and the datasets that other DAGs publish. LocalWakeUps in, never looked up."""
+"""What a DAG may name: operators, runtimes, and the datasets that other DAGs publish. It is given, not looked up."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def checked_by(model: type[BaseModel]) -> ConfigCheck:
             model.model_validate(dict(config))
         except ValidationError as refusal:
             found = refusals(refusal, model, config)
-            return [ConfigProblem(one.path, one.reason, one.suggestion, one.code) for one in found]
+            return [ConfigProblem(refusal.path, refusal.reason, refusal.suggestion, refusal.code) for refusal in found]
         return []
 
     return check

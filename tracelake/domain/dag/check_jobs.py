@@ -39,7 +39,7 @@ def _check_activation(draft: JobDraft, problems: Problems) -> None:
         if "inputs" not in draft.given:
             hint = "add `inputs`, or `source` if nothing is upstream"
             problems.add((*draft.path, "inputs"), "missing_inputs", "a reactive job needs inputs", hint)
-        if draft.inputs and not any(each.trigger for each in draft.inputs):
+        if draft.inputs and not any(element.trigger for element in draft.inputs):
             hint = "leave `trigger: false` out of the input whose updates are to be followed"
             problems.add((*draft.path, "inputs"), "no_trigger", "no input makes tasks: the job would never run", hint)
         _not_for(draft, ("source", "bootstrap"), "a reactive job", problems)
@@ -83,7 +83,7 @@ def _look_up(draft: JobDraft, catalog: Catalog, problems: Problems) -> tuple[Ope
         problems.unknown(path, "runtime", job.runtime, catalog.runtimes)
     if runtime is not None and runtime.missing is not None:
         path = (*draft.path, "runtime") if "runtime" in draft.given else ("defaults", "runtime")
-        here = ", ".join(name for name, one in catalog.runtimes.items() if one.missing is None)
+        here = ", ".join(name for name, item in catalog.runtimes.items() if item.missing is None)
         problems.add(path, "runtime_not_here", runtime.missing, f"one of: {here}")
     if operator is not None and runtime is not None and job.runtime not in operator.runtimes:
         reason = f"operator {job.operator!r} does not run on {job.runtime!r}"

@@ -52,10 +52,10 @@ def check_dag(draft: DagDraft, catalog: Catalog, problems: Problems) -> Checked:
     )
     wiring.check_cycles()
     columns = KnownColumns(jobs, buffered, catalog)
-    for each, wired in zip(draft.jobs, jobs, strict=True):
-        if _check_wiring(each, wired, buffered, columns, catalog=catalog, problems=problems):
-            _check_reads(each, wired, known, catalog, problems)
-            _check_filters(each, wired, catalog, problems)
+    for element, wired in zip(draft.jobs, jobs, strict=True):
+        if _check_wiring(element, wired, buffered, columns, catalog=catalog, problems=problems):
+            _check_reads(element, wired, known, catalog, problems)
+            _check_filters(element, wired, catalog, problems)
     return jobs, tuple(publish), tuple(buffered)
 
 
@@ -74,17 +74,17 @@ def _check_wiring(
         return False
     if operator.check_wiring is None:
         return True
-    declared = {one.name: one.declaration for one in buffered}
+    declared = {dataset.name: dataset.declaration for dataset in buffered}
     wired = Wired(
-        tuple(each.name for each in job.inputs),
-        tuple(each.name for each in job.outputs),
+        tuple(element.name for element in job.inputs),
+        tuple(element.name for element in job.outputs),
         tuple(
-            declared.get(each.upstream.name) if isinstance(each.upstream, DeclaredDataset) else None
-            for each in job.inputs
+            declared.get(element.upstream.name) if isinstance(element.upstream, DeclaredDataset) else None
+            for element in job.inputs
         ),
-        tuple(declared.get(each.dataset) if each.dataset else None for each in job.outputs),
+        tuple(declared.get(element.dataset) if element.dataset else None for element in job.outputs),
         catalog.alerts,
-        () if catalog.deployed else tuple(columns.of(each) for each in job.inputs),
+        () if catalog.deployed else tuple(columns.of(element) for element in job.inputs),
     )
     found = operator.check_wiring(job.config, wired)
     for problem in found:
@@ -95,29 +95,29 @@ def _check_wiring(
 def _check_reads(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, problems: Problems) -> None:
     """A hot table is written by its follower alone and read at the seam: most operators cannot."""
     reads = catalog.operators[job.operator].reads
-    read = reads(job.config, [one.name for one in job.inputs]) if reads else ()
-    for each, one in zip(draft.inputs or (), job.inputs, strict=True):
-        if one.name in read and _storage_of(one.upstream, known, catalog) is Storage.POSTGRES:
-            reason = f"{one.name!r} is a hot table, and {job.operator} reads datasets of files"
+    read = reads(job.config, [item.name for item in job.inputs]) if reads else ()
+    for element, item in zip(draft.inputs or (), job.inputs, strict=True):
+        if item.name in read and _storage_of(item.upstream, known, catalog) is Storage.POSTGRES:
+            reason = f"{item.name!r} is a hot table, and {job.operator} reads datasets of files"
             hint = "read what parquet_compact makes of it; for its updates alone, put a noop in between"
-            problems.add((*each.path, "from"), "hot_input", reason, hint)
+            problems.add((*element.path, "from"), "hot_input", reason, hint)
 
 
 def _check_filters(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:
     """A filter that nobody applies would be taken for one that somebody does."""
     narrows = catalog.operators[job.operator].narrows
-    names = [one.name for one in job.inputs]
+    names = [item.name for item in job.inputs]
     narrowed = narrows(job.config, names) if narrows else ()
-    for each, one in zip(draft.inputs or (), job.inputs, strict=True):
-        if one.where is None or one.name in narrowed or catalog.deployed:
+    for element, item in zip(draft.inputs or (), job.inputs, strict=True):
+        if item.where is None or item.name in narrowed or catalog.deployed:
             continue
         if narrows is None:
             reason = f"{job.operator} does not read the rows that a filter leaves: it would change nothing"
             hint = "remove it; filter in a job that reads the rows"
         else:
-            reason = f"the config reads nothing of {one.name!r}: the filter would change nothing"
+            reason = f"the config reads nothing of {item.name!r}: the filter would change nothing"
             hint = "remove it, or read this input"
-        problems.add((*each.path, "where"), "not_for_this", reason, hint, on_key=True)
+        problems.add((*element.path, "where"), "not_for_this", reason, hint, on_key=True)
 
 
 def _storage_of(upstream: Upstream, known: Outputs, catalog: Catalog) -> Storage | None:
@@ -142,51 +142,53 @@ def _check_names(jobs: Sequence[JobDraft], problems: Problems) -> None:
 
 def _publications(draft: DagDraft, known: Outputs, catalog: Catalog, problems: Problems) -> list[Publication]:
     found: list[Publication] = []
-    for each in draft.publish:
-        target = _job_output(each.source, known, problems)
-        if target is None or each.name is None:
+    for element in draft.publish:
+        target = _job_output(element.source, known, problems)
+        if target is None or element.name is None:
             continue
-        publication = Publication(DatasetName(each.name), target.job, target.output, each.read_roles)
-        _check_publication(each, publication, found, problems)
-        _check_owner(each, draft, catalog, problems)
+        publication = Publication(DatasetName(element.name), target.job, target.output, element.read_roles)
+        _check_publication(element, publication, found, problems)
+        _check_owner(element, draft, catalog, problems)
         found.append(publication)
     return found
 
 
-def _check_owner(each: PublicationDraft | BufferedDraft, draft: DagDraft, catalog: Catalog, problems: Problems) -> None:
-    owner = catalog.published.get(each.name or "")
+def _check_owner(
+    publication_draft: PublicationDraft | BufferedDraft, draft: DagDraft, catalog: Catalog, problems: Problems
+) -> None:
+    owner = catalog.published.get(publication_draft.name or "")
     if owner is not None and owner.dag != draft.name:
-        reason = f"DAG {owner.dag!r} already publishes {each.name!r}"
-        _at_name(each, "published_elsewhere", reason, "choose another name", problems)
+        reason = f"DAG {owner.dag!r} already publishes {publication_draft.name!r}"
+        _at_name(publication_draft, "published_elsewhere", reason, "choose another name", problems)
 
 
 def _check_roles(published: Sequence[PublicationDraft | BufferedDraft], catalog: Catalog, problems: Problems) -> None:
     """A role that is not there would share the dataset with nobody. One that has gone since a deploy did no harm."""
     if catalog.roles is None or catalog.deployed:
         return
-    for each in published:
-        for index, role in enumerate(each.read_roles):
+    for element in published:
+        for index, role in enumerate(element.read_roles):
             if role not in catalog.roles:
-                problems.unknown((*each.path, "read_roles", index), "role", role, catalog.roles)
+                problems.unknown((*element.path, "read_roles", index), "role", role, catalog.roles)
 
 
 def _declarations(
     draft: DagDraft, publish: Sequence[Publication], catalog: Catalog, problems: Problems
 ) -> list[BufferedDataset]:
     found: list[BufferedDataset] = []
-    for each in draft.buffered:
-        if each.name is None:
+    for element in draft.buffered:
+        if element.name is None:
             continue
-        if each.name in {*(one.name for one in publish), *(one.name for one in found)}:
-            _at_name(each, "duplicate_published", f"{each.name!r} is published twice", "rename one", problems)
-        _check_owner(each, draft, catalog, problems)
-        check_follows(each, catalog.declared.get((draft.name, each.name)), problems)
-        found.append(BufferedDataset(DatasetName(each.name), each.declaration, each.read_roles))
+        if element.name in {*(item.name for item in publish), *(item.name for item in found)}:
+            _at_name(element, "duplicate_published", f"{element.name!r} is published twice", "rename one", problems)
+        _check_owner(element, draft, catalog, problems)
+        check_follows(element, catalog.declared.get((draft.name, element.name)), problems)
+        found.append(BufferedDataset(DatasetName(element.name), element.declaration, element.read_roles))
     return found
 
 
 def _check_writers(jobs: Sequence[JobDraft], declared: Sequence[BufferedDataset], problems: Problems) -> None:
-    names = [one.name for one in declared]
+    names = [dataset.name for dataset in declared]
     for job in jobs:
         for output in job.outputs or ():
             if output.dataset and output.dataset not in names:
@@ -252,8 +254,10 @@ class _Wiring:
         self._known = known
         self._own = {publication.name: publication for publication in publish}
         self._writers = {
-            one.name: [job for job, outputs in known.items() if any(each.dataset == one.name for each in outputs)]
-            for one in buffered
+            dataset.name: [
+                job for job, outputs in known.items() if any(element.dataset == dataset.name for element in outputs)
+            ]
+            for dataset in buffered
         }
         self._foreign = {name: spec for name, spec in catalog.published.items() if spec.dag != draft.name}
         self._problems = problems
@@ -262,13 +266,13 @@ class _Wiring:
 
     def inputs(self, draft: JobDraft) -> tuple[Input, ...]:
         inputs: list[Input] = []
-        for each in draft.inputs or ():
-            upstream = self._upstream(each.source)
+        for element in draft.inputs or ():
+            upstream = self._upstream(element.source)
             if upstream is None:
                 continue
-            if self._note_edge(draft, upstream, each):
-                inputs.append(Input(each.name or self._name_of(upstream), upstream, each.where, each.trigger))
-                self._check_name(inputs, each)
+            if self._note_edge(draft, upstream, element):
+                inputs.append(Input(element.name or self._name_of(upstream), upstream, element.where, element.trigger))
+                self._check_name(inputs, element)
         return tuple(inputs)
 
     def check_cycles(self) -> None:
@@ -285,7 +289,7 @@ class _Wiring:
         """Foreign datasets as nodes of the graph: what they are made from may be what we publish."""
         read = {node for reads in self._edges.values() for node in reads}
         return {
-            _foreign_node(name): {job for each in spec.upstream for job in self._makers(DatasetName(each))}
+            _foreign_node(name): {job for element in spec.upstream for job in self._makers(DatasetName(element))}
             for name, spec in self._foreign.items()
             if _foreign_node(name) in read
         }
@@ -308,13 +312,15 @@ class _Wiring:
         self._problems.unknown(path, "dataset", name, [*self._own, *self._writers, *self._foreign])
         return None
 
-    def _note_edge(self, draft: JobDraft, upstream: Upstream, each: InputDraft) -> bool:
+    def _note_edge(self, draft: JobDraft, upstream: Upstream, input_draft: InputDraft) -> bool:
         feeders = self._feeders(upstream)
         if draft.job.name in feeders:
-            self._problems.add((*each.path, "from"), "self_input", "the job reads its own output", "remove this input")
+            self._problems.add(
+                (*input_draft.path, "from"), "self_input", "the job reads its own output", "remove this input"
+            )
             return False
         for node in feeders:
-            self._edges.setdefault(draft.job.name, {}).setdefault(node, (*each.path, "from"))
+            self._edges.setdefault(draft.job.name, {}).setdefault(node, (*input_draft.path, "from"))
         return True
 
     def _feeders(self, upstream: Upstream) -> Sequence[str]:
@@ -331,10 +337,12 @@ class _Wiring:
             return self._known[upstream.job][upstream.output].name
         return upstream.name
 
-    def _check_name(self, inputs: Sequence[Input], each: InputDraft) -> None:
+    def _check_name(self, inputs: Sequence[Input], input_draft: InputDraft) -> None:
         name = inputs[-1].name
         if any(other.name == name for other in inputs[:-1]):
-            self._problems.add(each.path, "duplicate_input", f"two inputs are called {name!r}", "give one a `name`")
+            self._problems.add(
+                input_draft.path, "duplicate_input", f"two inputs are called {name!r}", "give one a `name`"
+            )
 
 
 def _foreign_node(name: str) -> str:

@@ -13,12 +13,12 @@ from tracelake.domain.dag.model import BufferedDataset, DeclaredDataset, Foreign
 class KnownColumns:
     def __init__(self, jobs: Sequence[Job], buffered: Sequence[BufferedDataset], catalog: Catalog) -> None:
         self._jobs: Mapping[str, Job] = {job.name: job for job in jobs}
-        self._declared: Mapping[str, Columns] = {one.name: one.declaration.names for one in buffered}
+        self._declared: Mapping[str, Columns] = {dataset.name: dataset.declaration.names for dataset in buffered}
         self._catalog = catalog
         self._made: dict[str, Sequence[Columns | None]] = {}
 
-    def of(self, each: Input) -> Columns | None:
-        match each.upstream:
+    def of(self, item: Input) -> Columns | None:
+        match item.upstream:
             case JobOutput(job, output):
                 found = self._outputs(job)
                 return found[output] if output < len(found) else None
@@ -27,7 +27,7 @@ class KnownColumns:
             case ForeignDataset(name):
                 return self._catalog.published[name].columns
             case _:
-                assert_never(each.upstream)
+                assert_never(item.upstream)
 
     def _outputs(self, name: str) -> Sequence[Columns | None]:
         if name not in self._made:
@@ -47,8 +47,8 @@ class KnownColumns:
         if operator is None or operator.output_columns is None or operator.check_config(job.config):
             return ()
         wired = Wired(
-            tuple(each.name for each in job.inputs),
-            tuple(each.name for each in job.outputs),
-            columns=tuple(self.of(each) for each in job.inputs),
+            tuple(element.name for element in job.inputs),
+            tuple(element.name for element in job.outputs),
+            columns=tuple(self.of(element) for element in job.inputs),
         )
         return operator.output_columns(job.config, wired)

@@ -63,11 +63,11 @@ def reverse(neighbours: Mapping[N, Iterable[N]]) -> dict[N, set[N]]:
 
 
 def _upstream(dag: Dag) -> dict[JobName, list[JobName]]:
-    return {job.name: [feeder for each in job.inputs for feeder in _feeders(dag, each)] for job in dag.jobs}
+    return {job.name: [feeder for element in job.inputs for feeder in _feeders(dag, element)] for job in dag.jobs}
 
 
-def _feeders(dag: Dag, each: Input) -> Sequence[JobName]:
-    match each.upstream:
+def _feeders(dag: Dag, item: Input) -> Sequence[JobName]:
+    match item.upstream:
         case JobOutput(job):
             return (job,)
         case DeclaredDataset(name):

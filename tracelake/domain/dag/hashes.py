@@ -50,7 +50,7 @@ def config_hash(job: Job, tuning: Collection[str] = ()) -> ConfigHash:
         "runtime": job.runtime,
         "config": {name: value for name, value in job.config.items() if name not in tuning},
         "bundle": None if job.udf is None else [job.udf.sha256, job.udf.handler],
-        "inputs": [_wire(each) for each in job.inputs],
+        "inputs": [_wire(element) for element in job.inputs],
         "outputs": [output.dataset or output.storage for output in job.outputs],
         "update_strategy": job.update_strategy,
         "unique_key": job.unique_key,
@@ -72,7 +72,7 @@ def dataset_ids(dag: Dag, org: OrgId) -> dict[JobOutput, DatasetId]:
 
 
 def declared_ids(dag: Dag, org: OrgId) -> dict[DatasetName, DatasetId]:
-    return {one.name: declared_dataset_id(org, dag.name, one.name) for one in dag.buffered}
+    return {item.name: declared_dataset_id(org, dag.name, item.name) for item in dag.buffered}
 
 
 def generation_ids(dag: Dag, org: OrgId) -> dict[DatasetId, DatasetVersion]:
@@ -91,23 +91,23 @@ def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
         job = jobs[name]
         # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation. And a
         # declared dataset stays what it is, whoever writes it.
-        above = [lineages[each.upstream.job] for each in job.inputs if isinstance(each.upstream, JobOutput)]
+        above = [lineages[element.upstream.job] for element in job.inputs if isinstance(element.upstream, JobOutput)]
         own = config_hash(job, dag.tuning.get(job.operator, ()))
         lineages[name] = LineageHash(_sha256(canonical_json([own, above])))
     return lineages
 
 
-def _wire(each: Input) -> dict[str, Any]:
-    match each.upstream:
+def _wire(item: Input) -> dict[str, Any]:
+    match item.upstream:
         case JobOutput(job, output):
             upstream: list[Any] = ["job", job, output]
         case DeclaredDataset(name) | ForeignDataset(name):
             upstream = ["dataset", name]
         case _:
-            assert_never(each.upstream)
-    where = None if each.where is None else as_json(each.where)
+            assert_never(item.upstream)
+    where = None if item.where is None else as_json(item.where)
     # Said only where it is not the default, so that hashes of before stay what they were.
-    return {"name": each.name, "from": upstream, "where": where} | ({} if each.trigger else {"trigger": False})
+    return {"name": item.name, "from": upstream, "where": where} | ({} if item.trigger else {"trigger": False})
 
 
 def _sha256(text: str) -> str:

@@ -206,4 +206,4 @@ class Dag:
 
     def writers(self, dataset: DatasetName) -> tuple[JobName, ...]:
         """The jobs that write a declared dataset."""
-        return tuple(job.name for job in self.jobs if any(one.dataset == dataset for one in job.outputs))
+        return tuple(job.name for job in self.jobs if any(item.dataset == dataset for item in job.outputs))

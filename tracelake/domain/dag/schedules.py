@@ -99,6 +99,6 @@ def _why_never(fields: list[str]) -> str | None:
     if weekday != "*" or not day.isdigit() or not all(part.isalnum() for part in month.split(",")):
         return None
     months = [_number(part, _MONTH) or 1 for part in month.split(",")]
-    if int(day) > max(_LONGEST_MONTH[each - 1] for each in months):
+    if int(day) > max(_LONGEST_MONTH[element - 1] for element in months):
         return f"day {day} does not exist in month {month}: it would never run"
     return None

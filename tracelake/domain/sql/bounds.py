@@ -173,7 +173,7 @@ class _Walk:
             left = left.left
         arms.append(self.query(left, scope))
         found = joined(arms)
-        found.columns = side_by_side([one.columns or {STAR: COLUMN} for one in reversed(arms)])
+        found.columns = side_by_side([arm.columns or {STAR: COLUMN} for arm in reversed(arms)])
         self._clauses(tree, {"": found}, scope, found)
         return self._limited(tree, found)
 
@@ -232,7 +232,11 @@ class _Walk:
         """After PIVOT and UNPIVOT, of which the columns are not followed by name."""
         for pivot in table.args.get("pivots") or ():
             names = self._names({"": found}, scope, found)
-            sizes = [estimate(one, names) for one in pivot.expressions if not isinstance(one, exp.Identifier)]
+            sizes = [
+                estimate(expression, names)
+                for expression in pivot.expressions
+                if not isinstance(expression, exp.Identifier)
+            ]
             values = max(1, sum(len(one.expressions) for one in pivot.fields))
             known = list((found.columns or {"": COLUMN}).values()) + sizes
             found.columns = AnyColumns(widest(known))
@@ -244,22 +248,24 @@ class _Walk:
         """Of the result; an earlier one may be named in a later one."""
         columns: dict[str, Size] = {}
         names = self._names({**sources, " so far": Relation(columns)}, scope, found)
-        for number, one in enumerate(tree.expressions):
-            if one.is_star:
-                columns.update(starred(one, sources))
+        for number, expression in enumerate(tree.expressions):
+            if expression.is_star:
+                columns.update(starred(expression, sources))
                 continue
-            inner = one.unalias() if isinstance(one, exp.Alias | exp.Aliases) else one
+            inner = expression.unalias() if isinstance(expression, exp.Alias | exp.Aliases) else expression
             if isinstance(inner, exp.Anonymous) and str(inner.this).casefold() in GENERATORS:
-                given = one.args.get("alias")
-                made = self._generated(inner, names, [given] if given is not None else one.args.get("aliases") or ())
-                self._refuse_work(one, made.work, found)
+                given = expression.args.get("alias")
+                made = self._generated(
+                    inner, names, [given] if given is not None else expression.args.get("aliases") or ()
+                )
+                self._refuse_work(expression, made.work, found)
                 found.rows *= made.rows
                 columns.update(made.columns or {})
                 continue
-            size = estimate(one, names)
-            barrier = any(isinstance(part, exp.Window) or aggregates(part) for part in one.walk())
+            size = estimate(expression, names)
+            barrier = any(isinstance(part, exp.Window) or aggregates(part) for part in expression.walk())
             size = replace(size, weight=1.0) if barrier else size
-            name = one.alias_or_name.casefold() or f" {number}"
+            name = expression.alias_or_name.casefold() or f" {number}"
             columns[name] = widest([size, columns[name]]) if name in columns else size
         self._refuse_work(tree, sum(size.work for size in columns.values()), found)
         found.held += sum(size.bytes for size in columns.values() if size.bytes > NOTED)
@@ -270,8 +276,8 @@ class _Walk:
         work = 0.0
         for clause in ("where", "having", "qualify", "group", "order", "limit", "offset"):
             given = tree.args.get(clause)
-            for one in given.iter_expressions() if given else ():
-                work += estimate(one, names).work
+            for expression in given.iter_expressions() if given else ():
+                work += estimate(expression, names).work
         for window in tree.args.get("windows") or ():
             estimate(window, names)
         self._refuse_work(tree, work, found)
@@ -279,7 +285,7 @@ class _Walk:
         if group and (sets := groupings(group)) > MAX_GROUPINGS:
             raise refusal(group, f"the query groups in {sets:,.0f} ways; {MAX_GROUPINGS} are taken", FEWER)
         parts = list(_own_parts(tree))
-        if sum(isinstance(one, exp.Distinct) for one in parts) > MAX_DISTINCTS:
+        if sum(isinstance(partition, exp.Distinct) for partition in parts) > MAX_DISTINCTS:
             raise refusal(tree, f"the query has more than {MAX_DISTINCTS} DISTINCTs in one SELECT", FEWER)
         found.parts += len(parts)
 
@@ -290,7 +296,7 @@ class _Walk:
     def _generated(self, call: exp.Expr, names: Names, aliases: Iterable[exp.Expr]) -> Relation:
         """The rows of explode and the like."""
         arguments = list(call.expressions)
-        given = [estimate(one, names) for one in arguments]
+        given = [estimate(argument, names) for argument in arguments]
         if str(call.this).casefold() == "stack":
             rows = given[0].high if given else 1.0
             if not rows <= MAX_GENERATED_ROWS:

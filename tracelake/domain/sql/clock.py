@@ -10,7 +10,7 @@ from tracelake.domain.sql.functions import CLOCK_COLUMNS, CLOCK_WORDS, CLOCKS_AN
 def is_clock_word(text: str) -> bool:
     """One of them, and perhaps a zone behind it."""
     word = text.strip().casefold()
-    return any(word.startswith(one) and not word[len(one) : len(one) + 1].isalnum() for one in CLOCK_WORDS)
+    return any(word.startswith(item) and not word[len(item) : len(item) + 1].isalnum() for item in CLOCK_WORDS)
 
 
 def is_clock_or_chance(call: exp.Anonymous) -> bool:
@@ -30,7 +30,7 @@ def is_lasting(tree: exp.Query) -> bool:
     of_time = [argument for call in calls if str(call.this).casefold() in TIMES for argument in call.expressions]
     of_time += [extract.expression for extract in tree.find_all(exp.Extract)]
     clocks = any(is_clock_or_chance(call) for call in calls) or any(map(is_clock_column, tree.find_all(exp.Column)))
-    return not clocks and all(_stands_still(one) for one in of_time)
+    return not clocks and all(_stands_still(item) for item in of_time)
 
 
 def _stands_still(argument: exp.Expr) -> bool:

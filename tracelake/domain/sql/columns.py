@@ -70,7 +70,7 @@ def _select(tree: exp.Select, scope: _Scope) -> Columns | None:
     sources: Sources = {}
     for name, columns in _sources(tree, scope, sources):
         sources[name] = columns
-    aliases = {one.alias.casefold() for one in tree.find_all(exp.Alias) if one.alias}
+    aliases = {item.alias.casefold() for item in tree.find_all(exp.Alias) if item.alias}
     inside = _Scope(scope.tables, (sources, *scope.outer), scope.bound | aliases)
     for name, value in tree.args.items():
         if name not in {"with_", "from_", "laterals", "hint"}:
@@ -117,11 +117,11 @@ def _renamed(columns: Columns | None, alias: exp.TableAlias | None) -> Columns |
 
 
 def _check_value(value: object, scope: _Scope) -> None:
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, exp.Join):
-            _check_value([one.args.get("on"), *(one.args.get("using") or ())], scope)
-        elif isinstance(one, exp.Expr):
-            _check(one, scope)
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, exp.Join):
+            _check_value([item.args.get("on"), *(item.args.get("using") or ())], scope)
+        elif isinstance(item, exp.Expr):
+            _check(item, scope)
 
 
 def _check(node: exp.Expr, scope: _Scope) -> None:
@@ -134,7 +134,7 @@ def _check(node: exp.Expr, scope: _Scope) -> None:
         return
     else:
         if isinstance(node, exp.Lambda):
-            bound = {one.name.casefold() for one in node.expressions}
+            bound = {expression.name.casefold() for expression in node.expressions}
             scope = _Scope(scope.tables, scope.outer, scope.bound | bound)
         for inner in node.iter_expressions():
             _check(inner, scope)
@@ -167,14 +167,14 @@ def _folded(columns: Columns) -> frozenset[str]:
 
 def _result(tree: exp.Select, sources: Sources) -> Columns | None:
     names: list[str] = []
-    for one in tree.expressions:
-        if one.is_star:
-            found = _star(one, sources)
+    for expression in tree.expressions:
+        if expression.is_star:
+            found = _star(expression, sources)
             if found is None:
                 return None
             names += found
-        elif isinstance(one, exp.Alias | exp.Column | exp.Dot) and one.alias_or_name:
-            names.append(one.alias_or_name)
+        elif isinstance(expression, exp.Alias | exp.Column | exp.Dot) and expression.alias_or_name:
+            names.append(expression.alias_or_name)
         else:
             return None
     return tuple(names)

@@ -20,7 +20,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 def parse(text: str) -> list[exp.Expr]:
     """The statements of a text; sqlglot's errors are its caller's to translate."""
-    return [_one_spelling(one) for one in _DIALECT.parse(text) if one is not None]
+    return [_one_spelling(expr) for expr in _DIALECT.parse(text) if expr is not None]
 
 
 def render(tree: exp.Expr) -> str:

@@ -115,12 +115,14 @@ def _all_of(node: exp.Expr, names: Names) -> Size:
 
 def _parts(node: exp.Expr, names: Names) -> list[Size]:
     left_out = exp.DataType | exp.Var | exp.TableAlias
-    return [estimate(one, names) for one in node.iter_expressions() if not isinstance(one, left_out)]
+    return [
+        estimate(expression, names) for expression in node.iter_expressions() if not isinstance(expression, left_out)
+    ]
 
 
 def _with_work(made: Size, parts: Sequence[Size], more: float = 0.0) -> Size:
-    work = made.work + sum(one.work for one in parts) + made.bytes / 1_000 + more
-    return replace(made, work=work, weight=1 + sum(one.weight for one in parts))
+    work = made.work + sum(partition.work for partition in parts) + made.bytes / 1_000 + more
+    return replace(made, work=work, weight=1 + sum(partition.weight for partition in parts))
 
 
 def _literal(node: exp.Literal, _: Names) -> Size:
@@ -206,8 +208,11 @@ def _call(node: exp.Anonymous, names: Names) -> Size:
         return Size(low=0, high=0, kind="clock") if name not in {"rand", "randn", "random"} else Size()
     if name in HIGHER_ORDER:
         return _higher_order(node, name, names)
-    given = [estimate(one, names) for one in node.expressions]
-    texts = [one.name if isinstance(one, exp.Literal) and one.is_string else None for one in node.expressions]
+    given = [estimate(expression, names) for expression in node.expressions]
+    texts = [
+        expression.name if isinstance(expression, exp.Literal) and expression.is_string else None
+        for expression in node.expressions
+    ]
     if name in LISTS:
         return _with_work(listed(given[0], names.rows) if given else Size(), given)
     if name in GENERATORS:
@@ -220,12 +225,12 @@ def _call(node: exp.Anonymous, names: Names) -> Size:
 
 
 def _higher_order(node: exp.Anonymous, name: str, names: Names) -> Size:
-    values = [estimate(one, names) for one in node.expressions if not isinstance(one, exp.Lambda)]
-    bodies = [one for one in node.expressions if isinstance(one, exp.Lambda)]
+    values = [estimate(expression, names) for expression in node.expressions if not isinstance(expression, exp.Lambda)]
+    bodies = [expression for expression in node.expressions if isinstance(expression, exp.Lambda)]
     if not values:
         return Size()
-    count = max(1.0, *(one.count for one in values))
-    item = either([one.item or one for one in values])
+    count = max(1.0, *(value.count for value in values))
+    item = either([value.item or value for value in values])
     if name in {"aggregate", "reduce"}:
         return _folded(bodies, values, count, item, names)
     made = [_applied(body, [item] * 3, names) for body in bodies]
@@ -237,7 +242,7 @@ def _higher_order(node: exp.Anonymous, name: str, names: Names) -> Size:
 
 
 def _applied(body: exp.Lambda, given: Sequence[Size], names: Names) -> Size:
-    variables = {one.name.casefold(): size for one, size in zip(body.expressions, given, strict=False)}
+    variables = {expression.name.casefold(): size for expression, size in zip(body.expressions, given, strict=False)}
     return estimate(body.this, names.inside().bound(variables))
 
 
@@ -343,11 +348,11 @@ def _choice(node: exp.Expr, names: Names) -> Size:
         if names.cases > MAX_CASES:
             raise TooDeep(f"the query has more than {MAX_CASES} CASEs inside of each other")
     branches = node.args.get("ifs") or [node]
-    results = [one.args.get("true") for one in branches]
+    results = [branch.args.get("true") for branch in branches]
     results.append(node.args.get("default") or node.args.get("false"))
-    conditions = [one.this for one in branches] + ([node.this] if node.args.get("ifs") and node.this else [])
-    tests = [estimate(one, names) for one in conditions if one is not None]
-    made = [estimate(one, names) for one in results if one is not None]
+    conditions = [branch.this for branch in branches] + ([node.this] if node.args.get("ifs") and node.this else [])
+    tests = [estimate(condition, names) for condition in conditions if condition is not None]
+    made = [estimate(result, names) for result in results if result is not None]
     return _with_work(either(made), tests + made)
 
 

@@ -236,8 +236,8 @@ class _Rules:
         folded = cte.alias.casefold()
         if folded in {name.casefold() for name in self.tables}:
             raise refusal(cte, "a WITH has the name of an input", "rename it")
-        others = [one for one in cte.parent.expressions if one is not cte]  # type: ignore[union-attr]
-        if any(one.alias.casefold() == folded for one in others):
+        others = [expression for expression in cte.parent.expressions if expression is not cte]  # type: ignore[union-attr]
+        if any(other.alias.casefold() == folded for other in others):
             raise refusal(cte, "two parts of a WITH have one name", "rename one")
 
     def _with(self, given: exp.With) -> None:
@@ -286,13 +286,13 @@ class _Rules:
             raise refusal(lateral, "LATERAL VIEW takes a function that makes rows", closest("explode", GENERATORS))
 
     def _hint(self, hint: exp.Hint) -> None:
-        for one in hint.expressions:
-            known = isinstance(one, exp.Anonymous) and str(one.this).casefold() in JOIN_HINTS
-            if not known or not all(isinstance(table, exp.Column) for table in one.expressions):
+        for expression in hint.expressions:
+            known = isinstance(expression, exp.Anonymous) and str(expression.this).casefold() in JOIN_HINTS
+            if not known or not all(isinstance(table, exp.Column) for table in expression.expressions):
                 raise refusal(hint, "this hint is not known", f"hints about joins are: {', '.join(sorted(JOIN_HINTS))}")
 
     def _pivot(self, pivot: exp.Pivot) -> None:
-        plain = [isinstance(one, exp.In) and bool(one.expressions) for one in pivot.fields] == [True]
+        plain = [isinstance(field, exp.In) and bool(field.expressions) for field in pivot.fields] == [True]
         if not plain or any(pivot.args.get(name) for name in ("this", "using", "group", "into", "default_on_null")):
             raise refusal(pivot, "PIVOT takes aggregates FOR a column IN a list of values")
 

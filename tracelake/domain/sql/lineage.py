@@ -31,20 +31,20 @@ def column_lineage(checked: CheckedSql) -> tuple[ColumnSource, ...]:
 
 def unnamed_columns(checked: CheckedSql) -> Iterator[int]:
     """Positions, from 1, of result columns that have no name of their own."""
-    for number, one in enumerate(_first_select(checked.tree).expressions, start=1):
-        if not _name(one) and not one.is_star:
+    for number, expression in enumerate(_first_select(checked.tree).expressions, start=1):
+        if not _name(expression) and not expression.is_star:
             yield number
 
 
 def refuse_repeated_columns(checked: CheckedSql) -> None:
     """Spark does not tell small letters from capital ones. What a star brings is not known here."""
     seen: dict[str, int] = {}
-    for number, one in enumerate(_first_select(checked.tree).expressions, start=1):
-        name = _name(one).casefold() if not one.is_star else ""
+    for number, expression in enumerate(_first_select(checked.tree).expressions, start=1):
+        name = _name(expression).casefold() if not expression.is_star else ""
         if name in seen:
-            line, column = place_of(one)
+            line, column = place_of(expression)
             raise InvalidSql(
-                f"columns {seen[name]} and {number} of the result are both called {_name(one)}",
+                f"columns {seen[name]} and {number} of the result are both called {_name(expression)}",
                 line=line,
                 column=column,
                 hint="name one of them otherwise: expression AS name",
@@ -147,13 +147,13 @@ def _matched(
 def _select(tree: exp.Select, scope: _Scope) -> dict[str, frozenset[Origin]]:
     sources = dict(_sources(tree, scope))
     found: dict[str, frozenset[Origin]] = {}
-    for number, one in enumerate(tree.expressions):
-        if one.is_star:
-            for name, origins in _star(one, sources).items():
+    for number, expression in enumerate(tree.expressions):
+        if expression.is_star:
+            for name, origins in _star(expression, sources).items():
                 found[name] = found.get(name, frozenset()) | origins
         else:
-            name = _name(one) or f"column {number + 1}"
-            found[name] = found.get(name, frozenset()) | _origins(one, sources, scope)
+            name = _name(expression) or f"column {number + 1}"
+            found[name] = found.get(name, frozenset()) | _origins(expression, sources, scope)
     return found
 
 
@@ -186,7 +186,7 @@ def _source(part: exp.Expr, scope: _Scope) -> Iterator[tuple[str, _Relation]]:
 
 
 def _turned(pivot: exp.Pivot, sources: Mapping[str, _Relation], scope: _Scope) -> frozenset[Origin]:
-    parts = [*pivot.expressions, *(part for one in pivot.fields for part in (one.this, *one.expressions))]
+    parts = [*pivot.expressions, *(part for field in pivot.fields for part in (field.this, *field.expressions))]
     return frozenset().union(*(_origins(part, sources, scope) for part in parts))
 
 
@@ -265,9 +265,9 @@ def _column(column: exp.Column, sources: Mapping[str, _Relation]) -> frozenset[O
     return frozenset().union(*(relation.column(first) for relation in possible))
 
 
-def _name(one: exp.Expr) -> str:
+def _name(expr: exp.Expr) -> str:
     """Of a result column; Spark would name others by their text, which nobody can rely on."""
-    return one.alias_or_name if isinstance(one, exp.Alias | exp.Column | exp.Dot) else ""
+    return expr.alias_or_name if isinstance(expr, exp.Alias | exp.Column | exp.Dot) else ""
 
 
 def _first_select(tree: exp.Expr) -> exp.Select:

@@ -60,7 +60,7 @@ def column_size(node: exp.Column, scopes: list[Scope]) -> Size:
     """The largest of what the name may mean: of this query, or of one around it."""
     first, *rest = [part.name.casefold() for part in node.parts]
     named = [scope[first].column(rest[0]) for scope in scopes if rest and first in scope]
-    plain = [one.column(first) for scope in scopes for one in scope.values()]
+    plain = [item.column(first) for scope in scopes for item in scope.values()]
     known = [size for size in (*named, *plain) if size is not None]
     return widest(known) if known else COLUMN
 
@@ -69,8 +69,8 @@ def all_columns(sources: Scope) -> Size:
     """struct(*): every column that is known, and as many of a table as it may have."""
     sizes = [
         size
-        for one in sources.values()
-        for size in (one.columns or dict.fromkeys(map(str, range(30)), COLUMN)).values()
+        for source in sources.values()
+        for size in (source.columns or dict.fromkeys(map(str, range(30)), COLUMN)).values()
     ]
     return Size(sum(size.bytes for size in sizes) + SCALAR, float(len(sizes)), widest(sizes))
 
@@ -85,44 +85,44 @@ def widest(sizes: list[Size]) -> Size:
 def joined(arms: list[Relation]) -> Relation:
     return Relation(
         None,
-        sum(one.rows for one in arms),
-        any(one.tables for one in arms),
-        sum(max(1.0, one.arms) for one in arms),
-        sum(one.joins for one in arms),
-        sum(one.parts for one in arms),
-        held=sum(one.held for one in arms),
-        inner=max(one.inner for one in arms),
+        sum(arm.rows for arm in arms),
+        any(arm.tables for arm in arms),
+        sum(max(1.0, arm.arms) for arm in arms),
+        sum(arm.joins for arm in arms),
+        sum(arm.parts for arm in arms),
+        held=sum(arm.held for arm in arms),
+        inner=max(arm.inner for arm in arms),
     )
 
 
 def multiplied(sources: Iterable[Relation], joins: float = 0.0) -> Relation:
     found = Relation(rows=1.0, tables=False, joins=joins)
-    for one in sources:
-        found.rows *= one.rows
-        found.tables |= one.tables
-        found.arms += one.arms
-        found.joins += one.joins
-        found.parts += one.parts
-        found.held += one.held
-        found.inner = max(found.inner, one.inner)
+    for source in sources:
+        found.rows *= source.rows
+        found.tables |= source.tables
+        found.arms += source.arms
+        found.joins += source.joins
+        found.parts += source.parts
+        found.held += source.held
+        found.inner = max(found.inner, source.inner)
     return found
 
 
 def starred(star: exp.Expr, sources: Scope) -> dict[str, Size]:
     asked = star.table.casefold() if isinstance(star, exp.Column) else ""
     found: dict[str, Size] = {}
-    for name, one in sources.items():
+    for name, source in sources.items():
         if not asked or name == asked:
-            found.update(one.columns if one.columns is not None else {STAR: COLUMN})
+            found.update(source.columns if source.columns is not None else {STAR: COLUMN})
     return found
 
 
 def side_by_side(arms: list[dict[str, Size]]) -> dict[str, Size]:
     """By their places, if these are known."""
     first = arms[0]
-    if any(len(one) != len(first) or STAR in one or ANY in one for one in arms):
-        return AnyColumns(widest([size for one in arms for size in one.values()]))
-    columns = zip(*(one.values() for one in arms), strict=True)
+    if any(len(arm) != len(first) or STAR in arm or ANY in arm for arm in arms):
+        return AnyColumns(widest([size for arm in arms for size in arm.values()]))
+    columns = zip(*(arm.values() for arm in arms), strict=True)
     return {name: widest(list(sizes)) for name, sizes in zip(first, columns, strict=True)}
 
 
@@ -136,10 +136,10 @@ def groupings(group: exp.Expr) -> float:
     for kind in ("cube", "rollup", "grouping_sets"):
         given = group.args.get(kind)
         elements += given if isinstance(given, list) else []
-    plain = [one for one in elements if not isinstance(one, exp.Cube | exp.Rollup | exp.GroupingSets)]
-    for one in elements:
-        inside = one.expressions or (plain if isinstance(one, exp.Cube | exp.Rollup) else [])
-        ways *= _ways(one, len(inside))
+    plain = [element for element in elements if not isinstance(element, exp.Cube | exp.Rollup | exp.GroupingSets)]
+    for element in elements:
+        inside = element.expressions or (plain if isinstance(element, exp.Cube | exp.Rollup) else [])
+        ways *= _ways(element, len(inside))
     return ways
 
 
@@ -149,5 +149,5 @@ def _ways(element: exp.Expr, columns: int) -> float:
     if isinstance(element, exp.Rollup):
         return columns + 1.0
     if isinstance(element, exp.GroupingSets):
-        return sum(_ways(one, len(one.expressions)) for one in element.expressions)
+        return sum(_ways(expression, len(expression.expressions)) for expression in element.expressions)
     return 1.0

@@ -81,11 +81,11 @@ def _mixed(given: Sequence[Size]) -> bool:
     return {one.kind for one in given[:2]} == {"clock", "time"}
 
 
-def _on_the_calendar(one: Size) -> Size:
+def _on_the_calendar(value: Size) -> Size:
     """From now on, in seconds since 1970: this code runs in this century."""
-    if one.kind != "clock":
-        return one
-    return replace(one, low=one.low + CENTURY[0], high=one.high + CENTURY[1], kind="time")
+    if value.kind != "clock":
+        return value
+    return replace(value, low=value.low + CENTURY[0], high=value.high + CENTURY[1], kind="time")
 
 
 CENTURY: Final = (1_577_836_800.0, 4_102_444_800.0)

@@ -53,7 +53,9 @@ class Snapshot:
             made = select(self._session(), checked, frames)
             most = min(asked.limit or MOST_ROWS, MOST_ROWS)
             table = made.limit(most + 1).toArrow()
-            columns = [ResultColumn(name=one.name, type=one.dataType.simpleString()) for one in made.schema.fields]
+            columns = [
+                ResultColumn(name=field.name, type=field.dataType.simpleString()) for field in made.schema.fields
+            ]
         kept = table.slice(0, most)
         return QueryAnswer(
             query_id=uuid4(),

@@ -169,7 +169,9 @@ def _invocation(packed: Packed, asked: Rehearsal) -> Invocation:
             outputs=[*_buffers(buffered), *_told(asked.tells, len(buffered))],
             scope=msgspec.convert(dict(asked.scope), ScopeRef),
             state=asked.state,
-            alerts=[msgspec.convert({"alert_definition_id": str(uuid4()), **one}, AlertRef) for one in asked.alerts],
+            alerts=[
+                msgspec.convert({"alert_definition_id": str(uuid4()), **alert}, AlertRef) for alert in asked.alerts
+            ],
             udf=UdfRef(
                 bundle="rehearsal",
                 sha256="",

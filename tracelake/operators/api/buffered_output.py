@@ -45,7 +45,7 @@ class Buffer(Output):
 
         del files
         written = write_batches(frame, self.objects, self.folder, self.file_stem(partition))
-        return sum(self._publish(one) for one in written)
+        return sum(self._publish(batch) for batch in written)
 
     def write_table(self, table: pa.Table, partition: Range | str) -> int:
         from tracelake.data.buffered.write_batches import write_batch
@@ -61,9 +61,11 @@ class Buffer(Output):
         """The sink tells of the rows, once they are there."""
         return []
 
-    def _publish(self, one: WrittenBatch) -> int:
+    def _publish(self, written_batch: WrittenBatch) -> int:
         from tracelake.data.buffered.write_batches import CONTENT_TYPE
 
         assert self.api is not None  # noqa: S101 - the folder was asked of it
-        self.api.publish(self.ref.dataset_uuid, str(one.name), CONTENT_TYPE, one.rows, one.bytes)
-        return one.rows
+        self.api.publish(
+            self.ref.dataset_uuid, str(written_batch.name), CONTENT_TYPE, written_batch.rows, written_batch.bytes
+        )
+        return written_batch.rows

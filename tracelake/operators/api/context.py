@@ -131,7 +131,7 @@ class TaskContext(Generic[C]):
     @property
     def first_in_files(self) -> Output:
         """The output whose partitions say what is written again whole: a buffered one has none."""
-        return next((one for one in self.outputs if not isinstance(one, Buffer)), self.outputs[0])
+        return next((output for output in self.outputs if not isinstance(output, Buffer)), self.outputs[0])
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -141,12 +141,12 @@ class TaskContext(Generic[C]):
     @property
     def trigger(self) -> Input | None:
         """The input whose update made the task."""
-        return next((one for one in self.inputs if one.ref.trigger), None)
+        return next((item for item in self.inputs if item.ref.trigger), None)
 
     def input(self, name: str) -> Input:
-        for one in self.inputs:
-            if one.name == name:
-                return one
+        for item in self.inputs:
+            if item.name == name:
+                return item
         raise InvalidRequest(f"there is no input {name!r}", where="/config")
 
     def progress(self, done: int, total: int | None = None, message: str = "") -> None:
@@ -166,15 +166,15 @@ class TaskContext(Generic[C]):
         if not self._may_cut:
             return (asked,)
         there = [
-            Range(one.start, one.end + 1)
-            for one in self.api.files(output.ref.dataset_uuid, asked).partitions
-            if one.start is not None and one.end is not None
+            Range(partition.start, partition.end + 1)
+            for partition in self.api.files(output.ref.dataset_uuid, asked).partitions
+            if partition.start is not None and partition.end is not None
         ]
         return tuple(sorted({*there, *subtract([asked], there)}))
 
     @property
     def _may_cut(self) -> bool:
-        followed = [one for one in self.task.inputs if one.follows]
+        followed = [item for item in self.task.inputs if item.follows]
         return self.task.invalidation_id is not None or self.task.attempt > 1 or len(followed) > 1
 
     def parts(self, output: Output) -> tuple[Range | str, ...]:

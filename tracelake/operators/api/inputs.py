@@ -116,15 +116,17 @@ class Input:
             return found
         found = self.api.files(dataset, None)
         self._refuse_another_kind(found.partitions, part)
-        return msgspec.structs.replace(found, partitions=[one for one in found.partitions if one.partition_key == part])
+        return msgspec.structs.replace(
+            found, partitions=[partition for partition in found.partitions if partition.partition_key == part]
+        )
 
     def committed(self, part: Partition) -> tuple[Partition, ...]:
         """What of a part is there: all of it, ranges of it, or nothing. A table has no parts, and is there."""
         if not self.has_files:
             return (part,)
-        there = [_part(one) for one in self.files(part).partitions]
+        there = [_part(partition) for partition in self.files(part).partitions]
         if isinstance(part, Range):
-            return intersect([part], [one for one in there if isinstance(one, Range)])
+            return intersect([part], [functions for functions in there if isinstance(functions, Range)])
         return (part,) if there else ()
 
     def table_rows(self, *, whole: bool) -> DataFrame:
@@ -159,7 +161,7 @@ class Input:
         Made from another kind, a part would lack that input's rows, or hold rows that other parts hold as well.
         """
         kind = _kind(part)
-        other = next((key for one in there if _kind(key := _part(one)) != kind), None)
+        other = next((key for files in there if _kind(key := _part(files)) != kind), None)
         if other is None:
             return
         made = {Range: "of ranges, such as", str: "of partitions with names, such as"}
@@ -172,7 +174,7 @@ class Input:
 
     def _refuse_wider(self, span: Range, read: Sequence[PartitionFiles]) -> None:
         """Without the column, only partitions that lie within the range can be read: all of their rows are meant."""
-        wider = [one.partition_key for one in read if not _within(_part(one), span)]
+        wider = [files.partition_key for files in read if not _within(_part(files), span)]
         if wider or not self.has_files:
             others = f"its partition {wider[0]}" if wider else "its table"
             raise InvalidRequest(
@@ -233,8 +235,12 @@ def needed_frames(query: CheckedSql, read: Mapping[str, Selected]) -> dict[str, 
     return {name: selected.dataframe(needed.get(name, ALL)) for name, selected in read.items()}
 
 
-def _part(one: PartitionFiles) -> Partition:
-    return one.partition_key if one.start is None or one.end is None else inclusive(one.start, one.end)
+def _part(partition_files: PartitionFiles) -> Partition:
+    return (
+        partition_files.partition_key
+        if partition_files.start is None or partition_files.end is None
+        else inclusive(partition_files.start, partition_files.end)
+    )
 
 
 def _kind(part: Partition) -> tuple[type, bool]:
@@ -261,4 +267,4 @@ def _names(found: FilesAnswer) -> Sequence[ObjectName]:
     def name(location: str, file: Any) -> ObjectName:
         return Folder.parse(location).object(str(file["name"]))
 
-    return [name(one.location, file) for one in found.partitions for file in one.files]
+    return [name(partition.location, file) for partition in found.partitions for file in partition.files]

@@ -85,10 +85,10 @@ class Output:
         """What was written as one partition. With `over`, it counts only if what it replaces is of no later commit."""
         done = list(written)
         columns = self.staged[0].columns if self.staged else done[0].columns
-        for one in done:
-            self._refuse_other_columns(columns, one.columns)
-        self.staged.append(Staged(partition, [one.file for one in done], columns, over))
-        return sum(one.file.rows for one in done)
+        for outcome in done:
+            self._refuse_other_columns(columns, outcome.columns)
+        self.staged.append(Staged(partition, [outcome.file for outcome in done], columns, over))
+        return sum(outcome.file.rows for outcome in done)
 
     def _refuse_other_columns(self, first: Sequence[ColumnEntry], given: Sequence[ColumnEntry]) -> None:
         """A reader is given one schema for all files, and Spark does not tell small letters from capital ones."""
@@ -114,35 +114,35 @@ class Output:
             attempt=self.attempt,
             dataset_uuid=self.ref.dataset_uuid,
             dataset_version=self.ref.dataset_version,
-            files=[file for one in self.staged for file in one.files],
+            files=[file for item in self.staged for file in item.files],
             columns=list(self.staged[0].columns),
         )
         self.objects.put(marker_in(self.folder), encode_marker(marker))
-        return [self._body(one, marker.schema_hash) for one in self.staged]
+        return [self._body(item, marker.schema_hash) for item in self.staged]
 
     def events(self) -> list[EventBody]:
         return [
-            EventBody(dataset_uuid=self.ref.dataset_uuid, dataset_version=self.ref.dataset_version, **_scope(one))
-            for one in self.staged
+            EventBody(dataset_uuid=self.ref.dataset_uuid, dataset_version=self.ref.dataset_version, **_scope(item))
+            for item in self.staged
         ]
 
-    def _body(self, one: Staged, schema_hash: str) -> OutputBody:
+    def _body(self, item: Staged, schema_hash: str) -> OutputBody:
         return OutputBody(
             dataset_uuid=self.ref.dataset_uuid,
             dataset_version=self.ref.dataset_version,
             output_index=self.ref.output_index,
             location=str(self.folder),
-            row_count=sum(file.rows for file in one.files),
-            bytes=sum(file.bytes for file in one.files),
+            row_count=sum(file.rows for file in item.files),
+            bytes=sum(file.bytes for file in item.files),
             schema_hash=schema_hash,
-            files=[msgspec.to_builtins(file) for file in one.files],
-            over=one.over,
-            **_scope(one),
+            files=[msgspec.to_builtins(file) for file in item.files],
+            over=item.over,
+            **_scope(item),
         )
 
 
-def _scope(one: Staged) -> dict[str, Any]:
-    if isinstance(one.partition, Range):
-        start, end = one.partition.edges
-        return {"partition_key": format_partition_key(one.partition), "start": start, "end": end}
-    return {"partition_key": one.partition}
+def _scope(item: Staged) -> dict[str, Any]:
+    if isinstance(item.partition, Range):
+        start, end = item.partition.edges
+        return {"partition_key": format_partition_key(item.partition), "start": start, "end": end}
+    return {"partition_key": item.partition}

@@ -138,7 +138,7 @@ class Follower:
 
     def _commit(self, connection: psycopg.Connection[Any], fetched: Fetched, tip: Heads, *, reorg: bool) -> None:
         first, last = fetched.start, fetched.end
-        crash_point("following.before_write")
+        crash_point("follow_chain.before_write")
         with self._alone(connection) as progress:
             told_to = first - 1 if progress.announced_to is None else progress.announced_to
             rewrite(
@@ -157,8 +157,8 @@ class Follower:
             for span in self._cut(max(first, told_to + 1), last):
                 self._announce(connection, "event", span)
             self._announce_final(connection, tip)
-            crash_point("following.before_commit")
-        crash_point("following.after_commit")
+            crash_point("follow_chain.before_commit")
+        crash_point("follow_chain.after_commit")
         self.at = last
         self.ctx.progress(last, tip.latest.number, "reorg" if reorg else "follows the tip")
 
@@ -203,9 +203,9 @@ class Follower:
         """
         while ours:
             theirs = await headers(self.client, [number for number, _ in ours], by)
-            for one, header in zip(ours, theirs, strict=True):
-                if one[1] == header.hash:
-                    return one
+            for path, header in zip(ours, theirs, strict=True):
+                if path[1] == header.hash:
+                    return path
             ours = follower_outbox.followed(connection, self.source, ours[-1][0] - 1, LOOK_BACK)
         return None
 
@@ -235,43 +235,43 @@ class Follower:
         while owed := follower_outbox.untold(connection, self.source):
             now = follower_outbox.lock_source(connection, self.source, self.run).finalized_to
             finals = follower_outbox.final_before(connection, self.source, now, owed)
-            events = [event for one in owed for event in self._events(one)]
-            retracted = [body for one, final in finals for body in self._invalidations(one, final)]
-            crash_point("following.before_tell")
+            events = [event for item in owed for event in self._events(item)]
+            retracted = [body for item, final in finals for body in self._invalidations(item, final)]
+            crash_point("follow_chain.before_tell")
             self.ctx.api.tell(events, retracted, None)
-            crash_point("following.told")
+            crash_point("follow_chain.told")
             with self._alone(connection):
                 follower_outbox.told(connection, self.source, owed)
 
-    def _events(self, one: Announcement) -> list[EventBody]:
-        if one.kind == "invalidation":
+    def _events(self, announcement: Announcement) -> list[EventBody]:
+        if announcement.kind == "invalidation":
             return []
         final = self.final_output
-        told = ([final] if final else []) if one.kind == "final" else self.ctx.outputs[: len(self.tables)]
+        told = ([final] if final else []) if announcement.kind == "final" else self.ctx.outputs[: len(self.tables)]
         return [
             EventBody(
                 dataset_uuid=output.ref.dataset_uuid,
                 dataset_version=output.ref.dataset_version,
-                start=one.start,
-                end=one.stop - 1,
+                start=announcement.start,
+                end=announcement.stop - 1,
             )
             for output in told
         ]
 
-    def _invalidations(self, one: Announcement, final_to: int | None) -> list[InvalidationBody]:
-        if one.kind != "invalidation":
+    def _invalidations(self, announcement: Announcement, final_to: int | None) -> list[InvalidationBody]:
+        if announcement.kind != "invalidation":
             return []
-        spans = dict.fromkeys(range(len(self.tables)), one.stop - 1)
-        if self.final_output is not None and final_to is not None and one.start <= final_to:
-            spans[len(self.tables)] = min(final_to, one.stop - 1)
+        spans = dict.fromkeys(range(len(self.tables)), announcement.stop - 1)
+        if self.final_output is not None and final_to is not None and announcement.start <= final_to:
+            spans[len(self.tables)] = min(final_to, announcement.stop - 1)
         return [
             InvalidationBody(
                 dataset_uuid=self.ctx.outputs[index].ref.dataset_uuid,
                 dataset_version=self.ctx.outputs[index].ref.dataset_version,
-                start=one.start,
+                start=announcement.start,
                 end=end,
-                reason=f"a reorg: {one.cause}",
-                cause=f"announcement {one.id} of {self.source}",
+                reason=f"a reorg: {announcement.cause}",
+                cause=f"announcement {announcement.id} of {self.source}",
             )
             for index, end in spans.items()
         ]
@@ -318,4 +318,4 @@ class Follower:
 def _marks(fetched: Fetched) -> list[BlockMark]:
     parents = [fetched.first_parent_hash, *fetched.hashes[:-1]]
     numbers = range(fetched.start, fetched.end + 1)
-    return [BlockMark(*one) for one in zip(numbers, fetched.hashes, parents, strict=True)]
+    return [BlockMark(*item) for item in zip(numbers, fetched.hashes, parents, strict=True)]

@@ -29,10 +29,10 @@ def report(verdicts: Sequence[Verdict], part: Range | str) -> pa.Table:
         "partition": pa.array([str(part) if isinstance(part, str) else f"{start}-{end}"] * len(verdicts), pa.string()),
         "start": pa.array([start] * len(verdicts), pa.int64()),
         "end": pa.array([end] * len(verdicts), pa.int64()),
-        "check": pa.array([one.check for one in verdicts], pa.string()),
-        "level": pa.array([one.level for one in verdicts], pa.string()),
-        "passed": pa.array([one.passed for one in verdicts], pa.bool_()),
-        "failing_rows": pa.array([one.failing_rows for one in verdicts], pa.int64()),
-        "explanation": pa.array([one.explanation for one in verdicts], pa.string()),
+        "check": pa.array([verdict.check for verdict in verdicts], pa.string()),
+        "level": pa.array([verdict.level for verdict in verdicts], pa.string()),
+        "passed": pa.array([verdict.passed for verdict in verdicts], pa.bool_()),
+        "failing_rows": pa.array([verdict.failing_rows for verdict in verdicts], pa.int64()),
+        "explanation": pa.array([verdict.explanation for verdict in verdicts], pa.string()),
     }
     return pa.table(columns)

@@ -62,7 +62,7 @@ class Held:
         """
         for part in (self.span, None):
             found = self.input.files(part)
-            filled = [one for one in found.partitions if one.row_count != 0]
+            filled = [partition for partition in found.partitions if partition.row_count != 0]
             if filled:
                 asked = msgspec.structs.replace(found, partitions=filled if part else filled[-1:])
                 rows = read_listed(self.input.spark, self.input.objects, asked).select(CHAIN).distinct().collect()
@@ -71,10 +71,10 @@ class Held:
 
 
 def read_logs(ctx: TaskContext[Any], span: Range) -> DataFrame:
-    there = [one for one in (_held(ctx, one, span) for one in ctx.inputs) if one.blocks]
+    there = [item for item in (_held(ctx, item, span) for item in ctx.inputs) if item.blocks]
     if not there:  # the input whose news it is says so, with no rows
         return _logs(ctx.trigger or ctx.inputs[0], span)
-    frames = [_logs(one.input, span) for one in there]
+    frames = [_logs(item.input, span) for item in there]
     pairs = [(place, later) for place, later in combinations(range(len(there)), 2) if there[place].shares(there[later])]
     for place, later in pairs:
         if there[later].replaces(there[place]):
@@ -84,12 +84,16 @@ def read_logs(ctx: TaskContext[Any], span: Range) -> DataFrame:
     return _once_each(frames)
 
 
-def _held(ctx: TaskContext[Any], one: Input, span: Range) -> Held:
-    if is_buffered(one.ref.storage_location):
-        return Held(one, span, (span,))
-    there = ctx.api.files(one.ref.dataset_uuid, span).partitions
-    spans = [inclusive(each.start, each.end) for each in there if each.start is not None and each.end is not None]
-    return Held(one, span, intersect([span], spans))
+def _held(ctx: TaskContext[Any], item: Input, span: Range) -> Held:
+    if is_buffered(item.ref.storage_location):
+        return Held(item, span, (span,))
+    there = ctx.api.files(item.ref.dataset_uuid, span).partitions
+    spans = [
+        inclusive(element.start, element.end)
+        for element in there
+        if element.start is not None and element.end is not None
+    ]
+    return Held(item, span, intersect([span], spans))
 
 
 def _is_of(frame: DataFrame, later: Held, earlier: Held) -> Column:
@@ -97,26 +101,28 @@ def _is_of(frame: DataFrame, later: Held, earlier: Held) -> Column:
     from pyspark.sql import functions
 
     number, chain = frame[NUMBER], frame[CHAIN]
-    in_blocks = reduce(lambda some, other: some | other, [number.between(*one.edges) for one in later.shares(earlier)])
+    in_blocks = reduce(
+        lambda group, other: group | other, [number.between(*share.edges) for share in later.shares(earlier)]
+    )
     if not later.chains:
         return in_blocks
-    same = [chain.eqNullSafe(functions.lit(one)) for one in later.chains]
-    return in_blocks & reduce(lambda some, other: some | other, same)
+    same = [chain.eqNullSafe(functions.lit(item)) for item in later.chains]
+    return in_blocks & reduce(lambda group, other: group | other, same)
 
 
-def _logs(one: Input, span: Range) -> DataFrame:
+def _logs(item: Input, span: Range) -> DataFrame:
     from tracelake.chain.decode_logs import READ
 
-    frame = one.dataframe(span)
-    _require_logs(one, frame)
+    frame = item.dataframe(span)
+    _require_logs(item, frame)
     return frame.select(*READ.names)
 
 
-def _require_logs(one: Input, frame: DataFrame) -> None:
+def _require_logs(item: Input, frame: DataFrame) -> None:
     missing = ", ".join(_not_as_in_logs(frame))
     if missing:
         raise InvalidRequest(
-            f"{one.name} is no dataset of logs: it lacks {missing}",
+            f"{item.name} is no dataset of logs: it lacks {missing}",
             where="/inputs",
             hint="read one that has the columns of logs, such as the output `logs` of cryo_ingest",
         )
@@ -140,7 +146,7 @@ def _once_each(frames: Sequence[DataFrame]) -> DataFrame:
     from pyspark.sql import Window, functions
 
     placed = [frame.withColumn(_PLACE, functions.lit(place)) for place, frame in enumerate(frames)]
-    whole = reduce(lambda some, other: some.unionByName(other), placed)
+    whole = reduce(lambda group, other: group.unionByName(other), placed)
     last = functions.max_by("block_hash", _PLACE).over(Window.partitionBy(*BLOCK))
     whole = whole.withColumn(_HASH, last)
     whole = whole.where(whole["block_hash"].eqNullSafe(whole[_HASH]))
