@@ -23,11 +23,12 @@ test: setup ## the tests, in three processes (ARGS="tests/store -x", WORKERS=0 f
 	@$(BIN)/python tools/get_anvil.py
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) $(ARGS)
 
-check: setup ## ruff, mypy and import-linter
+check: setup ## ruff, mypy, import-linter, and a strict build of the documentation
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/mkdocs build --strict
 
 fix: setup ## what ruff can repair by itself
 	@$(BIN)/ruff check --fix

@@ -1,10 +1,11 @@
-"""Writes the pages of `docs/` that are made from the code: settings, command line, data model. `make docs` runs it."""
+"""Writes the pages of `docs/reference/` that are generated from the code. `make docs` runs it."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,65 @@ import typer
 from tests.support.postgres import running
 from tracelake.cli.app import app
 from tracelake.cli.grouped_help import GROUPS
+from tracelake.domain.crash_points import POINTS
 from tracelake.lite.ports import free_port
 from tracelake.lite.postgres import Cluster
 from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
 from tracelake.store.describe import describe
 from tracelake.store.migrate import migrate
 
-DOCS = Path(__file__).parent.parent / "docs"
-MADE = "<!-- Made from the code by `make docs`; a test compares. -->"
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+GENERATED = "<!-- Generated from the code by `make docs`; a test compares. -->"
+SETTINGS_HEAD = f"""\
+# Settings: which are there, and what are their defaults?
+
+{GENERATED}
+
+The value of a setting comes from its environment variable, else from `trace.toml` in the home folder, else it is the
+default; secrets come only from the environment. `trace config show` prints the current values and their origin. An
+unknown name or an invalid value prevents the start, and the error names the setting. A variable that resembles none of
+them, such as the `TRACE_GATEWAY_PORT` of Kubernetes, is ignored with a warning.
+"""
+CLI_HEAD = f"""\
+# Command line: which commands are there?
+
+{GENERATED}
+
+Every command has `--help`. An error says what is wrong, where, and what to do, and the command exits with 1; `--json`
+prints the same for programs.
+
+Text from outside, such as errors of user code, values and names, cannot control the terminal: control characters,
+bidirectional controls and invisible characters are written as escapes (`\\x1b`). CSV and YAML are escaped on a terminal
+only, and unchanged in a pipe or a file.
+"""
+CRASH_POINTS_HEAD = f"""\
+# Crash points: how do I kill a process at an exact place?
+
+{GENERATED}
+
+A call such as `crash_point("trigger.after_commit")` stands before and after each commit and each side effect. It does
+nothing unless the process was configured with that point, and only a settings document on standard input can do that:
+
+```sh
+echo '{{"faults": {{"point": "trigger.after_commit", "nth": 2, "how": "kill"}}, ...}}' | trace dispatcher --settings -
+```
+
+The environment and `trace.toml` are refused as a source, so a leftover variable or a copied file has no effect;
+`trace up` passes no such setting on. `how` is `kill` (SIGKILL, like a power cut) or `stop` (SIGSTOP, like a machine
+that freezes, until SIGCONT). A new commit or side effect gets a point in the code and in `POINTS`; a test compares the
+two.
+"""
 
 
 def main() -> None:
-    (DOCS / "settings.md").write_text(settings_page())
-    (DOCS / "cli.md").write_text(cli_page())
-    (DOCS / "data_model.md").write_text(data_model_page())
+    (REFERENCE / "settings.md").write_text(settings_page())
+    (REFERENCE / "cli.md").write_text(cli_page())
+    (REFERENCE / "crash_points.md").write_text(crash_points_page())
+    (REFERENCE / "data_model.md").write_text(data_model_page())
 
 
 def settings_page() -> str:
-    lines = [
-        "# Settings",
-        "",
-        MADE,
-        "",
-        "Each is read from its variable, else from `trace.toml` in the home folder, else it is its default;",
-        "secrets only from the environment. `trace config show` prints the values in force and where they come from.",
-        "An unknown name or an impossible value stops the start, with the setting's name. A variable that is like",
-        "none of them, such as the `TRACE_GATEWAY_PORT` of Kubernetes, is ignored with a warning.",
-    ]
+    lines = SETTINGS_HEAD.splitlines()
     group = None
     for leaf in leaves():
         name = leaf.path.rpartition(".")[0].removesuffix(f".{ANY_NAME}")
@@ -55,14 +88,7 @@ def settings_page() -> str:
 
 
 def cli_page() -> str:
-    lines = ["# The command line", "", MADE, ""]
-    lines += ["Every verb explains itself with `--help`. A refusal says what, where and what to try, and exits with 1;"]
-    lines += ["`--json` gives the same to programs.", ""]
-    lines += [
-        "Text of others, such as errors of user code, values and names, is shown and never obeyed by the terminal:"
-    ]
-    lines += ["control characters, bidirectional controls and invisible characters are written as escapes (`\\x1b`)."]
-    lines += ["CSV and YAML are made visible on a terminal only: into a pipe or a file they go as they are.", ""]
+    lines = [*CLI_HEAD.splitlines(), ""]
     trace: Any = typer.main.get_command(app)
     for title, names in GROUPS.items():
         lines += [f"## {title}", ""]
@@ -92,6 +118,13 @@ def _options(command: Any) -> list[str]:
     return ["", "| option | default | meaning |", "|---|---|---|", *map(_option_row, options)]
 
 
+def crash_points_page() -> str:
+    lines = [*CRASH_POINTS_HEAD.splitlines(), "", "| where | points |", "|---|---|"]
+    for where, points in groupby(POINTS, key=lambda point: point.partition(".")[0]):
+        lines.append(f"| `{where}` | {', '.join(f'`{point}`' for point in points)} |")
+    return "\n".join(lines) + "\n"
+
+
 def data_model_page() -> str:
     """From databases that were migrated just now, so that it shows what is and not what was meant."""
     folder = Path(tempfile.mkdtemp(prefix="trace-docs-"))
@@ -112,7 +145,7 @@ def _named_groups(group: str | None) -> list[str]:
     field = Settings.model_fields.get(group or "")
     if field is None or not is_mapping(field) or not field.default:
         return []
-    lines = ["", "These are there anyway; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
+    lines = ["", "These exist by default; any other name adds one:", "", "| name | where it differs |", "|---|---|"]
     for name, item in field.default.items():
         said = ", ".join(f"`{key}` = `{value}`" for key, value in item.model_dump(exclude_unset=True).items())
         lines.append(f"| `{name}` | {said} |")

@@ -65,7 +65,7 @@ def test_a_last_block_that_one_endpoint_made_up_is_not_believed(devchain: Devcha
 
 
 def test_an_endpoint_alone_is_believed_about_its_last_block(devchain: Devchain) -> None:
-    """As docs/chain.md says: nothing else is there to compare it with."""
+    """As docs/concepts/chain_verification.md says: nothing else is there to compare it with."""
     with beside(devchain, invented) as pool:
         fetched = fetch_range_sync(pool, FIRST, LAST)
     assert fetched.tables["blocks"]["state_root"][-1].as_py() == b"\xee" * 32

@@ -1,6 +1,6 @@
 """cryo's own files become a dataset with our columns, and a `sql` job reads them and ours as one table.
 
-The jobs are those that docs/chain.md shows.
+The jobs are those that docs/how-to/read_cryo_files.md shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracelake_devchain.expected_rows import truth_table
 
 pytestmark = pytest.mark.anyio
 
-DOC = Path(__file__).parents[2] / "docs" / "chain.md"
+DOC = Path(__file__).parents[2] / "docs" / "how-to" / "read_cryo_files.md"
 JOBS = re.findall(r"```yaml\n(- name: cryos\n.*?)```", DOC.read_text(), re.DOTALL)[0]
 LAST = 29
 DAG = """

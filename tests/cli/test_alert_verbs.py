@@ -60,7 +60,7 @@ def test_what_is_refused_is_said_with_its_place(trace: Trace, words: tuple[str, 
 
 
 def test_a_dag_that_names_alerts_is_left_to_the_running_system(trace: Trace, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
     text = page.partition("```yaml\n")[2].partition("```")[0]
     file = tmp_path / "alerts.yaml"
     ask = "jobs:\n  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}\n"

@@ -1,4 +1,4 @@
-"""`docs/dag_yaml.md` explains every field of the DAG language, no field that is not there, no wrong default."""
+"""`docs/reference/dag_yaml.md` explains every field of the DAG language, no unknown field, no wrong default."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from tracelake.domain.dag.fields import FIELDS, SHARED
 from tracelake.domain.dag.parse import Job
 
-DOC = (Path(__file__).parents[2] / "docs" / "dag_yaml.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[2] / "docs" / "reference" / "dag_yaml.md").read_text(encoding="utf-8")
 TITLES = {"dag": "The file", "job": "Jobs"}
 
 
 def section(title: str) -> str:
     _, _, rest = DOC.partition(f"\n## {title}\n")
-    assert rest, f"docs/dag_yaml.md has no section {title}"
+    assert rest, f"docs/reference/dag_yaml.md has no section {title}"
     return rest.partition("\n## ")[0]
 
 

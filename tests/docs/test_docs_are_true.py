@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from tools.write_docs import cli_page, settings_page
+from tools.write_docs import cli_page, settings_page, verbs
+from tracelake.cli.app import app
 from tracelake.delivery.routes import delivery_api
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.internal_routes import internal_api
@@ -26,16 +28,18 @@ from tracelake.wire.client import DispatcherClient
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
-NOTHING: Any = None  # the routes of a door are known before what stands behind it
+REFERENCE = DOCS / "reference"
+API_PAGES = ("user_api.md", "task_api.md", "internal_api.md")
+NOTHING: Any = None  # the routes of an API are known without the services behind it
 HOLLOW = Control(NOTHING, NOTHING, NOTHING, TokenSettings(), NOTHING, NOTHING, "docs")
 
-LISTENERS = {
+APIS = {
     "Gateway": public_api(DispatcherClient(NOTHING), IdentitySettings()),
-    "Dispatcher, task door": task_api(HOLLOW, NOTHING),
-    "Dispatcher, internal door": internal_api(HOLLOW),
-    "Delivery, internal door": delivery_api(NOTHING, NOTHING, IdentitySettings(), NOTHING),
-    "Query, task door": query_api(NOTHING, task_route(NOTHING, NOTHING)),
-    "Query, internal door": query_api(
+    "Dispatcher, task API": task_api(HOLLOW, NOTHING),
+    "Dispatcher, internal API": internal_api(HOLLOW),
+    "Delivery, internal API": delivery_api(NOTHING, NOTHING, IdentitySettings(), NOTHING),
+    "Query, task API": query_api(NOTHING, task_route(NOTHING, NOTHING)),
+    "Query, internal API": query_api(
         NOTHING,
         user_route(NOTHING, IdentitySettings()),
         openapi_route(IdentitySettings()),
@@ -50,22 +54,40 @@ def routes_of(app: Any) -> Iterator[str]:
             yield f"{method} {route.path}"
 
 
-def documented(listener: str) -> set[str]:
-    section = (DOCS / "listeners.md").read_text().partition(f"## {listener}\n")[2].partition("\n## ")[0]
+def documented(api: str) -> set[str]:
+    text = "\n".join((REFERENCE / page).read_text() for page in API_PAGES)
+    section = text.partition(f"\n## {api}\n")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `([A-Z]+ /\S*)`", section, re.MULTILINE))
 
 
-@pytest.mark.parametrize("listener", LISTENERS)
-def test_every_route_of_a_door_is_documented_and_every_documented_route_exists(listener: str) -> None:
-    assert documented(listener) == set(routes_of(LISTENERS[listener]))
+@pytest.mark.parametrize("api", APIS)
+def test_every_route_of_an_api_is_documented_and_every_documented_route_exists(api: str) -> None:
+    assert documented(api) == set(routes_of(APIS[api]))
 
 
 def test_the_settings_page_is_what_the_code_says() -> None:
-    assert (DOCS / "settings.md").read_text() == settings_page(), "run `make docs`"
+    assert (REFERENCE / "settings.md").read_text() == settings_page(), "run `make docs`"
 
 
 def test_the_command_line_page_is_what_the_code_says() -> None:
-    assert (DOCS / "cli.md").read_text() == cli_page(), "run `make docs`"
+    assert (REFERENCE / "cli.md").read_text() == cli_page(), "run `make docs`"
+
+
+def test_every_command_that_a_page_shows_exists() -> None:
+    trace: Any = typer.main.get_command(app)
+    commands = {path for name in trace.commands for path, _ in verbs(trace.commands[name], name)}
+    groups = {" ".join(path.split()[:words]) for path in commands for words in (1, 2)}
+    shown = [found for page in (ROOT / "README.md", *DOCS.rglob("*.md")) for found in shown_commands(page.read_text())]
+    assert len(shown) > 50
+    assert [words for words in shown if words[0] not in commands and " ".join(words) not in groups] == []
+
+
+def shown_commands(text: str) -> list[tuple[str, ...]]:
+    """The first two words of commands in code: in a span, or at the beginning of a line."""
+    found = re.findall(
+        r"(?:`|^|until |; |[|] )(?:\.venv/bin/)?trace ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?\b", text, re.MULTILINE
+    )
+    return [tuple(filter(None, words)) for words in found]
 
 
 def test_every_setting_has_a_reason_and_every_number_a_unit() -> None:
@@ -76,35 +98,32 @@ def test_every_setting_has_a_reason_and_every_number_a_unit() -> None:
 
 
 def test_every_process_has_a_row_in_the_security_page() -> None:
-    page = (DOCS / "security.md").read_text()
+    page = (DOCS / "concepts" / "security.md").read_text()
     for name in PROCESSES:
         assert f"| `trace {name}` |" in page
 
 
 def test_every_operator_and_each_of_its_settings_is_documented() -> None:
-    page = (DOCS / "operators.md").read_text()
+    pages = {page.stem: page.read_text() for page in (REFERENCE / "operators").glob("*.md")}
+    assert set(pages) == {"index", *specs()}
     for name, spec in specs().items():
-        section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
-        assert section, name
+        assert pages[name].startswith(f"# {name}\n")
+        assert f"| [{name}]({name}.md) |" in pages["index"], name
         config = import_module(f"tracelake.operators.{name}").Config
         assert spec.runtimes
         for field in config.model_fields:
-            assert f"| `{field}` |" in section, f"{name}.{field}"
+            assert f"| `{field}` |" in pages[name], f"{name}.{field}"
+
+
+def test_every_rule_of_why_is_explained_and_no_other() -> None:
+    explained = re.findall(r"^\| `(\w+)` \|", (DOCS / "how-to" / "find_out_why.md").read_text(), re.MULTILINE)
+    code = "".join(path.read_text() for path in (ROOT / "tracelake" / "dispatcher" / "why").glob("*.py"))
+    assert set(explained) == {"queued", *re.findall(r'rule="(\w+)"', code)}
 
 
 def test_every_function_of_sql_is_listed_and_none_that_is_not() -> None:
-    listed = (DOCS / "sql.md").read_text().partition("\n## Functions\n")[2]
+    listed = (REFERENCE / "sql_functions.md").read_text().partition("\n## Functions\n")[2]
     assert set(re.findall(r"`(\w+)`", listed)) == set(FUNCTIONS)
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    links = [
-        (page, target)
-        for page in [ROOT / "README.md", *DOCS.rglob("*.md")]
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-    ]
-    assert {page.name for page, _ in links} >= {"README.md", "developing.md"}
-    assert [(page, target) for page, target in links if not (page.parent / target).exists()] == []
 
 
 def test_the_readme_names_both_commands_and_fits_a_screen_or_two() -> None:

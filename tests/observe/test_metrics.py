@@ -30,7 +30,7 @@ from tracelake.settings import IdentitySettings, MetricsSettings
 from tracelake.store.queries import queries
 
 pytestmark = pytest.mark.anyio
-DOC = Path(__file__).parent.parent.parent / "docs" / "observability.md"
+DOC = Path(__file__).parent.parent.parent / "docs" / "reference" / "metrics.md"
 BEARER = {"Authorization": "Bearer the worker token"}
 
 

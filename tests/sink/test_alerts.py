@@ -34,7 +34,7 @@ from tracelake.wire.alert_messages import AlertChange, AlertRequest, ChannelRequ
 
 pytestmark = pytest.mark.anyio
 
-PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "raise_alerts.md").read_text(encoding="utf-8")
 STANDARD = "publish:\n" + re.findall(r"\npublish:\n(.*?)```", PAGE, re.DOTALL)[0]
 WATCH = f"""
 name: watch

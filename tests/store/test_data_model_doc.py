@@ -1,4 +1,4 @@
-"""`docs/data_model.md` is what a freshly migrated database looks like."""
+"""`docs/reference/data_model.md` is what a freshly migrated database looks like."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tracelake.store import describe as module
 from tracelake.store.describe import describe
 from tracelake.store.queries import queries
 
-PAGE = Path(__file__).parents[2] / "docs" / "data_model.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "data_model.md"
 
 
 def test_the_page_and_a_migrated_database_agree(state_db: str, data_db: str, queue_db: str) -> None:
     is_so = describe(state_db, data_db, queue_db)
     written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    assert written == is_so, "docs/data_model.md does not show the migrated databases: run `make docs`"
+    assert written == is_so, "docs/reference/data_model.md does not show the migrated databases: run `make docs`"
 
 
 def test_every_table_says_what_it_is_for(state_db: str, data_db: str, queue_db: str) -> None:

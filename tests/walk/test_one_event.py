@@ -1,4 +1,4 @@
-"""One event through every process, in the order of docs/task_lifecycle.md: the first test to read.
+"""One event through every process, in the order of docs/concepts/one_event.md: the first test to read.
 
 A trigger is accepted, routed, woken, claimed by a real worker loop over real TLS, completed, routed again, and ends in
 a task that the Dispatcher runs itself. Real Postgres, real queue, real tokens.

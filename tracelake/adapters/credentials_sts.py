@@ -133,5 +133,6 @@ def _refusal(code: str) -> Exception:
     if code in TOO_LONG:
         return Forbidden("the token names more folders than one policy can", where="/s3")
     why = "does not keep up" if code in HEALS else "refuses us"
-    hint = None if code in HEALS else "the role's trust policy must name our key; see docs/security.md"
+    page = "docs/concepts/object_store_credentials.md"
+    hint = None if code in HEALS else f"the role's trust policy must name our key; see {page}"
     return CredentialsUnavailable(f"STS {why}: {code}", hint=hint)

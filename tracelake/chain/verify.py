@@ -2,7 +2,7 @@
 
 The checks of the header, of places and of logs cost little and run on every block. Those of roots hash every
 transaction and receipt up to the header: nothing signed can be wrong after them. What is left unproved is said in
-docs/chain.md.
+docs/concepts/chain_verification.md.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
 
 
 def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
-    """The table of who may reach what (docs/security.md) as code."""
+    """The table of who may reach what (docs/concepts/security.md) as code."""
     state = base.state.model_copy(update={"dsn": SecretStr(dsns.state)})
     queue = QueueSettings(dsn=SecretStr(dsns.queue))
     data = DataSettings(dsn=SecretStr(dsns.data))

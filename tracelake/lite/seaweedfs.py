@@ -4,7 +4,7 @@ Its keys are made at every start and live in memory: they reach it as files that
 by an argument (ADR 1). Who may what is said twice, here by identity and again by the role that tasks' sessions are cut
 out of; only the key of the Dispatcher's minter may assume that role. Its other ports are for itself: they ask for
 tokens that only it can sign, where it knows how to, and whoever must not reach them is kept off the loopback
-(docs/security.md).
+(docs/concepts/seaweedfs.md).
 """
 
 from __future__ import annotations

@@ -42,13 +42,14 @@ def _output(wired: Wired) -> Iterator[ConfigProblem]:
     (declared,) = wired.written
     if declared is None:
         reason = "alert events are written into a buffered dataset that this DAG declares"
-        hint = "outputs: [{dataset: alert_events}], with the block that docs/alerts.md gives for `publish`"
+        hint = "outputs: [{dataset: alert_events}], with the block that docs/how-to/raise_alerts.md gives for `publish`"
         yield ConfigProblem((), reason, hint, "not_alert_events", within="outputs")
         return
     missing = missing_fields(declared)
     if missing:
         reason = f"the dataset cannot hold alert events: {'; '.join(missing)}"
-        yield ConfigProblem((0,), reason, "take the block of docs/alerts.md", "not_alert_events", within="outputs")
+        hint = "take the block of docs/how-to/raise_alerts.md"
+        yield ConfigProblem((0,), reason, hint, "not_alert_events", within="outputs")
 
 
 SPEC = OperatorSpec(

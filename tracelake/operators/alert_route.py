@@ -43,7 +43,7 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
         ConfigProblem(
             (place,),
             f"these are no alert events: {'; '.join(missing_fields(declared))}",
-            "take the block of docs/alerts.md",
+            "take the block of docs/how-to/raise_alerts.md",
             "not_alert_events",
             within="inputs",
         )

@@ -1,7 +1,7 @@
 """`udf`: runs a bundle of user code, in a sandbox that reaches the task doors and nothing else.
 
-The code reads by SQL, publishes rows to buffered datasets, and tells events (`docs/udf.md`). What it is configured with
-is its own business: any object of JSON.
+The code reads by SQL, publishes rows to buffered datasets, and emits events (`docs/how-to/write_a_function.md`). Its
+configuration is any object of JSON.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Nothing happens at a point unless this process was armed, which only a settings document on standard input can ask for
 (`faults.point`; the environment and `trace.toml` are refused). Then the process says so and sends itself the signal at
-the chosen pass: SIGKILL, as a power cut would, or SIGSTOP, as a machine that freezes. `docs/faults.md` tells how.
+the chosen pass: SIGKILL, as a power cut would, or SIGSTOP, as a machine that freezes.
+`docs/reference/crash_points.md` tells how.
 """
 
 from __future__ import annotations

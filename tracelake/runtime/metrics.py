@@ -1,4 +1,4 @@
-"""Everything that Trace counts, in one place; docs/observability.md has a row for each, and a test compares.
+"""Everything that Trace counts, in one place; docs/reference/metrics.md has a row for each, and a test compares.
 
 One `Metrics` belongs to one process and is handed in. The seam for another monitoring system is its registry: whoever
 wants the figures elsewhere (CloudWatch) reads `registry.collect()` at a beat, and nothing that counts changes.

@@ -47,7 +47,7 @@ class TracingSettings(Group):
 class FaultSettings(Group):
     """For tests of ours only: this process ends itself at a named place. Taken from no file and no environment."""
 
-    point: str | None = setting(None, "The crash point that this process does not survive; see docs/faults.md.")
+    point: str | None = setting(None, "The crash point that ends this process; see docs/reference/crash_points.md.")
     nth: int = setting(1, "At which pass of that point.", unit="count", ge=1)
     how: Literal["kill", "stop"] = setting("kill", "SIGKILL, as a power cut; or SIGSTOP, until somebody continues it.")
 

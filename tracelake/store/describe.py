@@ -1,6 +1,6 @@
 """The data model as a page for people, read from migrated databases: it shows what is, not what was meant.
 
-`docs/data_model.md` is what this writes; `make docs` writes it again, and a test compares.
+`docs/reference/data_model.md` is what this writes; `make docs` writes it again, and a test compares.
 """
 
 from __future__ import annotations

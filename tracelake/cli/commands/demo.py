@@ -28,7 +28,10 @@ def _next() -> list[tuple[str, str]]:
     trace = str(here) if here.exists() else "trace"
     dag = Path("dags/evm_quickstart.yaml")
     found = dag if dag.exists() else Path(str(files("tracelake_demo"))) / dag.name
-    read = {"docs/operators.md": "what a job can do", "docs/query.md": "asking by SQL"}
+    read = {
+        "docs/reference/operators/index.md": "what a job can run",
+        "docs/how-to/query_with_sql.md": "how to query with SQL",
+    }
     return [
         (f"less {found}", "the DAG that you just saw; its first lines say how to run it yourself"),
         (f"{trace} devchain --block-time 1", "a chain of your own, to point it at"),

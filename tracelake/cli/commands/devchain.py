@@ -49,7 +49,7 @@ def devchain(  # noqa: PLR0917 - typer names them all
     `/control` as JSON: {"do": "mine", "blocks": 5}, {"do": "reorg", "depth": 3}, {"do": "switch", "branch": 0},
     {"do": "set_head", "number": 90}, {"do": "finality", "depth": 8},
     {"do": "fault", "kind": "lie_hash", "node": "a", "times": 2}, {"do": "clear"}, {"do": "describe"}.
-    All of them are explained in docs/chain.md.
+    All of them are explained in docs/reference/devchain.md.
     """
     from tracelake_devchain.server import Options, serve
 

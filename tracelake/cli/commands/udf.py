@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelake.wire.user_messages import BundleAnswer
 
 app = typer.Typer(
-    help="Code of your own that runs in a sandbox: build a bundle, test it, push it, name it in a job (docs/udf.md).",
+    help="Your own code in a sandbox: build, test and push a bundle (docs/how-to/write_a_function.md).",
     no_args_is_help=True,
 )
 

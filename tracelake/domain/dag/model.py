@@ -1,4 +1,4 @@
-"""A DAG that has passed every check, with every default filled in. What it means is said in `docs/dag_yaml.md`."""
+"""A DAG that has passed every check, with every default filled in; `docs/reference/dag_yaml.md` explains it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 In order: `dag_yaml` (text to nodes that know their place), `dag_read` (nodes to a draft, each field by its type),
 `dag_check` (each job by itself, against the catalog), `dag_wiring` (jobs together). Each goes on after a fault, so that
-one reading finds them all. `docs/dag_yaml.md` explains the language.
+one reading finds them all. `docs/reference/dag_yaml.md` explains the language.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
--- What the catalogue knows about the schemas of Trace, for docs/data_model.md. Tables come in the order of creation.
+-- What the catalogue knows about the schemas of Trace, for docs/reference/data_model.md.
+-- Tables come in the order of creation.
 
 -- name: tables
 -- Every table, with its purpose and its storage settings.

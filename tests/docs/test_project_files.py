@@ -1,0 +1,63 @@
+"""CONTRIBUTING, CHANGELOG and the pre-commit hooks say what the project has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+
+
+def named_targets(page: str) -> set[str]:
+    """Those in code, where a reader copies them from."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return set(re.findall(r"(?:^|`)make ([a-z]+)\b", text, re.MULTILINE))
+
+
+def test_contributing_explains_every_make_target_and_no_other() -> None:
+    assert named_targets("CONTRIBUTING.md") == targets() - {"help"}
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    assert named_targets("README.md") >= {"demo", "test"}
+    assert named_targets("README.md") <= targets()
+
+
+def test_contributing_names_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:tests|tools|docs|\.ci)/[\w./]*|mkdocs\.yml)`", text))
+    assert "tests/support/" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_changelog_is_about_this_version_or_an_unreleased_one() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[([^\]]+)\]", text, re.MULTILINE)
+    assert versions[0] in {"Unreleased", PROJECT["version"]}
+    assert PROJECT["version"] in versions or f"Becomes {PROJECT['version']}." in text
+    kinds = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Known limitations"}
+
+
+def test_hooks_are_local_and_run_tools_of_the_lock_file() -> None:
+    hooks = YAML(typ="safe").load(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"]
+    pins = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    for hook in hooks[0]["hooks"]:
+        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert re.search(rf"^{tool}==", pins, re.MULTILINE), hook["id"]
+
+
+def test_the_metadata_names_no_file_and_no_address_that_is_not_there() -> None:
+    assert (ROOT / PROJECT["readme"]).exists()
+    assert not {"license", "license-files", "urls"} & set(PROJECT)
+    assert all(f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"] for minor in (11, 12, 13))
