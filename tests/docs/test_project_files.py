@@ -51,7 +51,7 @@ def test_the_changelog_is_about_this_version_or_an_unreleased_one() -> None:
 def test_hooks_are_local_and_run_tools_of_the_lock_file() -> None:
     hooks = YAML(typ="safe").load(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [repo["repo"] for repo in hooks] == ["local"]
-    pins = (ROOT / "requirements" / "dev.txt").read_text(encoding="utf-8")
+    pins = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     for hook in hooks[0]["hooks"]:
         tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
         assert re.search(rf"^{tool}==", pins, re.MULTILINE), hook["id"]
