@@ -160,7 +160,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     done = tree.run()
     assert (done.returncode, done.stderr) == (0, ""), done
     assert done.stdout.startswith("Setting up Trace in .venv with pip for Python 3.")
-    assert re.findall("^  (.*)$", done.stdout, re.MULTILINE) == PHASES
+    assert re.findall(r"^  (\S.*)$", done.stdout, re.MULTILINE) == PHASES
     assert re.search(r"^Set up in \d+ s\.$", done.stdout, re.MULTILINE)
     assert not (tree.venv / "half-written").exists()
     return tree
