@@ -32,6 +32,7 @@ SLOWEST = (
     "tests/lite/test_up.py",
     "tests/faults/test_whole_system_storm.py",
     "tests/lite/test_demo.py",
+    "tests/upgrade/test_former_home.py",
     "tests/runner/test_both_runtimes.py",
     "tests/runner/test_killed.py",
     "tests/cluster/test_connect.py",
