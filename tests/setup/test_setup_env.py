@@ -159,7 +159,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     (tree.venv / "half-written").write_text("")
     done = tree.run()
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert done.stdout.startswith("Setting up Trace in .venv with pip for Python 3.")
+    assert "Setting up Trace in .venv with pip for Python 3." in done.stdout
     assert re.findall(r"^  (\S.*)$", done.stdout, re.MULTILINE) == PHASES
     assert re.search(r"^Set up in \d+ s\.$", done.stdout, re.MULTILINE)
     assert not (tree.venv / "half-written").exists()
