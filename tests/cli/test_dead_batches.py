@@ -97,7 +97,7 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
         committed=[CommittedBatch(publish_id=good, seq=1, rows=1, bytes=9)],
         dead=[DeadBatch(publish_id=bad, line=7, reason="there is no column 'idd'")],
     )
-    running.do(settle_buffers(running.control, settled))
+    running.do(settle_buffers(running.control.pool, running.control.outbox_signal, settled))
     why = trace("why", task)
     assert "the sink refused 1 of its 2 batches" in why.out
     assert f"trace sink replay {bad}" in why.out
@@ -127,6 +127,6 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
 
     assert trace("sink", "replay", str(bad)).code == 0
     mended = CommittedBatch(publish_id=bad, seq=2, rows=1, bytes=9)
-    running.do(settle_buffers(running.control, SettleRequest(committed=[mended])))
+    running.do(settle_buffers(running.control.pool, running.control.outbox_signal, SettleRequest(committed=[mended])))
     assert "It is completed, and what it wrote counts." in trace("why", task).out
     assert "dead" not in trace("datasets", "show", "found").out

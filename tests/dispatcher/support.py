@@ -23,7 +23,7 @@ from tracelake.domain.dag.model import SourceKind, Storage
 from tracelake.settings import TokenSettings
 from tracelake.store.db import open_pool
 from tracelake.store.jobs import JobCache
-from tracelake.store.signing_keys import keep_keys
+from tracelake.store.signing_keys import maintain_keys
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ async def control_for(
             open_pool(state_dsn, name=f"test {replica} hot", max_size=pool_size, steady=True) as hot,
         ):
             signer, tokens = PemSigner(folder / "keys"), TokenSettings()
-            await keep_keys(pool, signer, tokens)
+            await maintain_keys(pool, signer, tokens)
             objects = DiskObjects(folder / "objects")
             yield Control(pool, queue, signer, tokens, JobCache(pool), objects, replica, steady=hot)
     finally:

@@ -15,10 +15,11 @@ from tests.support.operators import registered
 from tracelake.capability.claims import Claims, decode
 from tracelake.capability.jws import take_apart
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag, retire_tasks
+from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.maintenance.cancel_retired import cancel_retired_tasks
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
@@ -157,9 +158,9 @@ async def test_a_task_that_was_routed_while_its_version_left_is_found(control: C
         " SELECT org_id, id, 'cursor:late', now() FROM jobs WHERE id = ANY ($1::uuid[])",
         [first.jobs["grind"], first.jobs["store"]],
     )
-    assert await retire_tasks(control) == 2
+    assert await cancel_retired_tasks(control) == 2
     assert await states(control, second.dag_version_id) == [("store", "Queued")]
-    assert await retire_tasks(control) == 0
+    assert await cancel_retired_tasks(control) == 0
 
 
 async def test_activations_at_once_come_one_after_the_other(control: Control, org: Org) -> None:

@@ -14,7 +14,7 @@ from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_an
 from tests.support.operators import registered
 from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel
-from tracelake.dispatcher.alerts.targets import alert_targets
+from tracelake.dispatcher.alerts.for_delivery import alert_targets
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.trigger import trigger
@@ -64,11 +64,11 @@ async def a_watch(control: Control, slug: str) -> tuple[Org, User]:
     assert user is not None
     for name in ("ops", "page"):
         await create_channel(
-            control, user, ChannelRequest(name=name, url=f"https://{slug}.example.org/", secret="s" * 20)
+            control.pool, user, ChannelRequest(name=name, url=f"https://{slug}.example.org/", secret="s" * 20)
         )
     for name in ("whales", "minnows", "others"):
         asked = AlertRequest(name=name, severity="info", params={"of": slug}, channels=["ops", "page"])
-        await create_alert(control, user, asked)
+        await create_alert(control.pool, user, asked)
     await control.pool.execute(
         "INSERT INTO udf_bundles (org_id, name, kind, sha256, size_bytes, location, status, finalized_at,"
         " entry_points)"
@@ -104,9 +104,9 @@ async def test_who_evaluates_is_told_the_enabled_ones_it_names_and_nothing_of_ch
             assert {(item.params["of"], item.severity, tuple(item.channels)) for item in task.alerts} == {
                 ("acme", "info", ())
             }
-            await update_alert(control, user, "minnows", AlertChange(enabled=False))
+            await update_alert(control.pool, user, "minnows", AlertChange(enabled=False))
             assert [item.name for item in (await a_task(control, mine, "look")).alerts] == ["whales"]
-            await delete_alert(control, user, "whales")
+            await delete_alert(control.pool, user, "whales")
             assert (await a_task(control, mine, "look")).alerts == []
             with pytest.raises(InvalidDag, match="there is no alert 'whales'"):
                 await deploy_dag(control, mine.id, mine.user, DAG + "\n# again\n")
@@ -138,7 +138,9 @@ async def test_where_an_alert_goes_is_told_for_the_pair_of_organisation_and_aler
 
         async def told(org: UUID, channel: str) -> list[str]:
             asked = TargetRequest(org_id=org, alert_definition_id=alert, channel=channel)
-            return [target.url for target in (await alert_targets(control, TargetsRequest(targets=[asked]))).targets]
+            return [
+                target.url for target in (await alert_targets(control.pool, TargetsRequest(targets=[asked]))).targets
+            ]
 
         assert await told(mine.id, "ops") == ["https://acme.example.org/"]
         assert await told(theirs.id, "ops") == []

@@ -17,8 +17,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.catalog import catalog
 from tracelake.dispatcher.dags.deploy import deploy_dag
-from tracelake.dispatcher.dags.list import list_dags
-from tracelake.dispatcher.dags.show import show_dag
+from tracelake.dispatcher.dags.show import list_dags, show_dag
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.dag.parse import JobOutput
 from tracelake.domain.ids import JobName
@@ -215,9 +214,9 @@ async def test_another_organisation_sees_none_of_it(control: Control, org: Org) 
     done = await deployed_and_active(control, org, SHOP)
     other = await an_org(control.pool, "other")
     assert (await catalog(control.pool, other.id)).published == {}
-    assert await list_dags(control, other.id) == []
+    assert (await list_dags(control.pool, other.id)).dags == []
     with pytest.raises(NotFound):
-        await show_dag(control, other.id, "shop")
+        await show_dag(control.pool, other.id, "shop")
     with pytest.raises(NotFound):
         await activate_dag(control, other.id, "shop", done.dag_version_id)
     theirs = await deployed_and_active(control, other, SHOP)
@@ -276,19 +275,17 @@ async def test_a_runtime_of_the_settings_has_its_own_queue_and_defaults(control:
 
 async def test_dags_are_listed_and_shown(control: Control, org: Org) -> None:
     done = await deploy_dag(control, org.id, org.user, SHOP)
-    [listed] = await list_dags(control, org.id)
+    [listed] = (await list_dags(control.pool, org.id)).dags
     assert (listed.name, listed.active_version, listed.versions, listed.jobs) == ("shop", None, 1, 3)
     await activate_dag(control, org.id, "shop", done.dag_version_id)
     newer = await deploy_dag(control, org.id, org.user, SHOP.replace("strip: true", "strip: false"))
-    shown = await show_dag(control, org.id, "shop")
+    shown = await show_dag(control.pool, org.id, "shop")
     assert [version.dag_version_id for version in shown.versions] == [newer.dag_version_id, done.dag_version_id]
     assert [version.active for version in shown.versions] == [False, True]
     clean = next(job for job in shown.jobs if job.name == "clean")
-    assert clean.id == done.jobs["clean"]
-    assert clean.inputs[0]["job"] == "fetch"
-    assert clean.outputs[0]["name"] == "shop_orders"
+    assert (clean.inputs, clean.outputs) == (["fetch[0]"], ["shop_orders"])
     assert (clean.queued, clean.in_flight, clean.oldest_seconds) == (0, 0, None)
-    assert (await show_dag(control, org.id, "shop", newer.dag_version_id)).version == newer.dag_version_id
+    assert (shown.shown_version, shown.yaml) == (done.dag_version_id, SHOP)
 
 
 async def test_a_hot_table_of_another_dag_is_refused_where_files_are_read(control: Control, org: Org) -> None:

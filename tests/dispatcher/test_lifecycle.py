@@ -22,8 +22,8 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.events.route import BATCH
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
-from tracelake.dispatcher.maintenance.prune_outbox import BATCH as FORGET_BATCH
-from tracelake.dispatcher.maintenance.prune_outbox import PruneOutbox
+from tracelake.dispatcher.maintenance.prune import BATCH as FORGET_BATCH
+from tracelake.dispatcher.maintenance.prune import PruneOutbox
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.replicas import host_of, take_over
 from tracelake.dispatcher.tasks.claim import claim_again, claim_tasks, claimer
@@ -502,7 +502,7 @@ async def test_promises_kept_long_ago_are_forgotten_and_no_others(control: Contr
                AS v (n, status, age)
          ORDER BY n RETURNING id"""
     ids = [row["id"] for row in await control.pool.fetch(stored, org)]
-    forget = PruneOutbox(control, timedelta(days=7))
+    forget = PruneOutbox(control.hot, timedelta(days=7))
     assert [await forget.once(), await forget.once()] == [2, 0]
     left = await control.pool.fetch("SELECT id FROM outbox WHERE org_id = $1 ORDER BY id", org)
     assert [row["id"] for row in left] == [ids[1], ids[2], ids[4]]
@@ -520,7 +520,7 @@ OLD_PROMISES = """
 async def test_a_promise_kept_later_than_one_after_it_is_forgotten_in_its_turn(control: Control) -> None:
     late = await control.pool.fetchval(OLD_PROMISES, uuid4(), 1, 1)
     await control.pool.execute(OLD_PROMISES, uuid4(), FORGET_BATCH, 8)
-    forget = PruneOutbox(control, timedelta(days=7))
+    forget = PruneOutbox(control.hot, timedelta(days=7))
     assert [await forget.once() for _ in range(2)] == [FORGET_BATCH - 1, 1]
     await control.pool.execute("UPDATE outbox SET processed_at = now() - interval '8 days' WHERE id = $1", late)
     assert [await forget.once() for _ in range(2)] == [1, 0]
@@ -530,7 +530,7 @@ async def test_a_promise_kept_later_than_one_after_it_is_forgotten_in_its_turn(c
 async def test_promises_that_wait_in_front_do_not_keep_old_ones_behind_them(control: Control) -> None:
     await control.pool.execute(OLD_PROMISES, uuid4(), FORGET_BATCH, None)
     kept = await control.pool.fetchval(OLD_PROMISES, uuid4(), 1, 8)
-    forget = PruneOutbox(control, timedelta(days=7))
+    forget = PruneOutbox(control.hot, timedelta(days=7))
     assert [await forget.once() for _ in range(3)] == [0, 1, 0]
     assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE id = $1", kept) == 0
     assert await control.pool.fetchval("SELECT count(*) FROM outbox") == FORGET_BATCH

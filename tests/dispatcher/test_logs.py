@@ -13,7 +13,7 @@ import pytest
 from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain
 from tests.dispatcher.support import an_org, control_for
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.maintenance.prune_logs import PruneLogs
+from tracelake.dispatcher.maintenance.prune import PruneLogs
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.store_logs import LINE, ROOM, store_logs
@@ -94,5 +94,5 @@ async def test_what_was_said_long_ago_is_forgotten_and_nothing_else(control: Con
     task, _ = await claimed(control, await a_task(control, chain))
     await store_logs(control, lines(task, "old", "new"))
     await control.pool.execute("UPDATE task_logs SET said_at = now() - interval '15 days' WHERE text = 'old'")
-    assert await PruneLogs(control, timedelta(days=14)).once() == 1
+    assert await PruneLogs(control.hot, timedelta(days=14)).once() == 1
     assert await shown(control, chain.org.id, task) == ["new"]

@@ -18,11 +18,12 @@ from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_an
 from tests.support.operators import registered
 from tests.tiling import tiles
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.activate import activate_dag, retire_tasks
+from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.events.route import route
 from tracelake.dispatcher.events.trigger import trigger
+from tracelake.dispatcher.maintenance.cancel_retired import cancel_retired_tasks
 from tracelake.dispatcher.runtimes.run_in_process import Ran, run_in_process
 from tracelake.domain.ranges import Range, inclusive, merge
 from tracelake.errors import InvalidRequest
@@ -409,7 +410,7 @@ async def test_a_straggler_of_a_version_that_left_runs_in_the_one_that_serves(
         first.jobs["join"],
     )
     assert await run_in_process(control, [straggler]) == Ran(skipped=1)
-    assert await retire_tasks(control) == 1
+    assert await cancel_retired_tasks(control) == 1
     await run_here(control)
     [row] = await control.pool.fetch("SELECT job_id, state::text AS state FROM operator_state")
     assert (row["job_id"], json.loads(row["state"])["heard"]) == (second.jobs["join"], [[0, 10]])

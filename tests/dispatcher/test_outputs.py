@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -99,13 +99,13 @@ async def test_an_attempt_that_has_ended_or_lost_its_lease_may_not_ask_by_sql(co
     chain = await deploy_chain(control)
     task, claims = await begun(control, chain)
     asked = RelationsRequest(tables=[], task_id=task.task.task_id, attempt=task.attempt, lease_token=task.lease_token)
-    assert (await task_relations(control, asked)).org_id == chain.org.id
+    assert (await task_relations(control.pool, asked)).org_id == chain.org.id
     for forged in ({"lease_token": uuid4()}, {"attempt": task.attempt + 1}):
         with pytest.raises(LeaseLost):
-            await task_relations(control, msgspec.structs.replace(asked, **forged))
+            await task_relations(control.pool, msgspec.structs.replace(asked, **forged))
     await finish(control, task, claims, staged(control.objects, task, (0, 99)))
     with pytest.raises(LeaseLost):
-        await task_relations(control, asked)
+        await task_relations(control.pool, asked)
 
 
 async def test_a_reader_sees_the_files_of_its_pinned_commit_and_none_that_came_later(control: Control) -> None:
@@ -331,10 +331,14 @@ async def test_the_janitor_removes_what_no_commit_names_and_nothing_else(control
     for element in (claims, theirs, now):
         (place,) = (place for place in element.s3.write if "/scratch/" in place)
         control.objects.put(Folder.parse(place).object("notes"), str(element.task_id).encode())
-    assert await DeleteOrphanFiles(control).once() == 0, "it is too early"
+    assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 0, (
+        "it is too early"
+    )
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
-    assert await DeleteOrphanFiles(control).once() == 2
-    assert await DeleteOrphanFiles(control).once() == 0, "the next one still runs"
+    assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 2
+    assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 0, (
+        "the next one still runs"
+    )
     left = {stored.name.name for stored in control.objects.objects(Folder.parse("s3://trace/datasets/"))}
     assert left == {"first_0_99.parquet", "first_200_299.parquet", "_SUCCESS"}
     (scratch,) = control.objects.objects(Folder.parse("s3://trace-scratch/scratch/"))
@@ -366,7 +370,7 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s'")
     assert await ExpireLeases(control).once() == 1
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
-    sweep = asyncio.create_task(DeleteOrphanFiles(replace(control, objects=objects)).once())
+    sweep = asyncio.create_task(DeleteOrphanFiles(control.pool, objects, control.places.scratch_bucket).once())
     await asyncio.to_thread(objects.asked.wait, 30)
     late = asyncio.create_task(finish(control, task, claims, outputs))
     async with asyncio.timeout(60):
@@ -389,6 +393,6 @@ async def test_a_late_reply_counts_when_only_earlier_attempts_were_swept(control
     outputs = staged(control.objects, task, (0, 99))
     await control.pool.execute("UPDATE tasks SET lease_expires_at = now() - interval '1 s' WHERE status = 'Running'")
     assert await ExpireLeases(control).once() == 1
-    assert await DeleteOrphanFiles(control).once() == 1
+    assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 1
     await finish(control, task, claims, outputs)
     assert await in_force(control) == [("0-99", 1)]

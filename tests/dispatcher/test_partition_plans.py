@@ -85,7 +85,7 @@ async def test_of_many_partitions_only_those_that_are_meant_are_read(control: Co
     routing = await looked_at(control.hot, queries("route")["route_events"], "500, 'one', '10 s', NULL")
     await control.pool.execute("UPDATE events SET routed_at = now()")
     mending = await looked_at(
-        control.pool, queries("reconcile")["owe_events"], "now() - interval '1 h', now() + interval '1 h'"
+        control.pool, queries("reconcile")["route_lost_events"], "now() - interval '1 h', now() + interval '1 h'"
     )
     written = f"'{version}', ARRAY['5-5'], ARRAY[5], ARRAY[6]"
     checking = await looked_at(control.pool, queries("complete")["in_force"], f"{written}, now()")

@@ -19,7 +19,7 @@ from tests.dispatcher.support import PULL, an_org, control_for, deployed_and_act
 from tests.support.operators import registered
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.dispatcher.maintenance.reconcile import Mended, Reconciler
+from tracelake.dispatcher.maintenance.reconcile import Reconciler, Repairs
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.settings import LoopSettings
@@ -47,8 +47,8 @@ def control(pair: tuple[Control, Control]) -> Control:
     return pair[0]
 
 
-async def look(control: Control, settings: LoopSettings = PATIENT) -> Mended:
-    return await Reconciler(control, settings).look()
+async def look(control: Control, settings: LoopSettings = PATIENT) -> Repairs:
+    return await Reconciler(control, settings).repair()
 
 
 async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: Any) -> UUID:
@@ -82,12 +82,12 @@ async def test_nothing_lost_is_nothing_to_do(control: Control) -> None:
         dataset_uuid=chain.datasets["first"], dataset_version=chain.versions["first"], start=3, end=4, reason="reorg"
     )
     await done(control, chain, invalidations=[body])
-    assert (await look(control)).all == 0  # owed is not lost
+    assert (await look(control)).total == 0  # owed is not lost
     await drained(control)
     rewritten = [chain.event("first", start=0, end=9)]
     await done(control, chain, (0, 9), events=rewritten)  # a key with its commit in it
     await drained(control)
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
     assert len(await tasks_of(control, chain, "second")) == 8
     assert await Reconciler(control, PATIENT).once() == 0
 
@@ -100,22 +100,22 @@ async def test_a_lost_promise_is_made_again_and_its_tasks_once(control: Control,
         await drained(control)
         await control.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
     await control.pool.execute("DELETE FROM outbox")
-    assert await look(control) == Mended(events=3)
-    assert (await look(control)).all == 0  # it is owed now
+    assert await look(control) == Repairs(events=3)
+    assert (await look(control)).total == 0  # it is owed now
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 3
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
 
 
 async def test_a_commit_of_which_nobody_was_told_is_told(control: Control) -> None:
     chain = await deploy_chain(control)
     silent = await done(control, chain, (0, 9), (10, 19))
-    assert await look(control) == Mended(untold=2)
+    assert await look(control) == Repairs(missing_events=2)
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 2
     rows = await control.pool.fetch("SELECT producer_task_id, scope, commit_number FROM events ORDER BY scope")
     assert [tuple(row) for row in rows] == [(silent, "partition:0-9", 1), (silent, "partition:10-19", 1)]
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
 
 
 async def test_what_was_replaced_since_is_not_told(control: Control) -> None:
@@ -123,7 +123,7 @@ async def test_what_was_replaced_since_is_not_told(control: Control) -> None:
     await done(control, chain, (0, 9))
     await done(control, chain, (0, 9), events=[chain.event("first", start=0, end=9)])
     await drained(control)
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
     assert len(await tasks_of(control, chain, "second")) == 1
 
 
@@ -139,11 +139,11 @@ async def test_a_lost_invalidation_is_done_by_its_readers(control: Control, rout
         await control.pool.execute("DELETE FROM data_invalidation_jobs")
         await control.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
     await control.pool.execute("DELETE FROM outbox")
-    assert await look(control) == Mended(invalidations=1)
+    assert await look(control) == Repairs(invalidations=1)
     await drained(control)
     assert len(await tasks_of(control, chain, "second")) == 1
     assert await control.pool.fetchval("SELECT count(*) FROM data_invalidation_jobs") == 1
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
 
 
 async def test_a_lost_message_is_sent_again_and_a_waiting_one_is_not(control: Control) -> None:
@@ -154,12 +154,12 @@ async def test_a_lost_message_is_sent_again_and_a_waiting_one_is_not(control: Co
     # The queue still holds messages that are younger than the wake-ups: those wake-ups must have been delivered.
     lost = await messages(control)
     assert len(lost) == 3
-    assert await look(control) == Mended(wake_ups=3)
-    assert (await look(control)).all == 0  # the new ones are owed
+    assert await look(control) == Repairs(wake_ups=3)
+    assert (await look(control)).total == 0  # the new ones are owed
     await drained(control)
-    assert (await look(control)).all == 0  # and now sent
+    assert (await look(control)).total == 0  # and now sent
     assert await messages(control) == lost
-    assert (await look(control)).all == 0  # just now: somebody may be about to claim
+    assert (await look(control)).total == 0  # just now: somebody may be about to claim
 
 
 async def test_a_long_queue_is_not_taken_for_lost_messages(control: Control) -> None:
@@ -176,9 +176,9 @@ async def test_a_long_queue_is_not_taken_for_lost_messages(control: Control) -> 
 
     await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '12 min' WHERE status = 'Queued'")
     slow: Any = replace(control, queue=Slow())  # type: ignore[arg-type]
-    assert (await look(slow)).all == 0
+    assert (await look(slow)).total == 0
     await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '4 min' WHERE status = 'Queued'")
-    assert await look(slow) == Mended(wake_ups=3)
+    assert await look(slow) == Repairs(wake_ups=3)
 
 
 async def test_two_replicas_at_once_mend_once(pair: tuple[Control, Control]) -> None:
@@ -189,12 +189,12 @@ async def test_two_replicas_at_once_mend_once(pair: tuple[Control, Control]) -> 
     await one.pool.execute("DELETE FROM outbox")
     found = await asyncio.gather(*(look(element) for element in (one, two) * 4))
     await asyncio.gather(drained(one), drained(two))
-    assert sum(mended.all for mended in found) == 4
+    assert sum(repairs.total for repairs in found) == 4
     assert len(await tasks_of(one, chain, "second")) == 4
     beat = LoopSettings(reconcile_seconds=3600, reconcile_grace_seconds=0)
     await one.pool.execute("DELETE FROM outbox")
     await one.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
-    assert [(await look(element, beat)).all for element in (one, two)] == [0, 0]  # the beat is one for both
+    assert [(await look(element, beat)).total for element in (one, two)] == [0, 0]  # the beat is one for both
 
 
 async def test_canceled_and_failed_work_is_not_revived(control: Control) -> None:
@@ -208,7 +208,7 @@ async def test_canceled_and_failed_work_is_not_revived(control: Control) -> None
     await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '1 h' WHERE status <> 'Queued'")
     await control.pool.execute("DELETE FROM outbox")
     await messages(control)
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
     assert len(await tasks_of(control, chain, "second")) == 3
 
 
@@ -242,17 +242,17 @@ async def test_only_readers_that_were_active_then_get_what_they_missed(control: 
         await trigger(control, org.id, "teller", "tell", start=0, end=9, request_id=uuid4())
         await drained(control)
         await deployed_and_active(control, org, DAGS.format(name="new", n=1))
-        assert (await look(control)).all == 0  # a newcomer hears of what comes, not of what was
+        assert (await look(control)).total == 0  # a newcomer hears of what comes, not of what was
         await control.pool.execute("DELETE FROM tasks WHERE dedupe_key LIKE 'partition%'")
-        assert await look(control) == Mended(events=1)
+        assert await look(control) == Repairs(events=1)
         await drained(control)
         assert await jobs_with_tasks(control) == [("old", "Queued")]
-        assert (await look(control)).all == 0  # nor from the second time on
+        assert (await look(control)).total == 0  # nor from the second time on
         # The next version of the reader is another job: what the former one left behind is not its own.
         await deployed_and_active(control, org, DAGS.format(name="old", n=2))
         await control.pool.execute("UPDATE tasks SET woken_at = woken_at - interval '1 h'")
         await messages(control)
-        assert (await look(control)).all == 0
+        assert (await look(control)).total == 0
         assert await jobs_with_tasks(control) == [("old", "Canceled")]
 
 
@@ -270,7 +270,7 @@ async def test_an_old_generation_is_left_alone(control: Control) -> None:
     await control.pool.execute(
         "UPDATE dag_version_datasets SET dataset_version = $1 WHERE dataset_uuid = $2", other, chain.datasets["first"]
     )
-    assert (await look(control)).all == 0
+    assert (await look(control)).total == 0
 
 
 async def test_the_past_comes_round_slice_by_slice(control: Control) -> None:
@@ -287,7 +287,7 @@ async def test_the_past_comes_round_slice_by_slice(control: Control) -> None:
         "UPDATE events SET created_at = now() - interval '5 h', routed_at = now() - interval '5 h'"
     )
     await control.pool.execute("DELETE FROM tasks WHERE job_id = $1", chain.jobs["second"])
-    looks = [(await look(control)).all for _ in range(12)]
+    looks = [(await look(control)).total for _ in range(12)]
     assert looks.count(3) == 1
     assert sum(looks) == 3
     assert 4 <= looks.index(3) <= 7  # a beat looks at an hour, and begins at the beginning
@@ -307,7 +307,7 @@ async def test_a_beat_reads_its_hour_and_not_all_of_history(control: Control) ->
         chain.versions["first"],
     )
     await control.pool.execute("VACUUM ANALYZE events")
-    explain = "EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF, SUMMARY OFF) " + queries("reconcile")["owe_events"]
+    explain = "EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF, SUMMARY OFF) " + queries("reconcile")["route_lost_events"]
     start = await control.pool.fetchval("SELECT now() - interval '40 h'")
     plan = await control.pool.fetchval(explain, start, start + timedelta(hours=1))
     nodes = list(walk(json.loads(plan)[0]["Plan"]))

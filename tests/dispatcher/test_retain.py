@@ -43,17 +43,17 @@ async def control(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator
 async def test_files_of_a_partition_that_was_replaced_long_ago_go_and_those_in_force_stay(control: Control) -> None:
     chain = await deploy_chain(control)
     former, kept = await written(control, chain, (0, 99), (100, 199)), await written(control, chain, (0, 99))
-    assert await DeleteReplacedFiles(control, MONTH).once() == 0, "it is too early"
+    assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 0, "it is too early"
     await control.pool.execute(A_MONTH_PASSES)
-    assert await DeleteReplacedFiles(control, MONTH).once() == 1
-    assert await DeleteReplacedFiles(control, MONTH).once() == 0, "each goes once"
+    assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 1
+    assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 0, "each goes once"
     assert names(control, folder_of(former)) == {"first_100_199.parquet", "_SUCCESS"}, "half of it is in force"
     assert names(control, folder_of(kept)) == {"first_0_99.parquet", "_SUCCESS"}
     last = await written(control, chain, (100, 199))
     await control.pool.execute(A_MONTH_PASSES)
-    assert await DeleteReplacedFiles(control, MONTH).once() == 1
+    assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 1
     assert names(control, folder_of(former)) == set(), "with the last of its files the marker goes"
-    await DeleteOrphanFiles(control, timedelta(0)).once()
+    await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket, timedelta(0)).once()
     assert names(control, folder_of(kept)) == {"first_0_99.parquet", "_SUCCESS"}
     assert names(control, folder_of(last)) == {"first_100_199.parquet", "_SUCCESS"}
 
@@ -64,11 +64,11 @@ async def test_what_a_running_task_has_pinned_stays_however_old_it_is(control: C
     reader, reads = await claimed(control, await a_task(control, chain, "second"))
     await written(control, chain, (0, 99))
     await control.pool.execute(A_MONTH_PASSES)
-    assert await DeleteReplacedFiles(control, MONTH).once() == 0
+    assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 0
     (seen,) = (await listed(control, chain, reader, reads)).partitions
     assert names(control, Folder.parse(seen.location)) >= {"first_0_99.parquet"}
     await finish(control, reader, reads, [])
-    assert await DeleteReplacedFiles(control, MONTH).once() == 1
+    assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 1
     assert names(control, folder_of(former)) == set()
 
 
@@ -99,8 +99,8 @@ async def test_a_partition_whose_place_cannot_be_read_is_left_out_and_the_others
     await written(control, chain, (0, 99), (100, 199))
     await control.pool.execute(A_MONTH_PASSES)
     with structlog.testing.capture_logs() as said:
-        assert await DeleteReplacedFiles(control, MONTH).once() == 2
-        assert await DeleteReplacedFiles(control, MONTH).once() == 0, "nor does it come again"
+        assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 2
+        assert await DeleteReplacedFiles(control.pool, control.objects, MONTH).once() == 0, "nor does it come again"
     assert names(control, folder_of(former)) == set()
     assert [item["partition"] for item in said] == (["100-199"] if location else []), (
         "where there is none, nothing lies"

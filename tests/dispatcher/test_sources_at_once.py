@@ -100,7 +100,7 @@ async def test_a_run_that_is_started_while_its_version_leaves_is_canceled(
     await deployed_and_active(control, org, DAG)
     second = await deploy_dag(control, org.id, org.user, OTHER_WORK)
     async with held(state_db, control.pool) as replica:
-        assert await replica.connection.fetchval(queries("sources")["start"], BATCH) == 1
+        assert await replica.connection.fetchval(queries("sources")["start_sources"], BATCH) == 1
         leaving = asyncio.create_task(activate_dag(control, org.id, "feed", second.dag_version_id))
         await replica.blocks()
     await leaving

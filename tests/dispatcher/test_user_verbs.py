@@ -13,8 +13,7 @@ from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_ch
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.datasets.list import list_datasets
-from tracelake.dispatcher.datasets.show import show_dataset
+from tracelake.dispatcher.datasets.show import list_datasets, show_dataset
 from tracelake.dispatcher.outbox.list import list_outbox
 from tracelake.dispatcher.outbox.retry import retry_outbox
 from tracelake.dispatcher.tasks.cancel import cancel_task

@@ -30,7 +30,7 @@ from tests.spark_session import a_session
 from tests.support.operators import register
 from tracelake.delivery import process as delivery_process
 from tracelake.dispatcher import process as dispatcher_process
-from tracelake.dispatcher.maintenance import delete_applied_batches, loop, republish_batches, rotate_keys
+from tracelake.dispatcher.maintenance import loop, rotate_keys
 from tracelake.errors import NoConnection
 from tracelake.gateway import process as gateway_process
 from tracelake.operators.api.context import Resources, TaskApi
@@ -97,11 +97,10 @@ def _live(asked: dict[str, Any]) -> None:
 
 
 def _hurry() -> None:
-    loop.AFTER_TROUBLE_SECONDS = 0.05
+    loop.AFTER_FAILURE_SECONDS = 0.05
     rotate_keys.BEAT_SECONDS = 0.5
     wrapper.AFTER_OUTAGE_SECONDS = 0.05
     drain.AFTER_OUTAGE_SECONDS = 0.05
-    delete_applied_batches.BEAT_SECONDS = republish_batches.BEAT_SECONDS = 0.25
 
 
 def _step(wrong_by: Path) -> None:

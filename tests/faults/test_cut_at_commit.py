@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 STATEMENTS = {
     "deploy": ("dags", "insert_version"),
-    "activate": ("dags", "swap_version"),
+    "activate": ("dags", "set_current_version"),
     "trigger": ("sources", "store_trigger"),
     "invalidate": ("events", "store_invalidation"),
     "cancel": ("lifecycle", "cancel_task"),
@@ -38,9 +38,9 @@ STATEMENTS = {
     "run here": ("in_process", "lock_job"),
     "reap": ("lifecycle", "reap"),
     "queue retries": ("lifecycle", "retry_due"),
-    "start sources": ("sources", "start"),
-    "retire tasks": ("dags", "retire_tasks"),
-    "record keys": ("signing_keys", "record"),
+    "start sources": ("sources", "start_sources"),
+    "retire tasks": ("dags", "cancel_retired_tasks"),
+    "record keys": ("signing_keys", "insert_keys"),
     "settle keys": ("signing_keys", "plan"),
 }
 

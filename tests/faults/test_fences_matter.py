@@ -191,7 +191,7 @@ async def honest_calls(control: Control) -> None:
     await accept_events(control, EventsRequest(**fence, events=[chain.event("first", cursor=1)]), claims)
     assert (await store_logs(control, logs.lines(task, "a line"))).kept == 1
     await list_files(control, FilesRequest(**fence, dataset_uuid=chain.datasets["first"]), claims)
-    assert (await task_relations(control, RelationsRequest(tables=[], **fence))).org_id == chain.org.id
+    assert (await task_relations(control.pool, RelationsRequest(tables=[], **fence))).org_id == chain.org.id
     await Completer(control)(completion(task, outputs=staged(control.objects, task, (0, 9))), claims)
     assert await lifecycle.status(control, task.task.task_id) == "Completed"
 

@@ -109,7 +109,7 @@ async def test_lags_say_how_late_leases_retries_and_promises_are(state_db: str, 
             "INSERT INTO outbox (org_id, kind, payload, available_at)"
             " SELECT id, 'route_event', '{}', now() - interval '7 s' FROM orgs"
         )
-        owed = {kind: (depth, age) for kind, depth, age in held.execute(queries("gauges")["outbox_owed"]).fetchall()}
+        owed = {kind: (depth, age) for kind, depth, age in held.execute(queries("gauges")["outbox_pending"]).fetchall()}
         assert owed["route_event"][0] == 1
         assert owed["route_event"][1] >= 7
         held.rollback()
@@ -224,7 +224,7 @@ def test_every_metric_is_documented_and_every_documented_metric_exists() -> None
 
 INDEXES = {
     "queued": {"idx_tasks_queued"},
-    "outbox_owed": {"idx_outbox_pending", "idx_outbox_taken"},
+    "outbox_pending": {"idx_outbox_pending", "idx_outbox_taken"},
     "outbox_dead": {"idx_outbox_failed"},
     "lags": {"idx_tasks_lease_expiry", "idx_tasks_next_retry", "idx_buffer_publishes_dead"},
 }

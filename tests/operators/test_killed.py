@@ -222,7 +222,7 @@ async def test_workers_killed_in_the_middle_and_at_the_end_leave_garbage_and_the
         await rig.settled()
     await house.sink.settled()
     await swept(rig.walk)
-    await DeleteAppliedBatches(rig.walk.control, timedelta()).once()
+    await DeleteAppliedBatches(rig.walk.control.pool, rig.walk.control.objects, timedelta()).once()
     for attempt, tasks in left.items():
         assert [files_of(rig.folder, task, attempt) for task in tasks.values()] == [[]] * len(tasks)
     await every_row_is_there_once(house)

@@ -149,7 +149,9 @@ def files_of(folder: Path, task: Any, attempt: int) -> list[str]:
 async def swept(walk: Walk) -> None:
     """The janitor has been everywhere, without waiting for anybody who might still write."""
     for _ in range(10):  # while the Dispatcher's own is at it, another finds nothing to do
-        while await DeleteOrphanFiles(walk.control, grace=timedelta(0)).once():
+        while await DeleteOrphanFiles(
+            walk.control.pool, walk.control.objects, walk.control.places.scratch_bucket, grace=timedelta(0)
+        ).once():
             pass
         await asyncio.sleep(0.05)
 

@@ -159,7 +159,9 @@ async def test_alerts_that_were_raised_before_the_runner_was_killed_are_there_on
 ) -> None:
     user = await find_user(whole.walk.control.pool, "test|acme")
     assert user is not None
-    alert = await create_alert(whole.walk.control, user, AlertRequest(name="whales", severity="critical", channels=[]))
+    alert = await create_alert(
+        whole.walk.control.pool, user, AlertRequest(name="whales", severity="critical", channels=[])
+    )
     names = [await whole.deployed(ALERTS, runtime, lease=4, attempts=5, dag=ALERTING) for runtime in RUNTIMES]
     log = tmp_path / "log"
     with a_runner(whole, log) as runner:

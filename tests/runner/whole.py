@@ -26,9 +26,7 @@ from tests.udf.zips import zipped
 from tests.walk.walking import Walk, walking
 from tracelake.adapters.credentials_mounts import Mounts
 from tracelake.adapters.invoker_http import HttpInvoker
-from tracelake.dispatcher.bundles.announce import announce_bundle
-from tracelake.dispatcher.bundles.finalize import finalize_bundle
-from tracelake.dispatcher.bundles.upload import upload_bundle
+from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.lite.ports import free_ports

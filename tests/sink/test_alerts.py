@@ -75,12 +75,12 @@ async def alerts_of(rig: Rig, slug: str, url: str = "https://example.org/") -> d
     user = await find_user(control.pool, f"test|{slug}")
     assert user is not None
     for name in ("ops", "page"):
-        await create_channel(control, user, ChannelRequest(name=name, url=url, secret="s" * 20))
+        await create_channel(control.pool, user, ChannelRequest(name=name, url=url, secret="s" * 20))
     made = {}
     for name, channels in (("whales", ["ops", "page"]), ("quiet", []), ("off", ["ops"])):
-        done = await create_alert(control, user, AlertRequest(name=name, severity="critical", channels=channels))
+        done = await create_alert(control.pool, user, AlertRequest(name=name, severity="critical", channels=channels))
         made[name] = done.alert_definition_id
-    await update_alert(control, user, "off", AlertChange(enabled=False))
+    await update_alert(control.pool, user, "off", AlertChange(enabled=False))
     return made
 
 

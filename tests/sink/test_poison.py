@@ -75,7 +75,7 @@ async def test_a_batch_in_anothers_folder_is_refused_at_the_door_and_by_the_sink
     await rig.deploy()
     victim, thief = await rig.producer(), await rig.producer()
     secret = victim.put(lines([alert("secret")]))
-    with pytest.raises(Forbidden, match="outside of what the token lets"):
+    with pytest.raises(Forbidden, match="outside the folders that the token lets"):
         await thief.hand_over(str(secret))
     # Even a record that should not be there is not believed: neither another attempt's folder nor a way around.
     around = f"{thief.folder}{'x'}".replace("/1/x", "/10/x")

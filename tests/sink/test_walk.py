@@ -38,6 +38,6 @@ async def test_a_published_row_is_in_the_table_once_and_makes_one_task_downstrea
     user = User(rig.walk.org.user, rig.walk.org.id, "acme", None, "admin")
     name = await rig.walk.control.pool.fetchval("SELECT name FROM datasets WHERE id = $1", producer.dataset)
     (read,) = (
-        await user_relations(rig.walk.control, user, RelationsRequest(tables=[RelationRequest(name=name)]))
+        await user_relations(rig.walk.control.pool, user, RelationsRequest(tables=[RelationRequest(name=name)]))
     ).relations
     assert (read.hot, read.commit) == (True, 1)

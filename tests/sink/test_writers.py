@@ -13,8 +13,7 @@ import pytest
 from tests.dispatcher.support import an_org
 from tests.sink.rig import ALERTS, Producer, Rig, alert, lines
 from tracelake.data.buffered.merge_batches import Applied
-from tracelake.dispatcher.buffers.list_dead import list_dead_batches
-from tracelake.dispatcher.buffers.replay import replay_batch
+from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
 from tracelake.dispatcher.maintenance.delete_applied_batches import DeleteAppliedBatches
 from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFiles
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
@@ -173,9 +172,9 @@ async def test_batches_leave_the_store_after_their_commit_and_dead_ones_stay(rig
         await producer.publish(b"?", "dead.jsonl")
         await rig.settled()
     objects = rig.walk.control.objects
-    assert await DeleteAppliedBatches(rig.walk.control, timedelta(hours=1)).once() == 0
-    assert await DeleteAppliedBatches(rig.walk.control, timedelta()).once() == 1
-    assert await DeleteAppliedBatches(rig.walk.control, timedelta()).once() == 0
+    assert await DeleteAppliedBatches(rig.walk.control.pool, rig.walk.control.objects, timedelta(hours=1)).once() == 0
+    assert await DeleteAppliedBatches(rig.walk.control.pool, rig.walk.control.objects, timedelta()).once() == 1
+    assert await DeleteAppliedBatches(rig.walk.control.pool, rig.walk.control.objects, timedelta()).once() == 0
     assert [item.name.name for item in objects.objects(producer.folder)] == ["dead.jsonl"]
 
 
@@ -210,15 +209,17 @@ async def test_a_batch_whose_path_names_no_dataset_goes_where_its_publish_says_a
     dead = await producer.hand_over(str(name), dedupe_scope="copies", record_count=7, **newer)
     task = producer.claimed.task
     elsewhere = f"s3://trace-scratch/scratch/{rig.walk.org.id}/{task.task_id}/{task.attempt}/batch.jsonl"
-    with pytest.raises(Forbidden, match="outside of what the token lets"):
+    with pytest.raises(Forbidden, match="outside the folders that the token lets"):
         await producer.hand_over(elsewhere, dedupe_scope="alert_events", **newer)
     async with rig.sinking():
         assert await rig.settled() == {"Committed": 1, "Dead": 1}
         assert [row["publish_id"] for row in await rig.rows()] == [first]
-        assert await DeleteAppliedBatches(control, timedelta()).once() == 0, "a dead batch of it may be replayed"
+        assert await DeleteAppliedBatches(control.pool, control.objects, timedelta()).once() == 0, (
+            "a dead batch of it may be replayed"
+        )
         await replay_batch(control, rig.walk.org.id, dead, body)
         assert await rig.settled() == {"Committed": 2}
-    assert await DeleteAppliedBatches(control, timedelta()).once() == 2
+    assert await DeleteAppliedBatches(control.pool, control.objects, timedelta()).once() == 2
     assert control.objects.head(name) is None
 
 
@@ -243,9 +244,11 @@ async def test_batches_that_were_never_published_leave_the_store_when_their_atte
         control.objects.put(beside.object(name), b"not rows")
     await lost.hand_over(str(beside.object("published.jsonl")))
     await lost.complete("Failed", error_message="as planned", retryable=False)
-    assert await DeleteOrphanFiles(control).once() == 0, "it is too early"
+    assert await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once() == 0, (
+        "it is too early"
+    )
     await control.pool.execute("UPDATE task_attempts SET ended_at = ended_at - interval '2 hours'")
-    while await DeleteOrphanFiles(control).once():
+    while await DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket).once():
         pass
     left = {item.name.name for item in control.objects.objects(lost.folder)}
     (repaired,) = await rig.fetch("SELECT repaired_uri FROM buffer_publishes WHERE id = $1", dead)

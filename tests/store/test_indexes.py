@@ -36,7 +36,7 @@ OVER_HISTORY = {
 }
 
 STATEMENTS = {
-    "buffered.owe_again": {"idx_buffer_publishes_open"},
+    "buffered.republish_lost": {"idx_buffer_publishes_open"},
     "claim.claim_tasks": {"tasks_pkey"},
     "claim.renew_leases": {"tasks_pkey", "pauses_one_per_cause"},
     "complete.complete_plain": {
@@ -47,10 +47,10 @@ STATEMENTS = {
     },
     "complete.lock_fenced": {"tasks_pkey"},
     "complete.mark_processed": {"idx_data_invalidation_jobs_open"},
-    "dags.show_jobs": {"idx_tasks_queued", "idx_tasks_in_flight"},
+    "dags.list_jobs": {"idx_tasks_queued", "idx_tasks_in_flight"},
     "gauges.queued": {"idx_tasks_queued"},
     "identity.find_worker_token": {"worker_tokens_hash_once"},
-    "janitor.begun_since": {"idx_task_attempts_begun"},
+    "janitor.list_attempts": {"idx_task_attempts_begun"},
     "lifecycle.reap": {"idx_tasks_lease_expiry", "tasks_pkey"},
     "lifecycle.retry_due": {"idx_tasks_next_retry", "tasks_pkey"},
     "outbox.mark_entries_done": {"outbox_pkey"},
@@ -61,11 +61,11 @@ STATEMENTS = {
     "route.route_events": {"events_pkey", "idx_job_inputs_live"},
     "route.wake_waiting": {"idx_tasks_slot_wait", "idx_tasks_in_flight"},
     "sources.events_of_request": {"events_once"},
-    "sources.start": {"idx_tasks_job_dedupe"},
+    "sources.start_sources": {"idx_tasks_job_dedupe"},
     "user_tasks.show_task": {"tasks_pkey", "task_attempts_pkey"},
-    "user_why.event_of_partition": {"idx_events_dataset"},
-    "user_why.events_for_partition": {"idx_events_dataset"},
-    "user_why.last_event_of": {"idx_events_dataset"},
+    "user_why.find_event": {"idx_events_dataset"},
+    "user_why.list_input_events": {"idx_events_dataset"},
+    "user_why.find_last_event": {"idx_events_dataset"},
 }
 """Statements as they are run, and the indexes that must find their rows; whatever else they read is not said here."""
 IN_ORDER = {
@@ -74,7 +74,7 @@ IN_ORDER = {
     "outbox.take_entries",
     "relations.prune_audit",
     "route.wake_waiting",
-    "user_why.last_event_of",
+    "user_why.find_last_event",
 }
 """Those that take the first of many in an order that their index has: they sort nothing."""
 

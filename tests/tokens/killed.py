@@ -25,7 +25,7 @@ from tracelake.adapters.signer_pem import LOCK, PemSigner
 from tracelake.capability import Verifier, encode
 from tracelake.settings import TokenSettings
 from tracelake.store.db import open_pool
-from tracelake.store.signing_keys import keep_keys, published
+from tracelake.store.signing_keys import maintain_keys, published
 
 STEPS: tuple[tuple[Any, str, str], ...] = (
     (os, "open", "os.open"),
@@ -120,7 +120,7 @@ def beat(folder: Path, dsn: str) -> None:
 
 async def _beat(folder: Path, dsn: str) -> None:
     async with open_pool(dsn, name="killed", max_size=1) as pool:
-        await keep_keys(pool, PemSigner(folder), TOKENS)
+        await maintain_keys(pool, PemSigner(folder), TOKENS)
 
 
 async def _look_after(folder: Path, dsn: str, then: str | None = None) -> None:
@@ -133,7 +133,7 @@ async def _look_after(folder: Path, dsn: str, then: str | None = None) -> None:
 async def _recover(pool: asyncpg.Pool, folder: Path) -> None:
     """One more beat by a new process, and its tokens hold."""
     signer = PemSigner(folder)
-    await keep_keys(pool, signer, TOKENS)
+    await maintain_keys(pool, signer, TOKENS)
     clock = Clock()
     verifier = Verifier(lambda: published(pool), TOKENS, clock=clock, monotonic=clock)
     assert await verifier.verify(await signer.sign(encode(CLAIMS))) == CLAIMS
@@ -154,10 +154,10 @@ async def _arrange(pool: asyncpg.Pool, folder: Path, situation: str) -> None:
         await _age(pool, LONG_AGO)
         return
     await PemSigner(folder).rotate()
-    await keep_keys(pool, PemSigner(folder), TOKENS)
+    await maintain_keys(pool, PemSigner(folder), TOKENS)
     await _age(pool, "1 hour")
     if situation == "ended":
-        await keep_keys(pool, PemSigner(folder), TOKENS)
+        await maintain_keys(pool, PemSigner(folder), TOKENS)
         await _age(pool, "26 hours")
 
 

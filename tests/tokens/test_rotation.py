@@ -27,7 +27,7 @@ from tracelake.ports import KeyPlan
 from tracelake.settings import TokenSettings, load_settings
 from tracelake.store.db import open_pool
 from tracelake.store.queries import queries
-from tracelake.store.signing_keys import keep_keys, published, revoke
+from tracelake.store.signing_keys import maintain_keys, published, revoke
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ class World:
         return Verifier(lambda: published(self.pool), self.tokens, clock=self.clock, monotonic=self.clock)
 
     async def keep(self, signer: PemSigner) -> KeyPlan:
-        return await keep_keys(self.pool, signer, self.tokens)
+        return await maintain_keys(self.pool, signer, self.tokens)
 
     async def passes(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -266,7 +266,7 @@ async def test_a_key_that_is_not_there_does_not_sign_even_when_no_other_does(wor
 async def test_replicas_move_keys_on_one_after_the_other(world: World) -> None:
     async with world.pool.acquire() as connection:
         async with connection.transaction():
-            await connection.execute(queries("signing_keys")["lock"])
+            await connection.execute(queries("signing_keys")["lock_keys"])
             beat = asyncio.create_task(world.keep(world.signer()))
             waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = $1"
             database = await connection.fetchval("SELECT oid FROM pg_database WHERE datname = current_database()")
@@ -408,12 +408,12 @@ from tracelake.adapters.signer_pem import PemSigner
 from tracelake.capability import encode
 from tracelake.settings import TokenSettings, load_settings
 from tracelake.store.db import open_pool
-from tracelake.store.signing_keys import keep_keys
+from tracelake.store.signing_keys import maintain_keys
 
 async def main(folder, dsn):
     async with open_pool(dsn, name="child", max_size=1) as pool:
         signer = PemSigner(Path(folder))
-        await keep_keys(pool, signer, TokenSettings())
+        await maintain_keys(pool, signer, TokenSettings())
         now = int(time.time())
         print(await signer.sign(encode(replace(CLAIMS, iat=now, exp=now + 600))))
 

@@ -19,9 +19,7 @@ from tests.dispatcher.support import deployed_and_active
 from tests.udf.dags import dag
 from tests.udf.push import BUNDLE, sha256
 from tests.walk.walking import Walk, walking
-from tracelake.dispatcher.bundles.announce import announce_bundle
-from tracelake.dispatcher.bundles.finalize import finalize_bundle
-from tracelake.dispatcher.bundles.upload import upload_bundle
+from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import CredentialSettings, load_settings

@@ -127,7 +127,7 @@ async def test_a_url_is_over_when_its_time_is(trace: System) -> None:
         return replace(trace.control, clock=cast("DatabaseClock", lambda: seconds))
 
     assert await bundle_bytes(at(in_time - 1), sha256(BUNDLE), given) == BUNDLE
-    with pytest.raises(Forbidden, match="that is over"):
+    with pytest.raises(Forbidden, match="has expired"):
         await bundle_bytes(at(in_time), sha256(BUNDLE), given)
 
 

@@ -43,9 +43,9 @@ async def test_a_bundle_that_no_job_names_is_removed_after_its_time_and_can_be_p
     made = await pushed(trace)
     row = await trace.control.pool.fetchrow("SELECT location FROM udf_bundles")
     assert row is not None
-    assert await DeleteUnusedBundles(trace.control, LATER).once() == 0
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, LATER).once() == 0
     assert await stored(trace) == {"Ready": True}
-    assert await DeleteUnusedBundles(trace.control, NOW).once() == 1
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, NOW).once() == 1
     assert await stored(trace) == {}
     assert trace.control.objects.head(ObjectName.parse(row["location"])) is None
     again = await pushed(trace)
@@ -57,8 +57,8 @@ async def test_a_bundle_that_any_version_names_stays_and_one_that_was_never_fini
     await pushed(trace)
     await deployed(trace, dag())
     await uploaded(trace, OTHER, name="other")
-    assert await DeleteUnusedBundles(trace.control, NOW).once() == 1
-    assert await DeleteUnusedBundles(trace.control, NOW).once() == 0
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, NOW).once() == 1
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, NOW).once() == 0
     assert await stored(trace) == {"Ready": True}
 
 
@@ -88,12 +88,12 @@ async def test_a_removal_that_was_cut_off_is_finished_and_nothing_half_removed_c
     await pushed(trace)
     broken = replace(trace.control, objects=cast("ObjectStore", Away()))
     with pytest.raises(ObjectsUnavailable):
-        await DeleteUnusedBundles(broken, NOW).once()
+        await DeleteUnusedBundles(broken.pool, broken.objects, NOW).once()
     assert await stored(trace) == {"Refused": True}
     assert (await pushed(trace, BUNDLE))["status"] == "Ready", "whoever pushes it again meanwhile has it"
     with pytest.raises(ObjectsUnavailable):
-        await DeleteUnusedBundles(broken, NOW).once()
-    assert await DeleteUnusedBundles(trace.control, LATER).once() == 1
+        await DeleteUnusedBundles(broken.pool, broken.objects, NOW).once()
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, LATER).once() == 1
     assert await stored(trace) == {}
 
 
@@ -134,9 +134,9 @@ async def test_a_bundle_that_a_deploy_is_adopting_keeps_its_bytes(trace: System,
             while not await other.fetchval(waits):  # noqa: ASYNC110 - another connection's wait
                 await asyncio.sleep(0.01)
             with suppress(ObjectsUnavailable):
-                await DeleteUnusedBundles(replace(control, objects=store), NOW).once()
+                await DeleteUnusedBundles(control.pool, store, NOW).once()
         await deploy
-    assert await DeleteUnusedBundles(control, NOW).once() == 0
+    assert await DeleteUnusedBundles(control.pool, control.objects, NOW).once() == 0
     assert await stored(trace) == {"Ready": True}
 
 
@@ -147,7 +147,7 @@ async def test_a_bundle_without_bytes_does_not_come_back_because_a_job_names_it(
         "UPDATE udf_bundles SET status = 'Refused', error_message = $1 RETURNING location", REASON
     )
     trace.control.objects.delete([ObjectName.parse(location)])
-    assert await DeleteUnusedBundles(trace.control, NOW).once() == 0
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, NOW).once() == 0
     assert await stored(trace) == {"Refused": False}
     assert (await pushed(trace))["status"] == "Ready"
     assert await stored(trace) == {"Ready": True}
@@ -158,5 +158,5 @@ async def test_a_bundle_that_is_named_at_the_moment_of_its_removal_stays(trace: 
     await deployed(trace, dag())
     # As if the deploy had looked at it just before.
     await trace.control.pool.execute("UPDATE udf_bundles SET status = 'Refused', error_message = $1", REASON)
-    assert await DeleteUnusedBundles(trace.control, NOW).once() == 0
+    assert await DeleteUnusedBundles(trace.control.pool, trace.control.objects, NOW).once() == 0
     assert await stored(trace) == {"Ready": True}

@@ -22,9 +22,7 @@ from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedB
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
 from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
-from tracelake.dispatcher.maintenance.prune_audit import PruneAudit
-from tracelake.dispatcher.maintenance.prune_logs import PruneLogs
-from tracelake.dispatcher.maintenance.prune_outbox import PruneOutbox
+from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.maintenance.rotate_keys import rotate_forever
@@ -162,28 +160,36 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
                 ("reap", ExpireLeases(control), control.leases),
                 ("sources", KeepSourcesRunning(control), control.sources),
                 ("retire", CancelRetired(control), Signal()),
-                ("janitor", DeleteOrphanFiles(control), Signal()),
+                ("janitor", DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket), Signal()),
                 (
                     "retain",
-                    DeleteReplacedFiles(control, timedelta(days=settings.dispatcher.replaced_kept_days)),
+                    DeleteReplacedFiles(
+                        control.pool, control.objects, timedelta(days=settings.dispatcher.replaced_kept_days)
+                    ),
                     Signal(),
                 ),
                 (
                     "batches",
-                    DeleteAppliedBatches(control, timedelta(seconds=settings.sink.batches_kept_seconds)),
+                    DeleteAppliedBatches(
+                        control.pool, control.objects, timedelta(seconds=settings.sink.batches_kept_seconds)
+                    ),
                     Signal(),
                 ),
-                ("bundles", DeleteUnusedBundles(control, timedelta(days=settings.bundles.kept_days)), Signal()),
+                (
+                    "bundles",
+                    DeleteUnusedBundles(control.pool, control.objects, timedelta(days=settings.bundles.kept_days)),
+                    Signal(),
+                ),
                 (
                     "owe_batches",
                     RepublishBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
                     Signal(),
                 ),
-                ("forget", PruneOutbox(control, timedelta(days=settings.dispatcher.outbox_kept_days)), Signal()),
-                ("forget_logs", PruneLogs(control, timedelta(days=settings.dispatcher.logs_kept_days)), Signal()),
+                ("forget", PruneOutbox(control.hot, timedelta(days=settings.dispatcher.outbox_kept_days)), Signal()),
+                ("forget_logs", PruneLogs(control.hot, timedelta(days=settings.dispatcher.logs_kept_days)), Signal()),
                 (
                     "prune_audit",
-                    PruneAudit(control, timedelta(days=settings.dispatcher.query_audit_kept_days)),
+                    PruneAudit(control.pool, timedelta(days=settings.dispatcher.query_audit_kept_days)),
                     Signal(),
                 ),
                 ("reconcile", Reconciler(control, settings.loops), Signal()),

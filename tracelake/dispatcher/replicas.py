@@ -1,4 +1,4 @@
-"""Who of the Dispatchers on this machine is no more: nobody need wait for what they held to run out."""
+"""Releases outbox entries that were taken by Dispatchers of this machine which no longer run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def host_of(replica: str) -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Of a replica of this machine, by the process id its name ends with; not us, who have only just begun."""
+    """Whether a replica of this machine runs, by the process id that its name ends with; False for this process."""
     pid = name.rpartition(":")[2]
     return pid.isdecimal() and int(pid) != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
 async def take_over(control: Control) -> int:
-    """At the start: entries that a process of this machine had taken which is no more can be taken at once.
+    """Called at the start, so that such entries need not wait until they time out.
 
-    If it lives all the same (in a container of its own, say, with our name), its wake-ups are sent twice: harmless.
+    If the other process does run (in another container with the same host name), its wake-ups are sent twice: harmless.
     """
     sql = queries("outbox")
-    takers = [row["taken_by"] for row in await control.pool.fetch(sql["takers"], f"{host_of(control.replica)}:")]
+    takers = [taker for (taker,) in await control.pool.fetch(sql["takers"], f"{host_of(control.replica)}:")]
     dead = [taker for taker in takers if not is_alive(taker)]
     return int(await control.pool.fetchval(sql["let_go"], dead)) if dead else 0

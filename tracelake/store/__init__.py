@@ -1,1 +1,1 @@
-"""State, data and queue Postgres: migrations, roles, named SQL."""
+"""State, data and queue Postgres: migrations, roles, named SQL and its typed rows."""

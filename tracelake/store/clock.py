@@ -1,7 +1,7 @@
-"""The time as Postgres has it, without asking it each time: what tokens are timed by.
+"""The time of Postgres, without a query each time: it times tokens.
 
-Two replicas whose own clocks are hours apart, or jump, mint and judge tokens alike. Between two looks it goes on by
-the kernel's timer, which nobody sets.
+Replicas whose own clocks differ, or jump, sign and verify tokens alike. Between two synchronizations it advances by the
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tracelake.store.queries import queries
 
 
 class DatabaseClock:
-    """Call it for the seconds since 1970. Until the first look it is this machine's clock."""
+    """Call it for the seconds since 1970. Until the first synchronization it is this machine's clock."""
 
     def __init__(self) -> None:
-        self._ahead = time.time() - time.monotonic()
+        self._offset = time.time() - time.monotonic()
 
     def __call__(self) -> float:
-        return time.monotonic() + self._ahead
+        return time.monotonic() + self._offset
 
-    async def look(self, pool: asyncpg.Pool) -> None:
+    async def synchronize(self, pool: asyncpg.Pool) -> None:
         now: float = await pool.fetchval(queries("signing_keys")["now"])
-        self._ahead = now - time.monotonic()
+        self._offset = now - time.monotonic()

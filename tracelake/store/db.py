@@ -26,17 +26,17 @@ OUTAGES = (
     asyncpg.AdminShutdownError,
     asyncpg.InterfaceError,
     asyncpg.InsufficientResourcesError,  # no disk, memory or connections left at the server
-    DatabaseUnavailable,  # what the pool says when no connection came free
+    DatabaseUnavailable,  # raised by the pool when no connection is free
     asyncpg.TransactionRollbackError,  # a deadlock or serialization failure: nothing was stored
-    asyncpg.InternalClientError,  # what it says of a connection that was cut in the middle of a question
+    asyncpg.InternalClientError,  # for a connection that was cut in the middle of a query
 )
-"""What asyncpg raises when the server is away, or ended the transaction, rather than the statement wrong."""
+"""Errors that say that the server is unavailable or ended the transaction, not that the statement is wrong."""
 
 ACQUIRE_SECONDS: Final = 10.0
-"""How long a caller waits for a free connection where no setting says so."""
+"""How long a caller waits for a free connection, unless a setting says otherwise."""
 
 ADDRESS: Final = re.compile(r"postgres(ql)?://([^\s%]|%[0-9A-Fa-f]{2})+")
-"""What every driver here reads alike. What one of them cannot read, it repeats in its error, password and all."""
+"""What every driver here reads alike. A driver's own error would repeat the address with its password."""
 
 STEADY: Final = {
     "plan_cache_mode": "force_generic_plan",
@@ -45,9 +45,9 @@ STEADY: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-"""For the statements that are asked all the time. They are planned once per connection instead of at every call, which
-took as long as running them; and as a plan may be made while the tables are empty and be used when they hold millions,
-it is left nothing but what is right for both: look up by index, row by row."""
+"""For the statements of the hot path. They are planned once per connection instead of at every call, which took as long
+as running them. A plan may be made while the tables are empty and used when they hold millions of rows, so only what is
+right for both is left: index lookups, row by row."""
 
 
 def required(dsn: SecretStr | None, setting: str) -> str:
@@ -56,26 +56,26 @@ def required(dsn: SecretStr | None, setting: str) -> str:
         raise SettingsError(
             f"{setting} is not set", where=setting, hint=f"set {variable}, or let `trace up` fill it in"
         )
-    if not ADDRESS.fullmatch(told := dsn.get_secret_value()):
+    if not ADDRESS.fullmatch(address := dsn.get_secret_value()):
         raise SettingsError(
             f"{setting} is not an address of a database",
             where=setting,
             hint="postgresql://user:password@host:5432/name, with %20 for a blank, %25 for a %, and so on",
         )
-    return told
+    return address
 
 
 @asynccontextmanager
 async def open_pool(
     dsn: str, *, name: str, max_size: int, steady: bool = False, acquire_seconds: float = ACQUIRE_SECONDS
 ) -> AsyncIterator[BoundedPool]:
-    """Connections open when they are needed, and again after the server was away. `steady`: for the hot statements."""
+    """Connections open when they are needed, and again after an outage. `steady`: for the hot path (`STEADY`)."""
     pool = BoundedPool(
         dsn,
         name=name,
         acquire_seconds=acquire_seconds,
-        init=_speak_json,
-        reset=_leave_as_it_is,
+        init=_set_codecs,
+        reset=_keep_session,
         min_size=0,
         max_size=max_size,
         command_timeout=30,
@@ -88,8 +88,8 @@ async def open_pool(
         pool.terminate()
 
 
-async def _speak_json(connection: asyncpg.Connection) -> None:
-    """Jsonb parameters are given as values; what is read back is cast to text in SQL and decoded where it is needed."""
+async def _set_codecs(connection: asyncpg.Connection) -> None:
+    """Jsonb parameters and results are Python values; a statement casts to text what is decoded into a type."""
     await connection.set_type_codec(
         "jsonb",
         schema="pg_catalog",
@@ -100,29 +100,29 @@ async def _speak_json(connection: asyncpg.Connection) -> None:
         connection.add_query_logger(_trace_statement)
 
 
-def _trace_statement(said: asyncpg.connection.LoggedQuery) -> None:
-    """A span for each named statement; never its arguments."""
-    if (name := name_of(said.query)) is not None:
-        ended(f"sql {name}", said.elapsed, failed=said.exception is not None)
+def _trace_statement(query: asyncpg.connection.LoggedQuery) -> None:
+    """Records a span for each named statement, without its arguments."""
+    if (name := name_of(query.query)) is not None:
+        ended(f"sql {name}", query.elapsed, failed=query.exception is not None)
 
 
-async def _leave_as_it_is(connection: asyncpg.Connection) -> None:
-    """Our statements leave nothing in a session, so the round trip that would clean it up after each is not needed."""
+async def _keep_session(connection: asyncpg.Connection) -> None:
+    """Statements leave nothing in a session, so no round trip resets it."""
 
 
-def unavailable(away: Exception, home: Path | None = None) -> Unavailable:
-    """An outage as callers are told of it. `home`: where an embedded server keeps its data; it ends on a full disk."""
-    if isinstance(away, Unavailable):
-        return away
-    if isinstance(away, asyncpg.DiskFullError):
-        return DiskFull.of("the Postgres server", str(away))
-    if isinstance(away, asyncpg.TransactionRollbackError):
-        return TransactionConflict.of(str(away))
-    if isinstance(away, OSError) and away.errno in NO_SPACE:
-        return DiskFull.of("this process", away.filename)
+def unavailable(outage: Exception, home: Path | None = None) -> Unavailable:
+    """An outage as a typed error. `home`: the data folder of an embedded server, which stops when its disk is full."""
+    if isinstance(outage, Unavailable):
+        return outage
+    if isinstance(outage, asyncpg.DiskFullError):
+        return DiskFull.of("the Postgres server", str(outage))
+    if isinstance(outage, asyncpg.TransactionRollbackError):
+        return TransactionConflict.of(str(outage))
+    if isinstance(outage, OSError) and outage.errno in NO_SPACE:
+        return DiskFull.of("this process", outage.filename)
     if home is not None and is_full(home):
         return DiskFull.of("the home folder", str(home))
-    return DatabaseUnavailable(f"Postgres does not answer: {away or type(away).__name__}")
+    return DatabaseUnavailable(f"Postgres does not answer: {outage or type(outage).__name__}")
 
 
 async def answers(pool: asyncpg.Pool) -> None:
@@ -130,5 +130,5 @@ async def answers(pool: asyncpg.Pool) -> None:
     try:
         async with pool.acquire(timeout=5) as connection:
             await connection.fetchval("SELECT 1", timeout=5)
-    except OUTAGES as away:
-        raise unavailable(away) from None
+    except OUTAGES as outage:
+        raise unavailable(outage) from None

@@ -1,6 +1,6 @@
-"""The data model as a page for people, read from migrated databases: it shows what is, not what was meant.
+"""Writes the page about the data model, `docs/reference/data_model.md`, from migrated databases.
 
-`docs/reference/data_model.md` is what this writes; `make docs` writes it again, and a test compares.
+`make docs` writes it again, and a test compares.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HEAD = """\
 <!-- Made from the code by `make docs`; a test compares. -->
 
 Three databases on two servers. Only the Dispatcher reaches `state`; workers and the query service reach `data`; the
-Lite queue is `queue`, reached through its functions. Which role may do what is said in `tracelake/store/roles.py`.
-The schemas are plain SQL in `tracelake/store/migrations`; which migrations a database has is kept in its schema
+Lite queue is `queue`, reached through its functions. The rights of each role are in `tracelake/store/roles.py`.
+The schemas are plain SQL in `tracelake/store/migrations`; the migrations of a database are recorded in its schema
 `trace_migrations`, which is left out here.
 """
 ABOUT = {
@@ -38,7 +38,7 @@ ABOUT = {
 
 
 def describe(state_dsn: str, data_dsn: str, queue_dsn: str) -> str:
-    """One page over the three databases, the same for the same migrations."""
+    """A page about the three databases, the same for the same migrations."""
     dsns = {"state": state_dsn, "data": data_dsn, "queue": queue_dsn}
     lines = [HEAD.rstrip()]
     for database, dsn in dsns.items():
@@ -50,20 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tracelake.store.describe", description=__doc__)
     for name in ABOUT:
         parser.add_argument(f"{name}_dsn", help=f"a migrated {name} database")
-    given = parser.parse_args(arguments)
-    sys.stdout.write(describe(given.state_dsn, given.data_dsn, given.queue_dsn))
+    options = parser.parse_args(arguments)
+    sys.stdout.write(describe(options.state_dsn, options.data_dsn, options.queue_dsn))
 
 
 def _database(dsn: str, database: str) -> Iterator[str]:
     with refusals(dsn, database), psycopg.connect(dsn, row_factory=dict_row) as connection:
-        found = {name: connection.execute(sql.encode()).fetchall() for name, sql in queries("describe").items()}
-    names = [table["name"] for table in found["tables"]]
-    of = {kind: _by_table(found[kind]) for kind in ("columns", "constraints", "indexes", "triggers")}
-    yield from _diagram(names, found["foreign_keys"])
-    for table in found["tables"]:
-        yield from _table(table, {kind: rows[table["name"]] for kind, rows in of.items()})
-    yield from _list("Types", ((row["name"], row["contents"], row["meaning"]) for row in found["types"]))
-    yield from _list("Functions", ((row["name"], row["result"], row["meaning"]) for row in found["functions"]))
+        catalog = {name: connection.execute(sql.encode()).fetchall() for name, sql in queries("describe").items()}
+    names = [table["name"] for table in catalog["tables"]]
+    details = {kind: _by_table(catalog[kind]) for kind in ("columns", "constraints", "indexes", "triggers")}
+    yield from _diagram(names, catalog["foreign_keys"])
+    for table in catalog["tables"]:
+        yield from _table(table, {kind: rows[table["name"]] for kind, rows in details.items()})
+    yield from _list("Types", ((row["name"], row["contents"], row["meaning"]) for row in catalog["types"]))
+    yield from _list("Functions", ((row["name"], row["result"], row["meaning"]) for row in catalog["functions"]))
 
 
 def _by_table(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -78,8 +78,8 @@ def _diagram(names: Iterable[str], references: Iterable[Row]) -> Iterator[str]:
     for name in names:
         yield f'    "{name}"'
     for row in references:
-        one = "|o" if row["nullable"] else "||"
-        yield f'    "{row["parent"]}" {one}--o{{ "{row["child"]}" : "{row["columns"] or "org_id"}"'
+        parent = "|o" if row["nullable"] else "||"
+        yield f'    "{row["parent"]}" {parent}--o{{ "{row["child"]}" : "{row["columns"] or "org_id"}"'
     yield "```"
 
 
@@ -88,7 +88,7 @@ def _table(table: Row, parts: dict[str, list[Row]]) -> Iterator[str]:
     yield from ("| column | type | null | default | meaning |", "|---|---|---|---|---|")
     for column in parts["columns"]:
         null = "yes" if column["nullable"] else ""
-        cells = (f"`{column['name']}`", column["type"], null, _code(column["given"]), column["meaning"] or "")
+        cells = (f"`{column['name']}`", column["type"], null, _code(column["value"]), column["meaning"] or "")
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     for kind in ("constraints", "indexes", "triggers"):
         rows = ((row["name"], _short(row["definition"]), row["meaning"]) for row in parts[kind])
@@ -98,14 +98,14 @@ def _table(table: Row, parts: dict[str, list[Row]]) -> Iterator[str]:
 
 
 def _list(title: str, rows: Iterable[tuple[str, str | None, str | None]]) -> Iterator[str]:
-    """Name, definition and, where there is one, meaning; nothing at all if there are no rows."""
+    """Name, definition and meaning, if any; nothing if there are no rows."""
     lines = [f"- `{name}`: {_code(what)}" + (f". {meaning}" if meaning else "") for name, what, meaning in rows]
     if lines:
         yield from ("", f"{title}:", "", *lines)
 
 
 def _short(definition: str) -> str:
-    """One line, without what the place already says."""
+    """The definition in one line, without what its place on the page shows."""
     line = " ".join(definition.split())
     line = re.sub(r"^CREATE (UNIQUE )?INDEX \S+ ON \S+ USING btree ", r"\1", line)
     return re.sub(r"^CREATE TRIGGER \S+ ", "", line)

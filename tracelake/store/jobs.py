@@ -1,24 +1,22 @@
-"""Jobs as the Dispatcher needs them. A job never changes, as it belongs to one DAG version: read once and kept.
+"""Loads and caches jobs. A job belongs to one DAG version and never changes.
 
-What may change is not here: the published names of datasets, and whether a bootstrap was done. A claim reads those.
+What may change is left out: the published names of datasets, and whether a bootstrap was done. A claim reads those.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
-import asyncpg
+import msgspec
 
 from tracelake.domain.bundle.rules import DEFAULT_HANDLER
 from tracelake.errors import NotFound
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, Queryable, queries
 
-Connection = asyncpg.pool.PoolConnectionProxy
-KEPT_JOBS = 10_000
+MAX_JOBS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class JobOutput:
 
 @dataclass(frozen=True, slots=True)
 class JobBundle:
-    """The code that a job runs. One that is ready never changes."""
+    """The code that a job runs; a ready bundle never changes."""
 
     name: str
     sha256: str
@@ -71,56 +69,35 @@ class Job:
 
     @property
     def restarts(self) -> bool:
-        """An always-on source: what follows a failure is decided by the loop that keeps sources running."""
+        """An always-on source, which `sources/keep_running.py` restarts after a failure."""
         return self.source is not None and self.source["kind"] == "always_on"
 
 
 class JobCache:
-    """By id, for ever; bounded, because versions pile up."""
+    """By id; bounded, because versions accumulate."""
 
-    def __init__(self, database: asyncpg.Pool | Connection) -> None:
+    def __init__(self, database: Queryable) -> None:
         self._database = database
         self._jobs: dict[UUID, Job] = {}
 
     def through(self, connection: Connection) -> JobCache:
-        """The same jobs, read by a caller that holds a connection: whoever holds one must not wait for another."""
-        other = JobCache(connection)
-        other._jobs = self._jobs
-        return other
+        """The same jobs, for a caller that holds a connection and must not wait for another."""
+        cache = JobCache(connection)
+        cache._jobs = self._jobs
+        return cache
 
     async def get(self, job_id: UUID) -> Job:
-        found = self._jobs.get(job_id)
-        if found is None:
-            found = await load_job(self._database, job_id)
-            if len(self._jobs) >= KEPT_JOBS:
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = await load_job(self._database, job_id)
+            if len(self._jobs) >= MAX_JOBS:
                 self._jobs.pop(next(iter(self._jobs)))
-            self._jobs[job_id] = found
-        return found
+            self._jobs[job_id] = job
+        return job
 
 
-async def load_job(database: asyncpg.Pool | Connection, job_id: UUID) -> Job:
-    row = await database.fetchrow(queries("jobs")["load_job"], job_id)
-    if row is None:
+async def load_job(database: Queryable, job_id: UUID) -> Job:
+    text = await database.fetchval(queries("jobs")["load_job"], job_id, DEFAULT_HANDLER)
+    if text is None:
         raise NotFound("no such job", where=str(job_id))
-    values = dict(row)
-    for column in ("config", "source", "bootstrap"):
-        values[column] = json.loads(values[column]) if values[column] else None
-    values["outputs"] = tuple(_output(load) for load in json.loads(values["outputs"] or "[]"))
-    values["bundle"] = _bundle(values)
-    return Job(**values)
-
-
-def _bundle(values: dict[str, Any]) -> JobBundle | None:
-    told = {name: values.pop(f"bundle_{name}") for name in ("name", "sha256", "kind", "size_bytes", "location")}
-    handler, bundle_id = values.pop("udf_handler"), values.pop("udf_bundle_id")
-    return None if bundle_id is None else JobBundle(**told, handler=handler or DEFAULT_HANDLER)
-
-
-def _output(text: Mapping[str, Any]) -> JobOutput:
-    return JobOutput(
-        output_index=text["output_index"],
-        dataset_uuid=UUID(text["dataset_uuid"]),
-        dataset_version=UUID(text["dataset_version"]),
-        storage_location=text["storage_location"],
-        kind=text["kind"],
-    )
+    return msgspec.json.decode(text, type=Job)

@@ -1,14 +1,14 @@
-"""Bring a database to the schema that this code expects, and say when it is not there.
+"""Migrates a database to the schema that this code expects, and checks that it has it.
 
-The schema is plain SQL in `migrations/{state,data,queue}`, forward only. yoyo reads, splits and runs the files; four
-things that it leaves open are closed here:
+The schema is plain SQL in `migrations/{state,data,queue}`, forward only. yoyo reads, splits and runs the files. Added
+here:
 
-- A migration and the note that it was applied are one transaction: a kill between the two cannot strand a database.
-- Two migrations at once queue behind a Postgres advisory lock, which dies with its holder; yoyo's own lock is a row.
-- The SHA-256 of every applied file is kept, so that a file changed afterwards is found, not silently ignored.
-- A database that is ahead of the code is refused, never touched.
+- A migration and its record are one transaction, so a crash between the two cannot leave a database in between.
+- Concurrent migrations wait for a Postgres advisory lock, which ends with its session; yoyo's own lock is a row.
+- The SHA-256 of every applied file is stored, so that a file that changed afterwards is found.
+- A database that is newer than the code is refused.
 
-The bookkeeping has a schema of its own, `trace_migrations`, so that no grant on the tables of Trace reaches it.
+The records have a schema of their own, `trace_migrations`, so that no grant on the tables of Trace covers them.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from tracelake.errors import DatabaseUnavailable, SchemaMismatch, SettingsError
 Database = Literal["state", "data", "queue"]
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-BOOKS: Final = "trace_migrations"
+RECORDS: Final = "trace_migrations"
 LOCK: Final = 0x7472616365  # "trace": any number will do, as long as every version of this code uses the same
 LOCK_WAIT_SECONDS: Final = 120
 CONNECT_TIMEOUT_SECONDS: Final = 10
 
 
 def migrate(dsn: str, database: Database) -> list[str]:
-    """Apply what is pending, in the order of the file names, and return what was applied."""
+    """Applies pending migrations in the order of their file names, and returns their names."""
     with refusals(dsn, database), _backend(dsn) as backend:
-        backend.open_books()
+        backend.lock_records()
         files, applied = _files(database), _applied(backend.connection)
         _refuse_unknown_or_changed(files, applied, database)
-        todo = [name for name in files if name not in applied]
+        missing = [name for name in files if name not in applied]
         for migration in read_migrations(glob.escape(str(MIGRATIONS / database))):
-            if migration.id in todo:
+            if migration.id in missing:
                 _apply(backend, migration, files[migration.id], database)
-        return todo
+        return missing
 
 
 def pending(dsn: str, database: Database) -> list[str]:
-    """What `migrate` would apply. Changes nothing and needs no more than to read."""
-    with refusals(dsn, database), _connect(dsn) as connection:
+    """What `migrate` would apply; needs no more than the right to read."""
+    with refusals(dsn, database), connect(dsn) as connection:
         files, applied = _files(database), _applied(connection)
     return [name for name in files if name not in applied]
 
 
 def check(dsn: str, database: Database) -> None:
-    """Refuse to go on unless the database has exactly the migrations of this code, each as it is in the file."""
-    with refusals(dsn, database), _connect(dsn) as connection:
+    """Raises SchemaMismatch unless the database has exactly the migrations of this code, with the same contents."""
+    with refusals(dsn, database), connect(dsn) as connection:
         files, applied = _files(database), _applied(connection)
     _refuse_unknown_or_changed(files, applied, database)
     missing = [name for name in files if name not in applied]
@@ -73,7 +73,7 @@ def check(dsn: str, database: Database) -> None:
 
 @contextmanager
 def refusals(dsn: str, database: str) -> Iterator[None]:
-    """Every driver error inside the block becomes one sentence of ours, without the password."""
+    """Turns driver errors inside the block into typed errors without the password."""
     try:
         yield
     except psycopg.errors.LockNotAvailable:
@@ -97,7 +97,7 @@ def refusals(dsn: str, database: str) -> Iterator[None]:
 
 
 def address(dsn: str) -> str:
-    """Where a DSN leads, fit to be shown: never the password."""
+    """Host, port and database of a DSN, to be shown: never the password."""
     parts = parameters(dsn)
     return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
@@ -106,24 +106,32 @@ def parameters(dsn: str) -> dict[str, Any]:
     try:
         return conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # The driver's message repeats the text it could not read, and the password may be in it.
+        # The driver's message repeats the text, which may contain the password.
         raise SettingsError(
             "a database DSN cannot be read",
             hint="write it as postgresql://user:password@host:port/database, with special characters as %XX",
         ) from None
 
 
-class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
-    """yoyo's own, with the changes that the module's docstring names."""
+def connect(dsn: str, database: str | None = None) -> psycopg.Connection[Any]:
+    """Connects to the database of the DSN, or to another one on its server."""
+    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn)}
+    if database is not None:
+        parts["dbname"] = database
+    return psycopg.connect(make_conninfo("", **parts), autocommit=True)
 
-    def open_books(self) -> None:
-        """Take the lock for as long as this connection lives, then make sure that there is something to write to."""
+
+class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
+    """yoyo's backend with the changes that the module's docstring lists."""
+
+    def lock_records(self) -> None:
+        """Locks the records until this connection ends, and creates them if they are missing."""
         self.connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS}s'")
         self.connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
         self.connection.execute("SET lock_timeout = 0")
-        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {BOOKS}")
+        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {RECORDS}")
         self.connection.execute(f"""
-            CREATE TABLE IF NOT EXISTS {BOOKS}.applied (
+            CREATE TABLE IF NOT EXISTS {RECORDS}.applied (
                 id text PRIMARY KEY,
                 sha256 text NOT NULL,
                 applied_at timestamptz NOT NULL DEFAULT now()
@@ -131,35 +139,30 @@ class _Backend(PostgresqlPsycopgBackend):  # type: ignore[misc]
         self.ensure_internal_schema_updated()
 
     def lock(self, timeout: float = 0) -> AbstractContextManager[None]:
-        """A row would outlive a killed holder; `open_books` has taken a lock that does not."""
+        """A row would outlive a killed holder; `lock_records` has taken a lock that does not."""
         del timeout
         return nullcontext()
 
     def log_migration(self, migration: Any, operation: str) -> None:
-        """`applied` says when; yoyo's log would add the machine's name, by a DNS lookup that can take seconds."""
+        """Nothing: `applied` has the time, and yoyo's log would look up the machine's name, which can take seconds."""
 
-    def apply_with_note(self, migration: Any, sha256: str) -> None:
+    def apply_and_record(self, migration: Any, sha256: str) -> None:
         with self.transaction():
             self.connection.execute("SET LOCAL search_path TO public")
             migration.process_steps(self, "apply")
-            self.connection.execute(f"SET LOCAL search_path TO {BOOKS}")
+            self.connection.execute(f"SET LOCAL search_path TO {RECORDS}")
             self.mark_one(migration, log=False)
             self.connection.execute("INSERT INTO applied (id, sha256) VALUES (%s, %s)", (migration.id, sha256))
 
 
 def _backend(dsn: str) -> _Backend:
-    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn), "schema": BOOKS}
+    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn), "schema": RECORDS}
     uri = DatabaseURI("postgresql+psycopg", None, None, None, None, parts.pop("dbname", None), parts)
     return _Backend(uri, "_yoyo_migration")
 
 
-def _connect(dsn: str) -> psycopg.Connection[Any]:
-    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn)}
-    return psycopg.connect(make_conninfo("", **parts), autocommit=True)
-
-
 def _files(database: Database) -> dict[str, str]:
-    """The name and the hash of every migration that this code has, in order."""
+    """The name and hash of every migration of this code, in order."""
     paths = sorted((MIGRATIONS / database).glob("*.sql"))
     return {path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
@@ -191,14 +194,14 @@ def _refuse_unknown_or_changed(files: dict[str, str], applied: dict[str, str], d
 
 def _apply(backend: _Backend, migration: Any, sha256: str, database: Database) -> None:
     try:
-        backend.apply_with_note(migration, sha256)
+        backend.apply_and_record(migration, sha256)
     except psycopg.OperationalError:
         raise
     except psycopg.Error as wrong:
         raise SchemaMismatch(
             f"migration {migration.id} of the {database} database failed: {_sentence(wrong)}",
             where=migration.id,
-            hint="nothing of it was kept; the ones before it were",
+            hint="it was rolled back; the migrations before it were applied",
         ) from None
 
 
@@ -208,7 +211,7 @@ def _named(names: list[str]) -> str:
 
 
 def _sentence(wrong: psycopg.Error, dsn: str = "") -> str:
-    """The server's first line, which is the sentence; the rest is context."""
-    said = wrong.diag.message_primary or next(iter(str(wrong).splitlines()), type(wrong).__name__)
+    """The first line of the server's message; the rest is context."""
+    message = wrong.diag.message_primary or next(iter(str(wrong).splitlines()), type(wrong).__name__)
     password = parameters(dsn).get("password")
-    return said.replace(str(password), "***") if password else said
+    return message.replace(str(password), "***") if password else message

@@ -1,7 +1,7 @@
-"""A connection pool that refuses rather than waits for ever, and knows whether it still moves.
+"""A connection pool with a limit on waiting, that can tell whether it is stuck.
 
 asyncpg's own pool waits without a limit for a free connection. Here the wait ends with a typed error, so that callers
-who hold a connection each and wait for another cannot stop the process for good.
+that hold a connection each and wait for another cannot block the process for ever.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BoundedPool(asyncpg.Pool):
         self.name = name
         self._acquire_seconds = acquire_seconds
         self._held: set[PoolConnectionProxy] = set()
-        self._moved_at = time.monotonic()
+        self._used_at = time.monotonic()
         self._has_refused = False
 
     def acquire(self, *, timeout: float | None = None) -> Acquiring:  # type: ignore[override]
@@ -48,7 +48,7 @@ class BoundedPool(asyncpg.Pool):
 
     async def take(self, seconds: float) -> PoolConnectionProxy:
         try:
-            # Not asyncpg's own time-out: that makes a task for every call.
+            # asyncpg's own time-out would create a task for every call.
             async with asyncio.timeout(seconds):
                 connection: PoolConnectionProxy = await super().acquire()
         except TimeoutError:
@@ -57,30 +57,30 @@ class BoundedPool(asyncpg.Pool):
             self._has_refused = True
             raise self._none_free(seconds) from None
         self._held.add(connection)
-        self._note_move()
+        self._note_use()
         return connection
 
     async def release(self, connection: PoolConnectionProxy, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
         self._held.discard(connection)
-        self._note_move()
+        self._note_use()
         await super().release(connection, timeout=timeout)
 
     async def is_stuck(self, dsn: str, seconds: float) -> bool:
-        """No connection has been taken or given back for so long, callers were refused, and no statement runs.
+        """Whether no connection was acquired or released for so long, callers were refused, and no statement runs.
 
-        Asked of the server through a connection of its own: a server that is away or slow is no fault of the pool's.
+        Asks the server through a separate connection: a server that is down or slow does not make the pool stuck.
         """
-        if not self._has_refused or time.monotonic() - self._moved_at < seconds:
+        if not self._has_refused or time.monotonic() - self._used_at < seconds:
             return False
         pids = [pid for connection in self._held for pid in _server_pid(connection)]
         probe = await asyncpg.connect(dsn, timeout=PROBE_SECONDS, command_timeout=PROBE_SECONDS)
         try:
-            return not await probe.fetchval(queries("pool")["count_at_work"], pids, seconds)
+            return not await probe.fetchval(queries("pool")["count_busy"], pids, seconds)
         finally:
             probe.terminate()
 
-    def _note_move(self) -> None:
-        self._moved_at = time.monotonic()
+    def _note_use(self) -> None:
+        self._used_at = time.monotonic()
         self._has_refused = False
 
     def _none_free(self, seconds: float) -> NoConnection:
@@ -91,7 +91,7 @@ class BoundedPool(asyncpg.Pool):
 
 
 def _server_pid(connection: PoolConnectionProxy) -> Iterator[int]:
-    """None of a connection that was lost: asyncpg has taken it from its holder, and any call to it raises."""
+    """Nothing for a lost connection: asyncpg has detached it, and any call to it raises."""
     with suppress(asyncpg.InterfaceError):
         yield connection.get_server_pid()
 

@@ -1,4 +1,4 @@
-"""Databases of an instance, and the roles that may enter them: each sees its own part and nothing else.
+"""Creates the databases of an instance and the roles that may use them, each with its own rights.
 
     instance   database   role         may
     state      state      dispatcher   read and write rows
@@ -7,9 +7,9 @@
     data       data       delivery     read, end and prune work items of deliveries
     data       queue      queue        call the functions of schema pgqueue
 
-The order is: `ensure_databases`, then `migrate` for each database, then `ensure_roles`. All of it can be repeated, and
-repeating it takes back table rights that were added by hand. An admin that is no superuser, as managed servers have it,
-will do if it may create databases and roles.
+The order is: `ensure_databases`, then `migrate` for each database, then `ensure_roles`. All of it can be repeated;
+repeating it revokes table rights that were added by hand. An admin that is no superuser, as on managed servers, needs
+the rights to create databases and roles.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from tracelake.errors import SettingsError
-from tracelake.store.migrate import CONNECT_TIMEOUT_SECONDS, LOCK, LOCK_WAIT_SECONDS, parameters, refusals
+from tracelake.store.migrate import LOCK, LOCK_WAIT_SECONDS, connect, refusals
 
 Instance = Literal["state", "data"]
 
@@ -44,38 +43,38 @@ SQL: Final = Path(__file__).parent / "sql"
 
 
 def ensure_databases(admin_dsn: str, instance: Instance) -> None:
-    """Make the instance's databases where they are missing, and close every database to whom it was not opened."""
+    """Creates the instance's databases where they are missing, and revokes the rights of PUBLIC on every database."""
     with refusals(admin_dsn, instance), _locked(admin_dsn) as admin:
-        there = {name for (name,) in admin.execute("SELECT datname FROM pg_database")}
+        existing = {name for (name,) in admin.execute("SELECT datname FROM pg_database")}
         for name in DATABASES[instance]:
-            if name not in there:
+            if name not in existing:
                 admin.execute(_create_database(name))
-            admin.execute(_close(name))
-        for name in {"postgres", "template1"} & there:
-            # Without these, a role could look around there; a managed server may keep them to itself.
+            admin.execute(_revoke_public(name))
+        for name in {"postgres", "template1"} & existing:
+            # Else every role could connect to them; a managed server may not allow this.
             with suppress(psycopg.errors.InsufficientPrivilege):
-                admin.execute(_close(name))
+                admin.execute(_revoke_public(name))
 
 
 def ensure_roles(admin_dsn: str, instance: Instance, passwords: Mapping[str, str]) -> None:
-    """Make the instance's roles with these passwords, and grant each its part of the migrated databases."""
+    """Creates the instance's roles with these passwords, and grants each its rights on the migrated databases."""
     _refuse_other_names(passwords, instance)
     with refusals(admin_dsn, instance), _locked(admin_dsn) as admin:
         for role in ROLES[instance]:
             _ensure_role(admin, role, passwords[role])
         for database in DATABASES[instance]:
-            with _connect(admin_dsn, database) as connection, connection.transaction():
+            with connect(admin_dsn, database) as connection, connection.transaction():
                 connection.execute((SQL / f"roles_{database}.sql").read_bytes())
 
 
 def _create_database(name: str) -> sql.Composed:
-    # The built-in locale sorts the same on every machine; a library's changes with the system's.
+    # The built-in locale sorts the same on every machine; that of a library changes with the system.
     options = "TEMPLATE template0 ENCODING 'UTF8' LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"
     return sql.SQL("CREATE DATABASE {} " + options).format(sql.Identifier(name))
 
 
-def _close(database: str) -> sql.Composed:
-    """By default everyone may connect and make temporary tables."""
+def _revoke_public(database: str) -> sql.Composed:
+    """By default every role may connect and create temporary tables."""
     return sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(database))
 
 
@@ -98,33 +97,26 @@ def _ensure_role(admin: psycopg.Connection[Any], role: str, password: str) -> No
         # One by one, and only if it is there: some of them only a superuser may even take away.
         if admin.execute(f"SELECT FROM pg_roles WHERE rolname = %s AND {power}", (role,)).rowcount:
             admin.execute(sql.SQL("ALTER ROLE {} " + none).format(name))
-    _stand_behind(admin, name)
+    _join_role(admin, name)
     # Hashed here, so that no log of the server can hold the password.
     verifier = admin.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
     admin.execute(sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(name, sql.Literal(verifier)))
     if role == "query":
-        # It has no right to write; this also ends whatever a function would do.
+        # It has no right to write; this also stops functions that would.
         admin.execute(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(name))
 
 
-def _stand_behind(admin: psycopg.Connection[Any], role: sql.Identifier) -> None:
-    """Only a superuser or a member may say what becomes of the tables that a role makes."""
-    answer = admin.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
-    if answer is not None and not answer[0]:
+def _join_role(admin: psycopg.Connection[Any], role: sql.Identifier) -> None:
+    """Only a superuser or a member may alter the default privileges of a role."""
+    superuser = admin.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    if superuser is not None and not superuser[0]:
         admin.execute(sql.SQL("GRANT {} TO CURRENT_USER WITH INHERIT TRUE").format(role))
 
 
 @contextmanager
 def _locked(admin_dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """Roles are shared by all databases of a server; two who change them at once trip over each other."""
-    with _connect(admin_dsn) as admin:
+    """Serializes changes of roles, which all databases of a server share."""
+    with connect(admin_dsn) as admin:
         admin.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS}s'")
         admin.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
         yield admin
-
-
-def _connect(dsn: str, database: str | None = None) -> psycopg.Connection[Any]:
-    parts = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **parameters(dsn)}
-    if database is not None:
-        parts["dbname"] = database
-    return psycopg.connect(make_conninfo("", **parts), autocommit=True)

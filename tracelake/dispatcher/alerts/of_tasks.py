@@ -1,7 +1,7 @@
-"""Which alerts a task is about, as they are when it is claimed. Only jobs that evaluate or route alerts are looked up.
+"""Lists the alert definitions that a task works with, as they are when it is claimed.
 
-A job that evaluates names its definitions and is told those that are enabled. One that routes is told all that are,
-with the names of their channels; addresses and secrets reach neither.
+`alert_evaluate` gets the enabled definitions that its job names; `alert_route` gets all enabled definitions with the
+names of their channels. Neither gets addresses or secrets.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
+import asyncpg
 
-from tracelake.dispatcher.control import Control
 from tracelake.store.queries import queries
 from tracelake.wire.task_messages import AlertRef, TaskPayload
 
@@ -22,30 +21,23 @@ ABOUT_ALERTS: Final = frozenset({EVALUATES, ROUTES})
 
 
 async def alerts_of(
-    control: Control, tasks: Mapping[UUID, TaskPayload], orgs: Mapping[UUID, UUID]
+    pool: asyncpg.Pool, tasks: Mapping[UUID, TaskPayload], orgs: Mapping[UUID, UUID]
 ) -> dict[UUID, list[AlertRef]]:
-    """The alerts of those tasks that are about any: one statement for all of them, none if no task is."""
-    asked = [
-        {"task_id": task, "org_id": orgs[task], "names": _names(item)}
-        for task, item in tasks.items()
-        if item.operator in ABOUT_ALERTS
+    """By task, for the tasks whose operator works with alerts: one statement for all of them, or none."""
+    wanted = [
+        {"task_id": task_id, "org_id": orgs[task_id], "names": _names(task)}
+        for task_id, task in tasks.items()
+        if task.operator in ABOUT_ALERTS
     ]
-    if not asked:
+    if not wanted:
         return {}
-    found: dict[UUID, list[AlertRef]] = {invocation["task_id"]: [] for invocation in asked}
-    for row in await control.pool.fetch(queries("alerts")["alerts_of_tasks"], asked):
-        found[row["task_id"]].append(
-            AlertRef(
-                alert_definition_id=row["id"],
-                name=row["name"],
-                severity=row["severity"],
-                params=msgspec.json.decode(row["params"]),
-                channels=list(row["channels"]),
-            )
-        )
-    return found
+    alerts: dict[UUID, list[AlertRef]] = {task["task_id"]: [] for task in wanted}
+    for record in await pool.fetch(queries("alerts")["list_alerts_of_tasks"], wanted):
+        values = dict(record)
+        alerts[values.pop("task_id")].append(AlertRef(**values))
+    return alerts
 
 
-def _names(task_payload: TaskPayload) -> Any:
-    """Those that its job names; None: all of the organisation's."""
-    return list(task_payload.config.get("definitions", ())) if task_payload.operator == EVALUATES else None
+def _names(task: TaskPayload) -> Any:
+    """The definitions that the job names; None: all of the organisation."""
+    return list(task.config.get("definitions", ())) if task.operator == EVALUATES else None

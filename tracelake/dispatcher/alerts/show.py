@@ -1,53 +1,48 @@
-"""An organisation's alerts and channels, for people: never a secret."""
+"""Lists and shows an organisation's alerts and channels, without secrets."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-import asyncpg
-import msgspec
-
 from tracelake.domain.suggest import closest
 from tracelake.errors import NotFound
-from tracelake.store.queries import queries
+from tracelake.store.queries import Queryable, queries
 from tracelake.wire.alert_messages import AlertList, AlertRow, ChannelList, ChannelRow
 
-Reading = asyncpg.Pool | asyncpg.pool.PoolConnectionProxy
+
+async def list_alerts(database: Queryable, org_id: UUID) -> AlertList:
+    records = await database.fetch(queries("alerts")["list_definitions"], org_id, None)
+    return AlertList(definitions=[AlertRow(**record) for record in records])
 
 
-async def list_alerts(pool: Reading, org_id: UUID) -> AlertList:
-    rows = await pool.fetch(queries("alerts")["list_definitions"], org_id, None)
-    return AlertList(definitions=[_alert(row) for row in rows])
+async def show_alert(database: Queryable, org_id: UUID, name: str) -> AlertRow:
+    record = await database.fetchrow(queries("alerts")["list_definitions"], org_id, name)
+    if record is None:
+        raise await no_alert(database, org_id, name)
+    return AlertRow(**record)
 
 
-async def show_alert(pool: Reading, org_id: UUID, name: str) -> AlertRow:
-    row = await pool.fetchrow(queries("alerts")["list_definitions"], org_id, name)
-    if row is None:
-        raise await no_alert(pool, org_id, name)
-    return _alert(row)
+async def list_channels(database: Queryable, org_id: UUID) -> ChannelList:
+    records = await database.fetch(queries("alerts")["list_channels"], org_id, None)
+    return ChannelList(channels=[ChannelRow(**record) for record in records])
 
 
-async def list_channels(pool: Reading, org_id: UUID) -> ChannelList:
-    rows = await pool.fetch(queries("alerts")["list_channels"], org_id, None)
-    return ChannelList(channels=[ChannelRow(**dict(row)) for row in rows])
+async def show_channel(database: Queryable, org_id: UUID, name: str) -> ChannelRow:
+    record = await database.fetchrow(queries("alerts")["list_channels"], org_id, name)
+    if record is None:
+        raise await no_channel(database, org_id, name)
+    return ChannelRow(**record)
 
 
-async def show_channel(pool: Reading, org_id: UUID, name: str) -> ChannelRow:
-    row = await pool.fetchrow(queries("alerts")["list_channels"], org_id, name)
-    if row is None:
-        raise await no_channel(pool, org_id, name)
-    return ChannelRow(**dict(row))
+async def channel_names(database: Queryable, org_id: UUID) -> list[str]:
+    return [name for (name,) in await database.fetch(queries("alerts")["list_channel_names"], org_id)]
 
 
-async def no_alert(pool: Reading, org_id: UUID, name: str) -> NotFound:
-    known = [row["name"] for row in await pool.fetch(queries("alerts")["definition_names"], org_id)]
+async def no_alert(database: Queryable, org_id: UUID, name: str) -> NotFound:
+    known = [known for (known,) in await database.fetch(queries("alerts")["list_definition_names"], org_id)]
     return NotFound(f"there is no alert {name!r}", where="alert in the path", hint=closest(name, known))
 
 
-async def no_channel(pool: Reading, org_id: UUID, name: str) -> NotFound:
-    known = [row["name"] for row in await pool.fetch(queries("alerts")["channel_names"], org_id)]
+async def no_channel(database: Queryable, org_id: UUID, name: str) -> NotFound:
+    known = await channel_names(database, org_id)
     return NotFound(f"there is no channel {name!r}", where="channel in the path", hint=closest(name, known))
-
-
-def _alert(row: asyncpg.Record) -> AlertRow:
-    return AlertRow(**{**dict(row), "params": msgspec.json.decode(row["params"])})

@@ -1,4 +1,4 @@
-"""Step 9 of one event, for buffered datasets: the pointer to a batch is recorded, and owed to the Buffer Queue.
+"""Step 9 of one event, for buffered datasets: records a pointer to a batch, with an outbox entry for the Buffer Queue.
 
 Both shapes of the specification are one request (S2). The same key and contents again is the same publish; the same key
 with other contents is a conflict. Next: the sink.
@@ -32,7 +32,7 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
     contents = _contents(request, target)
     async with control.pool.acquire() as connection, connection.transaction():
         await lock_fenced(connection, request)
-        row = await connection.fetchrow(
+        [(publish_id, content_hash)] = await connection.fetch(
             queries("events")["publish_buffer"],
             claims.org_id,
             claims.task_id,
@@ -47,56 +47,55 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
         )
         crash_point("publish_buffer.before_commit")
     crash_point("publish_buffer.after_commit")
-    assert row is not None  # noqa: S101 - an upsert always returns its row
-    if row["content_hash"] != contents:
+    if content_hash != contents:
         raise Conflict("this batch has been published with other contents", where="/batch_uri")
     control.outbox_signal.notify()
-    return BufferPublishAnswer(publish_id=row["id"])
+    return BufferPublishAnswer(publish_id=publish_id)
 
 
 async def _refuse_missing(
     control: Control, request: BufferPublishRequest, claims: Claims, target: GrantedDataset
 ) -> None:
-    """A batch is written before it is published. One that was published before may have been merged and removed."""
+    """The batch must exist, unless it was published before: then it may have been merged and deleted."""
     name = ObjectName.parse(request.batch_uri)
     if await asyncio.to_thread(control.objects.head, name) is not None:
         return
-    before = (claims.task_id, claims.attempt, target.dataset_uuid, request.batch_uri)
-    if not await control.pool.fetchval(queries("events")["is_published"], *before):
-        raise NotFound("there is no object of this name", where="/batch_uri", hint="write the batch, then publish it")
+    key = (claims.task_id, claims.attempt, target.dataset_uuid, request.batch_uri)
+    if not await control.pool.fetchval(queries("events")["is_published"], *key):
+        raise NotFound("there is no object with this name", where="/batch_uri", hint="write the batch, then publish it")
 
 
 def _target(request: BufferPublishRequest, claims: Claims) -> GrantedDataset:
-    """By `dataset_uuid`, or by the name in `dedupe_scope`; both given must agree."""
+    """By `dataset_uuid`, or by the name in `dedupe_scope`; if both are set, they must agree."""
     writable = claims.grants.written.values()
-    by_name = [literal for literal in writable if request.dedupe_scope and literal.name == request.dedupe_scope]
-    by_id = [literal for literal in writable if literal.dataset_uuid == request.dataset_uuid]
+    by_name = [dataset for dataset in writable if request.dedupe_scope and dataset.name == request.dedupe_scope]
+    by_id = [dataset for dataset in writable if dataset.dataset_uuid == request.dataset_uuid]
     if request.dataset_uuid is None and request.dedupe_scope is None:
         raise InvalidRequest("name the dataset by dataset_uuid or dedupe_scope", where="/dataset_uuid")
-    found = by_name if request.dataset_uuid is None else by_id
-    if not found:
+    matching = by_name if request.dataset_uuid is None else by_id
+    if not matching:
         where = "/dedupe_scope" if request.dataset_uuid is None else "/dataset_uuid"
         raise Forbidden("the token does not let this task write that dataset", where=where)
-    if request.dataset_uuid is not None and request.dedupe_scope is not None and found != by_name:
+    if request.dataset_uuid is not None and request.dedupe_scope is not None and matching != by_name:
         raise InvalidRequest("dedupe_scope names another dataset than dataset_uuid", where="/dedupe_scope")
-    if request.dataset_version not in (None, found[0].dataset_version):
+    if request.dataset_version not in (None, matching[0].dataset_version):
         raise Forbidden("the token does not let this task write that version", where="/dataset_version")
-    return found[0]
+    return matching[0]
 
 
 def _folders(control: Control, target: GrantedDataset, claims: Claims) -> list[Folder]:
-    """Where the sink reads batches of this attempt for this dataset: with the dataset in the path, or without (S2)."""
+    """The folders in which the sink reads batches of this attempt: with the dataset in the path, or without (S2)."""
     bucket, task, attempt = control.places.scratch_bucket, claims.task_id, claims.attempt
     return [buffer_folder(bucket, target.dataset_uuid, task, attempt), shared_buffer_folder(bucket, task, attempt)]
 
 
 def _refuse_foreign_uri(request: BufferPublishRequest, claims: Claims, folders: Sequence[Folder]) -> None:
-    """A token from before may not grant both folders."""
+    """An older token may not grant both folders."""
     name = _object(request.batch_uri)
-    lies_there = name is not None and any(folder.holds(name) for folder in folders)
-    if name is None or not lies_there or not claims.grants.storage.may_write(name):
+    inside = name is not None and any(folder.holds(name) for folder in folders)
+    if name is None or not inside or not claims.grants.storage.may_write(name):
         raise Forbidden(
-            "the batch lies outside of what the token lets this task write",
+            "the batch is outside the folders that the token lets this task write",
             where="/batch_uri",
             hint=f"write it below one of: {', '.join(map(str, folders))}",
         )

@@ -1,14 +1,14 @@
-"""What the sink may believe about batches: read from the publish records, never from a queue's message or a batch."""
+"""Returns the publish records of batches and the declarations of their tables to the sink.
+
+The sink relies on these records alone, never on a queue's message or the contents of a batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 import asyncpg
-import msgspec
 
-from tracelake.dispatcher.control import Control
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import InvalidRequest
@@ -16,28 +16,21 @@ from tracelake.store.queries import queries
 from tracelake.wire.task_messages import BufferAnswer, BufferRecord, BufferRequest, BufferTable
 
 
-async def buffer_records(control: Control, asked: BufferRequest) -> BufferAnswer:
+async def buffer_records(pool: asyncpg.Pool, scratch_bucket: str, request: BufferRequest) -> BufferAnswer:
     sql = queries("buffered")
-    rows = await control.pool.fetch(sql["records"], asked.publish_ids) if asked.publish_ids else []
-    datasets = {row["dataset_uuid"] for row in rows} | set(asked.datasets)
-    tables = await control.pool.fetch(sql["tables"], list(datasets))
-    return BufferAnswer(records=[_record(control, row) for row in rows], tables=[_table(row) for row in tables])
+    publishes = await pool.fetch(sql["list_publishes"], request.publish_ids) if request.publish_ids else []
+    datasets = {publish["dataset_uuid"] for publish in publishes} | set(request.datasets)
+    return BufferAnswer(
+        records=[BufferRecord(**publish, folder=str(_folder(scratch_bucket, publish))) for publish in publishes],
+        tables=[BufferTable(**table) for table in await pool.fetch(sql["list_tables"], list(datasets))],
+    )
 
 
-def _record(control: Control, row: asyncpg.Record) -> BufferRecord:
-    return BufferRecord(**dict(row), folder=str(_folder(control, row)))
-
-
-def _folder(control: Control, row: asyncpg.Record) -> Folder:
-    """Of the two folders that the attempt may publish from, the one that the batch lies in; if none, the dataset's."""
-    bucket, task, attempt = control.places.scratch_bucket, row["task_id"], row["attempt"]
+def _folder(bucket: str, publish: asyncpg.Record) -> Folder:
+    """Of the two folders that the attempt may publish from, the one that holds the batch; else the dataset's."""
+    task, attempt = publish["task_id"], publish["attempt"]
     shared = shared_buffer_folder(bucket, task, attempt)
     with suppress(InvalidRequest):
-        if shared.holds(ObjectName.parse(row["batch_uri"])):
+        if shared.holds(ObjectName.parse(publish["batch_uri"])):
             return shared
-    return buffer_folder(bucket, row["dataset_uuid"], task, attempt)
-
-
-def _table(row: asyncpg.Record) -> BufferTable:
-    values: Mapping[str, object] = {**dict(row), "declaration": msgspec.json.decode(row["declaration"])}
-    return BufferTable(**values)  # type: ignore[arg-type]
+    return buffer_folder(bucket, publish["dataset_uuid"], task, attempt)

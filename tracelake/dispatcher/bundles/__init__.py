@@ -1,1 +1,1 @@
-"""Bundles of user code: announced, uploaded, checked, listed, and served to whoever runs them."""
+"""Bundles of user code: pushed, checked, listed, and served to the processes that run them."""

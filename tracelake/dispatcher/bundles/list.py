@@ -1,13 +1,12 @@
-"""An organisation's bundles: a page of them, the newest first, or one."""
+"""Lists an organisation's bundles, the newest first, or shows one."""
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
-from tracelake.dispatcher.control import Control
 from tracelake.errors import NotFound
 from tracelake.store.queries import queries
 from tracelake.wire.user_calls import CALLS
@@ -16,34 +15,42 @@ from tracelake.wire.user_messages import BundleAnswer, BundleList, BundleRow, Bu
 UPLOAD = CALLS["upload_bundle"]
 
 
-async def list_bundles(pool: asyncpg.Pool, org_id: UUID, asked: BundlesQuery) -> BundleList:
-    found = await pool.fetch(queries("bundles")["page"], org_id, asked.name, asked.before, asked.limit + 1)
-    rows = [BundleRow(**_fields(row)) for row in found[: asked.limit]]
-    return BundleList(bundles=rows, next=rows[-1].id if len(found) > asked.limit else None)
+class Bundle(BundleRow, frozen=True):
+    location: str
+    entry_points: list[str]
 
 
-async def show_bundle(control: Control, org_id: UUID, bundle_id: UUID) -> BundleAnswer:
-    return answer_of(control, await bundle_row(control, org_id, bundle_id))
+async def list_bundles(pool: asyncpg.Pool, org_id: UUID, query: BundlesQuery) -> BundleList:
+    sql = queries("bundles")["list_bundles"]
+    records = await pool.fetch(sql, org_id, query.name, query.before, query.limit + 1)
+    bundles = [BundleRow(**record) for record in records[: query.limit]]
+    return BundleList(bundles=bundles, next=bundles[-1].id if len(records) > query.limit else None)
 
 
-async def bundle_row(control: Control, org_id: UUID, bundle_id: UUID) -> asyncpg.Record:
-    row = await control.pool.fetchrow(queries("bundles")["by_id"], org_id, bundle_id)
-    if row is None:
+async def show_bundle(pool: asyncpg.Pool, max_bytes: int, org_id: UUID, bundle_id: UUID) -> BundleAnswer:
+    return bundle_answer(await get_bundle(pool, org_id, bundle_id), max_bytes)
+
+
+async def get_bundle(pool: asyncpg.Pool, org_id: UUID, bundle_id: UUID) -> Bundle:
+    record = await pool.fetchrow(queries("bundles")["find_bundle"], org_id, bundle_id, None)
+    if record is None:
         raise NotFound("no such bundle", where=str(bundle_id))
-    return row
+    return Bundle(**record)
 
 
-def answer_of(control: Control, row: asyncpg.Record) -> BundleAnswer:
-    """With how to send the bytes, as long as they may be wanted."""
-    wanted = UploadRef(
+async def find_by_hash(pool: asyncpg.Pool, org_id: UUID, sha256: str) -> Bundle | None:
+    record = await pool.fetchrow(queries("bundles")["find_bundle"], org_id, None, sha256)
+    return Bundle(**record) if record else None
+
+
+def bundle_answer(bundle: Bundle, max_bytes: int) -> BundleAnswer:
+    """Includes how to upload the bytes while the bundle is pending."""
+    upload = UploadRef(
         method="PUT",
-        path="/v1" + UPLOAD.path.format(bundle=row["id"]),
+        path="/v1" + UPLOAD.path.format(bundle=bundle.id),
         content_type=UPLOAD.takes_bytes or "",
-        most_bytes=control.bundles.max_bytes,
+        most_bytes=max_bytes,
     )
-    pending = row["status"] == "Pending"
-    return BundleAnswer(**_fields(row), upload=wanted if pending else None, entry_points=list(row["entry_points"]))
-
-
-def _fields(row: asyncpg.Record) -> dict[str, Any]:
-    return {name: row[name] for name in BundleRow.__struct_fields__}
+    values = msgspec.structs.asdict(bundle)
+    del values["location"]
+    return BundleAnswer(**values, upload=upload if bundle.status == "Pending" else None)

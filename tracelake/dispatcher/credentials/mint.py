@@ -1,8 +1,7 @@
-"""A task's token becomes keys for the object store: the same folders, never for longer, and never for more.
+"""Creates temporary credentials for the object store: for the folders of the task's token, and never for longer.
 
-The policy follows from the token alone (`domain/session_policy.py`); what the body asks for is not asked about. The
-store's STS is called between two looks at the lease, with nothing held: keys that arrive after the attempt has ended
-are thrown away.
+The policy is derived from the token alone (`domain/session_policy.py`), not from the request. STS is called between two
+checks of the lease, without a connection: credentials that arrive after the attempt has ended are discarded.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from tracelake.wire.task_messages import CredentialsAnswer, CredentialsRequest, 
 log = structlog.get_logger()
 
 SHORTEST_SECONDS: Final = 900
-"""No STS makes a shorter session."""
+"""The shortest session that STS allows."""
 
 
 async def mint_credentials(control: Control, request: CredentialsRequest, claims: Claims) -> CredentialsAnswer:
     storage = claims.grants.storage
     if control.minter is None:
         raise Forbidden(
-            "this system makes no credentials", where="/v1/task/credentials", hint="set credentials.role_arn"
+            "this system creates no credentials", where="/v1/task/credentials", hint="set credentials.role_arn"
         )
     policy = session_policy(storage, partition=_partition(control.credentials.role_arn))
     await require_lease(control, request)
@@ -42,7 +41,7 @@ async def mint_credentials(control: Control, request: CredentialsRequest, claims
 
 
 def session_name(claims: Claims) -> str:
-    """As the store's audit shows it: half of the organisation's id, all of the task's, the attempt. 64 at most."""
+    """Shown in the store's audit: half of the organisation's id, the task's id, the attempt. At most 64 characters."""
     return f"{claims.org_id.hex[:16]}.{claims.task_id.hex}.{claims.attempt}"
 
 
@@ -54,9 +53,9 @@ def _seconds(control: Control, claims: Claims) -> int:
     left = int(claims.exp - control.clock())
     if left < SHORTEST_SECONDS:
         raise Conflict(
-            f"the token ends in {max(left, 0)} s, and no credentials are made for less than {SHORTEST_SECONDS} s",
+            f"the token ends in {max(left, 0)} s, and no credentials are created for less than {SHORTEST_SECONDS} s",
             where="/v1/task/credentials",
-            hint="take the fresh token of a heartbeat; a job that asks for credentials needs timeout_seconds of 1500",
+            hint="use the fresh token of a heartbeat; a job that uses credentials needs timeout_seconds of 1500",
         )
     return min(left, control.credentials.max_seconds)
 

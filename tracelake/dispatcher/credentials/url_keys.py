@@ -1,4 +1,4 @@
-"""Keys of URLs that the Dispatcher gives out and knows again: made once, in the state database, for all replicas."""
+"""Keys that sign the Dispatcher's URLs: created once in the state database, and shared by all replicas."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ KEY_BYTES = 32
 
 
 class UrlKeys:
-    """By name, for ever: read from the database once."""
+    """By name; each is read from the database once."""
 
     def __init__(self) -> None:
         self._keys = dict[str, bytes]()
 
     async def get(self, pool: asyncpg.Pool, name: str) -> bytes:
-        found = self._keys.get(name)
-        if found is None:
-            await pool.execute(queries("bundles")["make_url_key"], name, secrets.token_bytes(KEY_BYTES))
-            found = self._keys[name] = await pool.fetchval(queries("bundles")["url_key"], name)
-        return found
+        key = self._keys.get(name)
+        if key is None:
+            await pool.execute(queries("bundles")["ensure_url_key"], name, secrets.token_bytes(KEY_BYTES))
+            key = self._keys[name] = await pool.fetchval(queries("bundles")["find_url_key"], name)
+        return key

@@ -1,7 +1,7 @@
-"""A version of a DAG becomes the one that serves: pointer, names, edges, tasks and sources, in one transaction.
+"""Activates a version of a DAG: pointer, names, edges, tasks and sources change in one transaction.
 
-What the version says is read again from its text, against what is published now: it may have been deployed long ago.
-Activations of one organisation happen one after the other, so two of them cannot take one name or close a ring.
+The version's text is parsed again with the datasets that are published now: it may have been deployed long ago.
+Activations of an organisation are serialized, so that two of them cannot take the same name or close a cycle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.catalog import catalog
 from tracelake.dispatcher.dags.declare_tables import declare_tables
 from tracelake.dispatcher.dags.deploy import input_ids, storage_kinds
-from tracelake.dispatcher.sources.leave import leave_sources
+from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.domain.dag.catalog import PublishedDataset
 from tracelake.domain.dag.parse import (
     BufferedDataset,
@@ -31,30 +31,44 @@ from tracelake.domain.dag.parse import (
 from tracelake.domain.ids import DagVersionId, DatasetId, OrgId, job_id
 from tracelake.errors import Conflict, InvalidDag, NotFound
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, Row, fetch_row, fetch_rows, find_row, queries
 
-Connection = asyncpg.pool.PoolConnectionProxy
 TRIES = 5
-"""How often others may change what is published while we read, before we say so."""
+"""How often published datasets may change while the version is parsed, before the activation is refused."""
 
 
 @dataclass(frozen=True)
 class Activated:
     dag_version_id: UUID
     former: UUID | None
-    """The version that served until now; the same one if nothing changed."""
+    """The version that was active before; the same one if nothing changed."""
     canceled_tasks: int = 0
     made_again: int = 0
-    """Tasks of those that live on, as tasks of unchanged jobs of the new version."""
+    """How many of them were created again for unchanged jobs of the new version."""
 
     @property
     def changed(self) -> bool:
         return self.former != self.dag_version_id
 
 
+class DagVersion(Row, frozen=True):
+    yaml: str
+    active: UUID | None
+
+
+class RetiredTasks(Row, frozen=True):
+    canceled: int
+    made_again: int
+
+
+class NameInUse(Row, frozen=True):
+    name: str
+    readers: list[str]
+
+
 @dataclass(frozen=True)
-class _Read:
-    """A version's text, read against what was published at that moment."""
+class _Parsed:
+    """A version's DAG, and the datasets that were published when it was parsed."""
 
     dag: Dag
     published: Mapping[str, PublishedDataset]
@@ -62,131 +76,119 @@ class _Read:
 
 async def activate_dag(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> Activated:
     for _ in range(TRIES):
-        read = await _read(control, org_id, dag_name, version_id)
+        parsed = await _parse(control, org_id, dag_name, version_id)
         try:
-            done = await _switch(control, OrgId(org_id), read, DagVersionId(version_id))
-        except asyncpg.DeadlockDetectedError:  # with workers that claim what we cancel; we are the rarer one
+            activated = await _switch(control, OrgId(org_id), parsed, DagVersionId(version_id))
+        except asyncpg.DeadlockDetectedError:  # with claims of the tasks that are canceled here
             continue
-        if done is not None:
+        if activated is not None:
             crash_point("activate_dag.after_commit")
             control.outbox_signal.notify()
             control.leases.notify()
             control.sources.notify()
             control.stops.notify()
-            control.metrics.moved("any", "Canceled", done.canceled_tasks)
-            return done
+            control.metrics.moved("any", "Canceled", activated.canceled_tasks)
+            return activated
     raise Conflict("other DAGs are being activated", where=dag_name, hint="try again")
 
 
-async def retire_tasks(control: Control) -> int:
-    """What a router made for a version in the very moment it left; for the reconciler's slow beat."""
-    row = await control.pool.fetchrow(queries("dags")["retire_tasks"], None, None)
-    assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
-    if row["made_again"]:
-        control.outbox_signal.notify()
-    if row["canceled"]:
-        control.stops.notify()
-    return int(row["canceled"])
-
-
-async def _switch(control: Control, org: OrgId, read: _Read, version: DagVersionId) -> Activated | None:
-    """None: what is published has changed since we read."""
+async def _switch(control: Control, org: OrgId, parsed: _Parsed, version: DagVersionId) -> Activated | None:
+    """None: the published datasets have changed since the version was parsed."""
     async with control.pool.acquire() as connection, connection.transaction():
         await connection.execute(queries("dags")["lock_activation"], org)
-        if (await catalog(connection, org)).published != read.published:
+        if (await catalog(connection, org)).published != parsed.published:
             return None
-        return await _Switch(connection, org, read.dag, version).go()
+        return await _Switch(connection, org, parsed.dag, version).run()
 
 
-async def _read(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> _Read:
-    row = await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag_name, version_id)
-    if row is None:
+async def _parse(control: Control, org_id: UUID, dag_name: str, version_id: UUID) -> _Parsed:
+    version = await find_row(control.pool, queries("dags")["find_version"], DagVersion, org_id, dag_name, version_id)
+    if version is None:
         raise NotFound(f"DAG {dag_name!r} has no such version", where=str(version_id))
-    # Without the declarations in force: an older version may lack columns that were added since, and go back to it one
-    # can. What it really contradicts is found in the transaction.
-    found = await catalog(control.pool, org_id, control.runtimes, control.invokers)
-    known = replace(found, declared={}, deployed=True)
+    # Without the current declarations: an older version may lack columns that were added since; `declare_tables`
+    # refuses real contradictions.
+    current = await catalog(control.pool, org_id, control.runtimes, control.invokers)
+    known = replace(current, declared={}, deployed=True)
     try:
-        dag = await asyncio.to_thread(parse_dag, row["yaml"], known)
+        dag = await asyncio.to_thread(parse_dag, version.yaml, known)
     except InvalidDag as wrong:
         raise Conflict(
-            f"this version does not fit what there is now: {wrong.message}",
+            f"this version does not fit the current state: {wrong.message}",
             where=wrong.where,
             hint=wrong.hint or "change it and deploy it again",
         ) from wrong
-    return _Read(dag, known.published)
+    return _Parsed(dag, known.published)
 
 
 @dataclass(frozen=True)
 class _Switch:
-    """One activation, inside its transaction, alone in its organisation."""
+    """An activation inside its transaction."""
 
     connection: Connection
     org: OrgId
     dag: Dag
     version: DagVersionId
 
-    async def go(self) -> Activated:
-        row = await self.connection.fetchrow(queries("dags")["find_version"], self.org, self.dag.name, self.version)
-        assert row is not None  # noqa: S101 - versions are never deleted
-        former = row["active"]
+    async def run(self) -> Activated:
+        sql = queries("dags")["find_version"]
+        former = (await fetch_row(self.connection, sql, DagVersion, self.org, self.dag.name, self.version)).active
         if former == self.version:
             return Activated(self.version, former)
         await self._point()
-        done = await self._hand_over(former)
-        # Names last: a completion takes its task before its dataset, and whoever took them in the other order would
-        # wait for it in a ring.
-        await self._name()
+        activated = await self._replace(former)
+        # Names last: a completion locks its task before its dataset, and the other order would deadlock with it.
+        await self._publish()
         await declare_tables(self.connection, self.org, self.dag)
         crash_point("activate_dag.before_commit")
-        return done
+        return activated
 
     async def _point(self) -> None:
         inputs = await input_ids(self.connection, self.org, self.dag)
         edges = [
-            (job_id(self.version, job.name), position, inputs[element])
+            (job_id(self.version, job.name), position, inputs[job_input])
             for job in self.dag.jobs
-            for position, element in enumerate(job.inputs)
+            for position, job_input in enumerate(job.inputs)
         ]
         columns = [list(column) for column in zip(*edges, strict=True)] if edges else [[], [], []]
         await self.connection.execute(queries("dags")["point_inputs"], *columns)
-        await self.connection.execute(queries("dags")["swap_version"], self.org, self.dag.name, self.version)
+        await self.connection.execute(queries("dags")["set_current_version"], self.org, self.dag.name, self.version)
 
-    async def _hand_over(self, former: UUID | None) -> Activated:
-        sql = queries("dags")
-        row = await self.connection.fetchrow(sql["retire_tasks"], self.org, self.dag.name)
-        assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
+    async def _replace(self, former: UUID | None) -> Activated:
+        """Tasks, state and sources move from the former version to this one."""
+        sql, sources = queries("dags"), queries("sources")
+        tasks = await fetch_row(self.connection, sql["cancel_retired_tasks"], RetiredTasks, self.org, self.dag.name)
         if former is not None:
-            await self.connection.execute(sql["inherit_state"], self.org, former, self.version)
-        await leave_sources(self.connection, self.org, self.dag.name)
-        await self.connection.execute(queries("sources")["inherit_pauses"], self.org, self.version)
-        await self.connection.execute(queries("sources")["enter"], self.org, self.version)
-        return Activated(self.version, former, row["canceled"], row["made_again"])
+            await self.connection.execute(sql["copy_state"], self.org, former, self.version)
+        await retire_sources(self.connection, self.org, self.dag.name)
+        await self.connection.execute(sources["copy_pauses"], self.org, self.version)
+        await self.connection.execute(sources["insert_sources"], self.org, self.version)
+        return Activated(self.version, former, tasks.canceled, tasks.made_again)
 
-    async def _name(self) -> None:
+    async def _publish(self) -> None:
         sql, ids, declared = queries("dags"), dataset_ids(self.dag, self.org), declared_ids(self.dag, self.org)
         named: dict[DatasetId, Publication | BufferedDataset] = {
-            **{ids[JobOutput(item.job, item.output)]: item for item in self.dag.publish},
-            **{declared[item.name]: item for item in self.dag.buffered},
+            **{ids[JobOutput(published.job, published.output)]: published for published in self.dag.publish},
+            **{declared[buffered.name]: buffered for buffered in self.dag.buffered},
         }
-        names = [item.name for item in named.values()]
-        await self._refuse_taking_away(list(named), names)
+        names = [publication.name for publication in named.values()]
+        await self._refuse_lost_names(list(named), names)
         await self.connection.execute(sql["clear_names"], self.org, self.dag.name, list(named), names)
-        for dataset, item in named.items():
-            roles = [f"role:{role}" for role in item.read_roles]
-            await self.connection.execute(sql["set_name"], self.org, dataset, item.name, roles)
+        for dataset, publication in named.items():
+            roles = [f"role:{role}" for role in publication.read_roles]
+            await self.connection.execute(sql["set_name"], self.org, dataset, publication.name, roles)
         kinds = storage_kinds(self.dag)
         await self.connection.execute(
             sql["set_storage"], self.org, [ids[output] for output in kinds], [str(kind) for kind in kinds.values()]
         )
 
-    async def _refuse_taking_away(self, kept: Sequence[UUID], names: Sequence[str]) -> None:
-        """A name that others read stays, and stays with its dataset: their edges lead there."""
-        rows = await self.connection.fetch(queries("dags")["names_in_use"], self.org, self.dag.name, kept, names)
-        if rows:
-            read = "; ".join(f"{row['name']!r} is read by {', '.join(row['readers'])}" for row in rows)
+    async def _refuse_lost_names(self, datasets: Sequence[UUID], names: Sequence[str]) -> None:
+        """A name that other DAGs read stays published, for the same dataset: their edges lead there."""
+        kept = (self.org, self.dag.name, datasets, names)
+        lost = await fetch_rows(self.connection, queries("dags")["list_names_in_use"], NameInUse, *kept)
+        if lost:
+            read = "; ".join(f"{name.name!r} is read by {', '.join(name.readers)}" for name in lost)
             raise Conflict(
-                f"this version would take away what other DAGs read: {read}",
+                f"this version no longer publishes what other DAGs read: {read}",
                 where="publish",
-                hint="go on publishing it, or activate versions of those DAGs that do not read it",
+                hint="keep publishing it, or activate versions of those DAGs that do not read it",
             )

@@ -1,12 +1,10 @@
-"""What a DAG of an organisation may name: operators and runtimes that exist, and the datasets published now."""
+"""Reads what a DAG of an organisation may refer to: operators, runtimes, and the datasets published now."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
-
-import asyncpg
-import msgspec
 
 from tracelake.dispatcher.runtimes.known import INVOKERS, runtime_specs
 from tracelake.domain.buffered import Declaration, from_json
@@ -15,45 +13,53 @@ from tracelake.domain.dag.graph import reach
 from tracelake.domain.dag.model import Storage
 from tracelake.operators.registry import specs
 from tracelake.settings import RUNTIMES, RuntimeSettings
-from tracelake.store.queries import queries
+from tracelake.store.queries import Queryable, Row, fetch_rows, queries
+
+
+class Published(Row, frozen=True):
+    id: UUID
+    name: str
+    dag_name: str
+    storage: str | None
+    columns: list[Mapping[str, Any]] | None
 
 
 async def catalog(
-    pool: asyncpg.Pool | asyncpg.pool.PoolConnectionProxy,
+    database: Queryable,
     org_id: UUID,
     runtimes: Mapping[str, RuntimeSettings] = RUNTIMES,
     invokers: frozenset[str] = INVOKERS,
 ) -> Catalog:
     sql = queries("dags")
-    rows = await pool.fetch(sql["published_datasets"], org_id)
+    datasets = await fetch_rows(database, sql["list_published_datasets"], Published, org_id)
     edges: dict[str, set[str]] = {}
-    for edge in await pool.fetch(sql["live_edges"], org_id):
-        edges.setdefault(str(edge["made"]), set()).add(str(edge["read"]))
-    names = {str(row["id"]): row["name"] for row in rows}
+    for written, read in await database.fetch(sql["list_live_edges"], org_id):
+        edges.setdefault(str(written), set()).add(str(read))
+    names = {str(dataset.id): dataset.name for dataset in datasets}
     declared = {
-        (row["dag_name"], row["name"]): from_json(msgspec.json.decode(row["declaration"]))
-        for row in await pool.fetch(queries("buffered")["declarations"], org_id)
+        (dag_name, name): from_json(declaration)
+        for dag_name, name, declaration in await database.fetch(queries("buffered")["list_declarations"], org_id)
     }
     published = {
-        row["name"]: PublishedDataset(
-            row["dag_name"],
-            frozenset(names[n] for n in reach([str(row["id"])], edges) if n in names),
-            Storage(row["storage"]) if row["storage"] else None,
-            _columns(row, declared.get((row["dag_name"], row["name"]))),
+        dataset.name: PublishedDataset(
+            dataset.dag_name,
+            frozenset(names[n] for n in reach([str(dataset.id)], edges) if n in names),
+            Storage(dataset.storage) if dataset.storage else None,
+            _columns(dataset, declared.get((dataset.dag_name, dataset.name))),
         )
-        for row in rows
+        for dataset in datasets
     }
-    alerts = frozenset(row["name"] for row in await pool.fetch(queries("alerts")["definition_names"], org_id))
-    roles = frozenset(row["slug"] for row in await pool.fetch(sql["role_slugs"], org_id))
+    alerts = frozenset(name for (name,) in await database.fetch(queries("alerts")["list_definition_names"], org_id))
+    roles = frozenset(slug for (slug,) in await database.fetch(sql["list_role_slugs"], org_id))
     return Catalog(operators(), runtime_specs(runtimes, invokers), published, declared, alerts, roles)
-
-
-def _columns(row: asyncpg.Record, declared: Declaration | None) -> Columns | None:
-    """As declared, or as it was first committed; of a hot table that is known only where its rows lie."""
-    if declared is not None:
-        return declared.names
-    return None if row["columns"] is None else tuple(batch["name"] for batch in msgspec.json.decode(row["columns"]))
 
 
 def operators() -> Mapping[str, OperatorSpec]:
     return specs()
+
+
+def _columns(dataset: Published, declared: Declaration | None) -> Columns | None:
+    """As declared, or as first committed; None for a hot table, whose columns only the data database knows."""
+    if declared is not None:
+        return declared.names
+    return None if dataset.columns is None else tuple(column["name"] for column in dataset.columns)

@@ -1,7 +1,7 @@
-"""A DAG's text becomes a version: jobs, datasets, generations and edges, all of them or none. Next: `dags/activate.py`.
+"""Deploys a DAG: inserts a version with its jobs, datasets, generations and edges. Next: `dags/activate.py`.
 
-Every id follows from its meaning, so the same text again, or the same text at the same moment, lands on the same rows.
-Nothing that is served changes: names and live edges belong to activation.
+Every id is derived from its meaning, so the same text again, or concurrently, writes the same rows. Nothing that is
+active changes: names and live edges belong to activation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from tracelake.dispatcher.bundles.check_usable import usable_bundle
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.dags.catalog import catalog, operators
+from tracelake.dispatcher.dags.catalog import Published, catalog, operators
+from tracelake.domain.bundle.rules import Kind, check_handler
 from tracelake.domain.dag.catalog import Wired
 from tracelake.domain.dag.hashes import BUFFERED, lineage_hashes
 from tracelake.domain.dag.parse import (
@@ -28,12 +26,14 @@ from tracelake.domain.dag.parse import (
     Job,
     JobOutput,
     Storage,
+    Udf,
     config_hash,
     dataset_ids,
     declared_ids,
     generation_ids,
     parse_dag,
 )
+from tracelake.domain.dag.yaml_nodes import name_in
 from tracelake.domain.filter.parse import as_json
 from tracelake.domain.ids import (
     DagVersionId,
@@ -45,11 +45,11 @@ from tracelake.domain.ids import (
     job_id,
 )
 from tracelake.domain.storage_locations import buffered_table, generation_folder
-from tracelake.errors import Conflict, Problem
+from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, Problem
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.identity import User
+from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
 
-Connection = asyncpg.pool.PoolConnectionProxy
 Own = JobOutput | DeclaredDataset
 
 
@@ -59,21 +59,42 @@ class Deployed:
     dag_name: str
     yaml_hash: str
     created: bool
-    """False: there was a version of this content already, and nothing happened."""
+    """False: a version with this content existed, and nothing was written."""
     jobs: Mapping[str, UUID]
     datasets: Mapping[JobOutput, UUID]
     warnings: tuple[Problem, ...] = ()
     """Fields that have no effect."""
 
 
+class UdfBundle(Row, frozen=True):
+    id: UUID
+    name: str
+    kind: Kind
+    status: str
+    reason: str | None
+    entry_points: list[str]
+
+
+async def deploy_named(control: Control, user: User, dag_name: str, text: str) -> Deployed:
+    """Deploys a DAG under the name in the path, which must be the name in the YAML."""
+    name = await asyncio.to_thread(name_in, text)
+    if name is not None and name != dag_name:
+        raise InvalidRequest(
+            f"the YAML is of DAG {name[:128]!r}, the path of {dag_name!r}",
+            where="/yaml",
+            hint=f"POST it to /v1/dags/{name[:128]}/versions, or change `name`",
+        )
+    return await deploy_dag(control, user.org_id, user.id, text)
+
+
 async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text: str) -> Deployed:
-    dag = await _read(control, org_id, text)
+    dag = await _parse(control, org_id, text)
     version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
     async with control.pool.acquire() as connection, connection.transaction():
         sql = queries("dags")["insert_version"]
         new = await connection.fetchval(sql, version, org_id, dag.name, dag.yaml_hash, text, user_id)
         if new is not None:
-            await _Writing(connection, OrgId(org_id), version, dag, control.places.bucket).everything()
+            await _NewVersion(connection, OrgId(org_id), version, dag, control.places.bucket).insert()
         crash_point("deploy_dag.before_commit")
     crash_point("deploy_dag.after_commit")
     return Deployed(
@@ -87,11 +108,11 @@ async def deploy_dag(control: Control, org_id: UUID, user_id: UUID | None, text:
     )
 
 
-async def _read(control: Control, org_id: UUID, text: str) -> Dag:
-    """The DAG, if it can be deployed: a new version follows the declarations in force, an old one need not."""
+async def _parse(control: Control, org_id: UUID, text: str) -> Dag:
+    """The DAG, if it can be deployed: a new version must agree with the current declarations, an old one need not."""
     known = await catalog(control.pool, org_id, control.runtimes, control.invokers)
     dag = await asyncio.to_thread(parse_dag, text, replace(known, declared={}))
-    if any((dag.name, item.name) in known.declared for item in dag.buffered):
+    if any((dag.name, dataset.name) in known.declared for dataset in dag.buffered):
         version = dag_version_id(OrgId(org_id), dag.name, dag.yaml_hash)
         if not await control.pool.fetchrow(queries("dags")["find_version"], org_id, dag.name, version):
             await asyncio.to_thread(parse_dag, text, known)
@@ -99,11 +120,12 @@ async def _read(control: Control, org_id: UUID, text: str) -> Dag:
 
 
 async def input_ids(connection: Connection, org: OrgId, dag: Dag) -> Mapping[Input, UUID]:
-    """The dataset behind each input; a name of another DAG is looked up as it stands now."""
+    """The dataset of each input; a name of another DAG means the dataset that has it now."""
     own: dict[Own, DatasetId] = {DeclaredDataset(name): dataset for name, dataset in declared_ids(dag, org).items()}
     own |= dict[Own, DatasetId](dataset_ids(dag, org).items())
-    foreign = {row["name"]: row["id"] for row in await connection.fetch(queries("dags")["published_datasets"], org)}
-    return {element: _input_id(element, job, own, foreign) for job in dag.jobs for element in job.inputs}
+    published = await fetch_rows(connection, queries("dags")["list_published_datasets"], Published, org)
+    foreign = {dataset.name: dataset.id for dataset in published}
+    return {job_input: _input_id(job_input, job, own, foreign) for job in dag.jobs for job_input in job.inputs}
 
 
 def storage_kinds(dag: Dag) -> Mapping[JobOutput, Storage]:
@@ -117,10 +139,10 @@ def storage_kinds(dag: Dag) -> Mapping[JobOutput, Storage]:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Dataset:
     """A dataset of the new version."""
 
-    dataset: DatasetId
+    id: DatasetId
     generation: DatasetVersion
     kind: Storage
     lineage: LineageHash
@@ -129,8 +151,8 @@ class _Made:
 
 
 @dataclass(frozen=True)
-class _Writing:
-    """The rows of one new version, inside its transaction."""
+class _NewVersion:
+    """Inserts the rows of a new version, inside its transaction."""
 
     connection: Connection
     org: OrgId
@@ -138,63 +160,63 @@ class _Writing:
     dag: Dag
     bucket: str
 
-    async def everything(self) -> None:
-        await self._datasets()
+    async def insert(self) -> None:
+        await self._insert_datasets()
         inputs = await input_ids(self.connection, self.org, self.dag)
         for job in self.dag.jobs:
-            await self._job(job, inputs)
+            await self._insert_job(job, inputs)
 
-    async def _datasets(self) -> None:
-        made, sql = self._made(), queries("dags")
+    async def _insert_datasets(self) -> None:
+        datasets, sql = self._datasets(), queries("dags")
         await self.connection.execute(
             sql["insert_datasets"],
             self.org,
             self.dag.name,
-            [item.dataset for item in made],
-            [item.output.job if item.output else None for item in made],
-            [item.output.output if item.output else None for item in made],
-            [str(item.kind) for item in made],
+            [dataset.id for dataset in datasets],
+            [dataset.output.job if dataset.output else None for dataset in datasets],
+            [dataset.output.output if dataset.output else None for dataset in datasets],
+            [str(dataset.kind) for dataset in datasets],
         )
-        places = [self._place(item) for item in made]
+        places = [self._place(dataset) for dataset in datasets]
         await self.connection.execute(
             sql["insert_generations"],
             self.org,
-            [item.generation for item in made],
-            [item.dataset for item in made],
+            [dataset.generation for dataset in datasets],
+            [dataset.id for dataset in datasets],
             [location for location, _ in places],
             [glob for _, glob in places],
-            [item.lineage for item in made],
+            [dataset.lineage for dataset in datasets],
         )
         generations = generation_ids(self.dag, self.org)
         await self.connection.execute(
             sql["insert_pointers"], self.org, self.version, list(generations), list(generations.values())
         )
 
-    def _made(self) -> list[_Made]:
-        """Outputs that are datasets of their own, and those that the DAG declares."""
+    def _datasets(self) -> list[_Dataset]:
+        """Outputs that are datasets of their own, and the datasets that the DAG declares."""
         ids, lineages = dataset_ids(self.dag, self.org), lineage_hashes(self.dag)
         generations = generation_ids(self.dag, self.org)
         own = [
-            _Made(ids[output], generations[ids[output]], kind, lineages[output.job], output)
+            _Dataset(ids[output], generations[ids[output]], kind, lineages[output.job], output)
             for output, kind in storage_kinds(self.dag).items()
         ]
         declared = [
-            _Made(dataset, generations[dataset], Storage.BUFFERED, BUFFERED)
+            _Dataset(dataset, generations[dataset], Storage.BUFFERED, BUFFERED)
             for dataset in declared_ids(self.dag, self.org).values()
         ]
         return [*own, *declared]
 
-    def _place(self, item: _Made) -> tuple[str, str | None]:
-        """Where a generation lies, and which objects there are its own."""
-        if item.kind is Storage.PARQUET:
-            return str(generation_folder(self.bucket, item.dataset, item.generation)), "*.parquet"
-        if item.output is None:
-            return f"postgres_table:{buffered_table(item.generation)}", None
-        return f"postgres_table:dataset_{str(item.dataset).replace('-', '_')}", None
+    def _place(self, dataset: _Dataset) -> tuple[str, str | None]:
+        """The location of a generation, and the pattern of its objects there."""
+        if dataset.kind is Storage.PARQUET:
+            return str(generation_folder(self.bucket, dataset.id, dataset.generation)), "*.parquet"
+        if dataset.output is None:
+            return f"postgres_table:{buffered_table(dataset.generation)}", None
+        return f"postgres_table:dataset_{str(dataset.id).replace('-', '_')}", None
 
-    async def _job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
+    async def _insert_job(self, job: Job, inputs: Mapping[Input, UUID]) -> None:
         sql, ids = queries("dags"), dataset_ids(self.dag, self.org)
-        read = [inputs[element] for element in job.inputs]
+        read = [inputs[job_input] for job_input in job.inputs]
         written = [ids[JobOutput(job.name, output.index)] for output in job.outputs]
         bundle = await self._bundle(job)
         own = job_id(self.version, job.name)
@@ -207,50 +229,72 @@ class _Writing:
             self.version,
             *_columns(self.dag, job, read, written, bundle),
         )
-        wheres = [None if element.where is None else as_json(element.where) for element in job.inputs]
-        names, triggers = [element.name for element in job.inputs], [element.trigger for element in job.inputs]
+        wheres = [None if job_input.where is None else as_json(job_input.where) for job_input in job.inputs]
+        names, triggers = [job_input.name for job_input in job.inputs], [job_input.trigger for job_input in job.inputs]
         await self.connection.execute(sql["insert_inputs"], self.org, own, read, wheres, names, triggers)
-        await self._column_lineage(job, own, written, dict(zip(names, read, strict=True)))
+        await self._insert_column_lineage(job, own, written, dict(zip(names, read, strict=True)))
 
-    async def _column_lineage(self, job: Job, own: UUID, written: Sequence[UUID], read: Mapping[str, UUID]) -> None:
+    async def _insert_column_lineage(
+        self, job: Job, own: UUID, written: Sequence[UUID], read: Mapping[str, UUID]
+    ) -> None:
         operator = operators().get(job.operator)
         if operator is None or operator.column_lineage is None:
             return
-        wired = Wired(tuple(element.name for element in job.inputs), tuple(element.name for element in job.outputs))
-        found = operator.column_lineage(job.config, wired)
+        wired = Wired(tuple(job_input.name for job_input in job.inputs), tuple(output.name for output in job.outputs))
+        sources = operator.column_lineage(job.config, wired)
         await self.connection.execute(
             queries("dags")["insert_column_lineage"],
             self.org,
             own,
             written[0],
-            [source.output for source in found],
-            [read[source.input] for source in found],
-            [source.input_column for source in found],
+            [source.output for source in sources],
+            [read[source.input] for source in sources],
+            [source.input_column for source in sources],
         )
 
     async def _bundle(self, job: Job) -> UUID | None:
         if job.udf is None:
             return None
-        row = await self.connection.fetchrow(queries("dags")["bundle_by_hash"], self.org, job.udf.sha256)
-        return usable_bundle(job.name, job.udf, row)
+        sql = queries("dags")["lock_bundle"]
+        bundle = await find_row(self.connection, sql, UdfBundle, self.org, job.udf.sha256)
+        return _usable_bundle(f"jobs.{job.name}.udf", job.udf, bundle)
 
 
-def _input_id(item: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
-    match item.upstream:
+def _usable_bundle(where: str, udf: Udf, bundle: UdfBundle | None) -> UUID:
+    """The id of the bundle if a job may run it: ready, with the name and the handler that the job refers to."""
+    content = f"the bundle with the content {udf.sha256[:12]}..."
+    if bundle is None or bundle.status == "Pending":
+        message = f"no bundle with the content {udf.sha256[:12]}... is ready"
+        raise Conflict(message, where=f"{where}.sha256", hint=f"`trace udf push` {udf.bundle} first")
+    if bundle.status == "Refused":
+        hint = "fix it, push it again, and use the new hash"
+        raise Conflict(f"{content} was refused: {bundle.reason}", where=f"{where}.sha256", hint=hint)
+    if bundle.name != udf.bundle:
+        hint = f"`bundle: {bundle.name}`, or the hash of the right bundle"
+        raise Conflict(f"{content} is called {bundle.name!r}, not {udf.bundle!r}", where=f"{where}.bundle", hint=hint)
+    try:
+        check_handler(bundle.entry_points, bundle.kind, udf.handler)
+    except InvalidBundle as wrong:
+        raise Conflict(wrong.message, where=f"{where}.handler", hint=wrong.hint) from None
+    return bundle.id
+
+
+def _input_id(job_input: Input, job: Job, own: Mapping[Own, DatasetId], foreign: Mapping[str, UUID]) -> UUID:
+    match job_input.upstream:
         case JobOutput() | DeclaredDataset():
-            return own[item.upstream]
+            return own[job_input.upstream]
         case ForeignDataset(name) if name in foreign:
             return foreign[name]
         case ForeignDataset(name):
             raise Conflict(
-                f"dataset {name!r} was taken away meanwhile",
+                f"dataset {name!r} is no longer published",
                 where=f"jobs.{job.name}.inputs",
                 hint="activate the DAG that publishes it, and try again",
             )
 
 
 def _columns(dag: Dag, job: Job, read: Sequence[UUID], written: Sequence[UUID], bundle: UUID | None) -> tuple[Any, ...]:
-    """From `activation` on, in the order of the statement."""
+    """The values of `insert_job` from `activation` on."""
     return (
         str(job.activation),
         job.runtime,
@@ -291,13 +335,13 @@ def _makes_whole(job: Job) -> bool:
 def _source(job: Job) -> dict[str, Any] | None:
     if job.source is None:
         return None
-    told = {
+    source = {
         "kind": str(job.source.kind),
         "schedule": job.source.schedule,
         "secret": job.source.secret,
         "replay_window_seconds": job.source.replay_window_seconds,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in source.items() if value is not None}
 
 
 def _idle_timeout(job: Job) -> str | None:

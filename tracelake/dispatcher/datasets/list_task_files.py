@@ -1,7 +1,7 @@
-"""Which files a task reads: those in force at the commit that its claim pinned, and nothing that came later.
+"""Lists the files that a task reads: those of the commit that its claim pinned.
 
-A task may also look at what it writes itself, as it is now, to align itself with partitions there. Of a hot input it is
-told the files of its cold side, as they are now: what was compacted of it, in whichever generation.
+A task may also list the current files of its outputs, to align itself with existing partitions. Of a hot input it gets
+the current files of the Parquet copy, in whichever generation they are.
 """
 
 from __future__ import annotations
@@ -13,55 +13,45 @@ import asyncpg
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.datasets.cold_files import cold_copies
-from tracelake.dispatcher.datasets.partition_files import from_text, partition_files
+from tracelake.dispatcher.datasets.partitions import (
+    GenerationHead,
+    cold_copies,
+    generation_head,
+    partitions_at,
+    refuse_removed,
+)
 from tracelake.dispatcher.tasks.require_lease import require_lease
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
-from tracelake.errors import Forbidden, InvalidRequest, SnapshotTooOld
-from tracelake.store.queries import queries
+from tracelake.errors import Forbidden, InvalidRequest
 from tracelake.wire.task_messages import FilesAnswer, FilesRequest
 
 
 async def list_files(control: Control, request: FilesRequest, claims: Claims) -> FilesAnswer:
-    (version, pinned), span, sql = _granted(request, claims), _span(request), queries("files")
+    (version, pinned), span = _granted(request, claims), _span(request)
     await require_lease(control, request)
-    head = await control.pool.fetchrow(sql["generation_head"], version)
-    generations, commit = await _where(control, head, version, pinned)
-    start, stop = (span.start, span.stop) if span else (None, None)
-    rows = await control.pool.fetch(sql["partitions_at"], generations, commit, start, stop)
-    refuse_removed(rows, commit)
+    head = await generation_head(control.pool, version)
+    generations, commit = await _snapshot(control.pool, head, version, pinned)
+    partitions = await partitions_at(control.pool, generations, commit, span)
+    refuse_removed(partitions, commit)
     return FilesAnswer(
         dataset_version=version,
         commit=commit,
-        columns=from_text(head["columns"]) if head else None,
-        partitions=[partition_files(row) for row in rows],
+        columns=head.columns,
+        partitions=[partition.as_message() for partition in partitions],
     )
 
 
-async def _where(
-    control: Control, head: asyncpg.Record | None, version: UUID, pinned: int | None
+async def _snapshot(
+    pool: asyncpg.Pool, head: GenerationHead, version: UUID, pinned: int | None
 ) -> tuple[Sequence[UUID], int]:
-    """The generations whose files are meant, and as of which commit."""
-    if head is not None and head["hot"] and (twin := (await cold_copies(control.pool, [version])).get(version)):
-        return twin.generations, twin.commit
-    latest = head["last_commit"] or 0 if head else 0
-    return [version], latest if pinned is None else pinned
-
-
-def refuse_removed(rows: Sequence[asyncpg.Record], commit: int) -> None:
-    """Better no answer than one with a hole in it."""
-    gone = next((row for row in rows if row["files_removed_at"] is not None), None)
-    if gone is not None:
-        raise SnapshotTooOld(
-            f"commit {commit} needs partition {gone['partition_key']} as it was, whose files were removed"
-            f" {gone['files_removed_at']:%Y-%m-%d}",
-            where=f"commit {commit}",
-            hint="read at a later commit; setting dispatcher.replaced_kept_days says how long they stay",
-        )
+    """The generations that hold the files, and the commit."""
+    if head.hot and (copy := (await cold_copies(pool, [version])).get(version)):
+        return copy.generations, copy.commit
+    return [version], head.last_commit if pinned is None else pinned
 
 
 def _granted(request: FilesRequest, claims: Claims) -> tuple[UUID, int | None]:
-    """The generation, and the commit that a reader pinned; what it writes it sees as it is now."""
+    """The generation and, for an input, the commit that the token pins."""
     if view := claims.grants.read(request.dataset_uuid):
         return view.dataset_version, view.commit
     if written := claims.grants.written.get(request.dataset_uuid):

@@ -1,25 +1,23 @@
-"""Where the rows of a question lie: generation, commit and files of each table that its caller may read.
+"""Resolves the tables of a query: generation, commit and files of each table that the caller may read.
 
-For a user the users table says what he may; for an attempt its token has said it, and the lease says whether it still
-counts. What is not theirs is left out, as if it did not exist. Statements follow each other without a transaction: the
-first chooses commits, and what a commit holds never changes.
+A user may read what the users table allows. A task may read what its token names, as long as its lease holds. Tables
+that the caller may not read are left out, as if they did not exist. The statements run without a transaction: the first
+chooses commits, and the contents of a commit never change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.datasets.cold_files import ColdCopy, cold_copies
-from tracelake.dispatcher.datasets.list_task_files import refuse_removed
-from tracelake.dispatcher.datasets.partition_files import from_text, partition_files
+from tracelake.dispatcher.datasets.partitions import ColdCopy, Partition, cold_copies, refuse_removed
 from tracelake.errors import InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.wire.query_messages import (
     MAX_READABLE,
     ColdFilesAnswer,
@@ -30,135 +28,145 @@ from tracelake.wire.query_messages import (
 )
 
 Pin = tuple[UUID, int]
-"""A generation as of a commit; a hot one as of a commit of its cold side."""
+"""A generation as of a commit; for a hot one, a commit of its Parquet copy."""
 
 
-async def user_relations(control: Control, user: User, request: RelationsRequest) -> RelationsAnswer:
+class Table(Row, frozen=True):
+    name: str
+    dataset_uuid: UUID
+    dataset_version: UUID
+    hot: bool
+    last_commit: int
+    commit: int
+    first_commit: int | None
+    travels: bool
+    """Whether the query asks for an earlier state."""
+    filters: list[Mapping[str, Any]] | None
+
+
+class NumberedPartition(Partition, frozen=True):
+    dataset_version: UUID
+    n: int
+
+
+async def user_relations(pool: asyncpg.Pool, user: User, request: RelationsRequest) -> RelationsAnswer:
     names = [table.name for table in request.tables]
     moments = _moments([table.as_of for table in request.tables])
-    sql = queries("relations")["user_pins"]
-    found = await control.pool.fetch(sql, user.org_id, user.id, user.role == "admin", names, *moments)
-    return RelationsAnswer(
-        org_id=user.org_id,
-        user_id=user.id,
-        relations=await _relations(control.pool, found, request),
-        readable=await _readable(control, user) if len(found) < len(names) else [],
+    reader = (user.org_id, user.id, user.role == "admin")
+    tables = await fetch_rows(pool, queries("relations")["list_user_tables"], Table, *reader, names, *moments)
+    readable: list[str] = []
+    if len(tables) < len(names):
+        records = await pool.fetch(queries("relations")["list_readable_names"], *reader, MAX_READABLE)
+        readable = [name for (name,) in records]
+    relations = await _relations(pool, tables, request)
+    return RelationsAnswer(org_id=user.org_id, user_id=user.id, relations=relations, readable=readable)
+
+
+async def task_relations(pool: asyncpg.Pool, request: RelationsRequest) -> RelationsAnswer:
+    sql, fence = queries("relations"), (request.task_id, request.attempt, request.lease_token)
+    running = await pool.fetchrow(sql["running_attempt"], *fence)
+    if running is None:
+        raise LeaseLost("the attempt is not the current one, or has ended", where="/attempt", hint="stop the task")
+    org_id, job_id = running
+    tables = await fetch_rows(
+        pool,
+        sql["list_task_tables"],
+        Table,
+        org_id,
+        [table.name for table in request.tables],
+        [table.dataset_version for table in request.tables],
+        [table.commit for table in request.tables],
+        *_moments([table.as_of for table in request.tables]),
+        job_id,
     )
+    return RelationsAnswer(org_id=org_id, user_id=None, relations=await _relations(pool, tables, request))
 
 
-async def _readable(control: Control, user: User) -> list[str]:
-    sql = queries("relations")["readable_names"]
-    rows = await control.pool.fetch(sql, user.org_id, user.id, user.role == "admin", MAX_READABLE)
-    return [row["name"] for row in rows]
-
-
-async def task_relations(control: Control, request: RelationsRequest) -> RelationsAnswer:
-    sql = queries("relations")
-    task = await control.pool.fetchrow(sql["running_attempt"], request.task_id, request.attempt, request.lease_token)
-    if task is None:
-        raise LeaseLost("the attempt is not the current one, or is over", where="/attempt", hint="stop asking")
-    tables = request.tables
-    found = await control.pool.fetch(
-        sql["task_pins"],
-        task["org_id"],
-        [table.name for table in tables],
-        [table.dataset_version for table in tables],
-        [table.commit for table in tables],
-        *_moments([table.as_of for table in tables]),
-        task["job_id"],
-    )
-    return RelationsAnswer(
-        org_id=task["org_id"], user_id=None, relations=await _relations(control.pool, found, request)
-    )
-
-
-def _moments(asked: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:
-    """Commits and times apart; a time without a zone is UTC."""
-    commits = [moment if isinstance(moment, int) else None for moment in asked]
-    times = [moment if isinstance(moment, datetime) else None for moment in asked]
+def _moments(moments: Sequence[Moment | None]) -> tuple[list[int | None], list[datetime | None]]:
+    """Commits and times as two columns; a time without a zone is UTC."""
+    commits = [moment if isinstance(moment, int) else None for moment in moments]
+    times = [moment if isinstance(moment, datetime) else None for moment in moments]
     return commits, [time if time is None or time.tzinfo else time.replace(tzinfo=UTC) for time in times]
 
 
-async def _relations(pool: asyncpg.Pool, found: Sequence[asyncpg.Record], request: RelationsRequest) -> list[Relation]:
-    for row in found:
-        _check_moment(row)
-    twins = await cold_copies(pool, [row["dataset_version"] for row in found if row["hot"]])
-    pins = [_cold_pin(row, twins) for row in found]
-    # Files of partitions that were replaced long ago are removed: who goes back is told anew what is there.
-    back = {pin for row, pin in zip(found, pins, strict=True) if row["travels"]}
-    known = {(name.dataset_version, name.commit) for name in request.known} - back
+async def _relations(pool: asyncpg.Pool, tables: Sequence[Table], request: RelationsRequest) -> list[Relation]:
+    for table in tables:
+        _check_moment(table)
+    copies = await cold_copies(pool, [table.dataset_version for table in tables if table.hot])
+    pins = [_cold_pin(table, copies) for table in tables]
+    # Files of replaced partitions may have been deleted, so an earlier state is always listed again.
+    earlier = {pin for table, pin in zip(tables, pins, strict=True) if table.travels}
+    known = {(answer.dataset_version, answer.commit) for answer in request.known} - earlier
     generations = {
-        pin: twins[pin[0]].generations if row["hot"] else pin[:1]
-        for row, pin in zip(found, pins, strict=True)
+        pin: copies[pin[0]].generations if table.hot else pin[:1]
+        for table, pin in zip(tables, pins, strict=True)
         if pin is not None
     }
-    parts = await _parts(pool, generations, known)
+    files = await _files(pool, generations, known)
     return [
         Relation(
-            name=row["name"],
-            dataset_uuid=row["dataset_uuid"],
-            dataset_version=row["dataset_version"],
-            commit=row["commit"] if pin is None else pin[1],
-            hot=row["hot"],
-            cold=None if pin is None else parts[pin],
-            filters=from_text(row.get("filters")),
+            name=table.name,
+            dataset_uuid=table.dataset_uuid,
+            dataset_version=table.dataset_version,
+            commit=table.commit if pin is None else pin[1],
+            hot=table.hot,
+            cold=None if pin is None else files[pin],
+            filters=table.filters,
         )
-        for row, pin in zip(found, pins, strict=True)
+        for table, pin in zip(tables, pins, strict=True)
     ]
 
 
-def _check_moment(row: asyncpg.Record) -> None:
-    if not row["travels"]:
+def _check_moment(table: Table) -> None:
+    if not table.travels:
         return
-    where = f"/as_of/{row['name']}"
-    if row["hot"]:
+    where = f"/as_of/{table.name}"
+    if table.hot:
         raise InvalidRequest(
-            "its newest rows lie in a table, which is read as it is now", where=where, hint="leave out its as_of"
+            "its newest rows are in a Postgres table, which has no earlier state", where=where, hint="leave out as_of"
         )
-    if row["commit"] > row["last_commit"]:
-        raise InvalidRequest(
-            f"there is nothing later than commit {row['last_commit']} to be read", where=where, hint="ask for less"
-        )
-    if row["first_commit"] is None or row["commit"] < row["first_commit"]:
-        raise NotFound("the generation that is served now had no rows yet then", where=where)
+    if table.commit > table.last_commit:
+        raise InvalidRequest(f"its last commit is {table.last_commit}", where=where, hint="use an earlier as_of")
+    if table.first_commit is None or table.commit < table.first_commit:
+        raise NotFound("the current generation had no rows then", where=where)
 
 
-def _cold_pin(row: asyncpg.Record, twins: Mapping[UUID, ColdCopy]) -> Pin | None:
-    version = row["dataset_version"]
-    if not row["hot"]:
-        return version, row["commit"]
-    return (version, twins[version].commit) if version in twins else None
+def _cold_pin(table: Table, copies: Mapping[UUID, ColdCopy]) -> Pin | None:
+    version = table.dataset_version
+    if not table.hot:
+        return version, table.commit
+    return (version, copies[version].commit) if version in copies else None
 
 
-async def _parts(
-    pool: asyncpg.Pool, wanted: Mapping[Pin, Sequence[UUID]], known: set[Pin]
+async def _files(
+    pool: asyncpg.Pool, generations: Mapping[Pin, Sequence[UUID]], known: set[Pin]
 ) -> dict[Pin, ColdFilesAnswer]:
-    """By pin; `wanted` says which generations hold its files."""
-    parts = {pin: ColdFilesAnswer(dataset_version=pin[0], commit=pin[1]) for pin in wanted}
-    new = [pin for pin in wanted if pin not in known]
+    """By pin; `generations` are those that hold its files. Pins that the caller knows have no partitions."""
+    answers = {pin: ColdFilesAnswer(dataset_version=pin[0], commit=pin[1]) for pin in generations}
+    new = [pin for pin in generations if pin not in known]
     if not new:
-        return parts
-    sql, asked = queries("relations"), [(n, version, pin[1]) for n, pin in enumerate(new) for version in wanted[pin]]
-    numbers, versions, commits = (list(column) for column in zip(*asked, strict=True))
-    schemas = await pool.fetch(sql["columns_of"], versions)
-    columns = {row["dataset_version"]: from_text(row["columns"]) for row in schemas}
-    listed: dict[Pin, list[asyncpg.Record]] = {pin: [] for pin in new}
-    for row in await pool.fetch(sql["files_of"], numbers, versions, commits):
-        pin = new[row["n"]]
-        refuse_removed([row], pin[1])
-        listed[pin].append(row)
-    return parts | {
+        return answers
+    sql = queries("relations")
+    wanted = [(n, version, pin[1]) for n, pin in enumerate(new) for version in generations[pin]]
+    numbers, versions, commits = (list(column) for column in zip(*wanted, strict=True))
+    columns = {record[0]: record[1] for record in await pool.fetch(sql["list_columns"], versions)}
+    partitions: dict[Pin, list[NumberedPartition]] = {pin: [] for pin in new}
+    for partition in await fetch_rows(pool, sql["list_files"], NumberedPartition, numbers, versions, commits):
+        pin = new[partition.n]
+        refuse_removed([partition], pin[1])
+        partitions[pin].append(partition)
+    return answers | {
         pin: ColdFilesAnswer(
             dataset_version=pin[0],
             commit=pin[1],
-            columns=columns.get(_latest(rows, wanted[pin])),
-            partitions=[partition_files(row) for row in rows],
+            columns=columns.get(_latest(listed, generations[pin])),
+            partitions=[partition.as_message() for partition in listed],
         )
-        for pin, rows in listed.items()
+        for pin, listed in partitions.items()
     }
 
 
-def _latest(rows: Sequence[asyncpg.Record], generations: Sequence[UUID]) -> UUID:
-    """The generation that was committed to last: its columns are those of today."""
-    version: UUID = max(rows, key=lambda row: row["valid_from"])["dataset_version"] if rows else generations[0]
-    return version
+def _latest(partitions: Sequence[NumberedPartition], generations: Sequence[UUID]) -> UUID:
+    """The generation with the last commit: its columns are the current ones."""
+    latest = max(partitions, key=lambda partition: partition.commit, default=None)
+    return latest.dataset_version if latest else generations[0]

@@ -1,4 +1,4 @@
-"""A dataset by name or uuid: its generations, what is in force in each, its last commits, ranges and dead batches."""
+"""Lists the datasets that a user may see, and shows one with its generations, last commits and dead batches."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ import msgspec
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import DatasetDetail
+from tracelake.wire.user_messages import DatasetDetail, DatasetList, DatasetRow
 
-SHOWN = 20
+MOST_COMMITS = 20
+
+
+async def list_datasets(pool: asyncpg.Pool, user: User) -> DatasetList:
+    records = await pool.fetch(queries("user_datasets")["list_datasets"], user.org_id, user.id, user.role == "admin")
+    return DatasetList(datasets=[DatasetRow(**record) for record in records])
 
 
 async def show_dataset(pool: asyncpg.Pool, user: User, name_or_uuid: str) -> DatasetDetail:
     uuid = as_uuid(name_or_uuid)
     name = None if uuid else name_or_uuid
     sql = queries("user_datasets")["show_dataset"]
-    found = await pool.fetchval(sql, user.org_id, user.id, user.role == "admin", uuid, name, SHOWN)
-    if found is None:
+    detail = await pool.fetchval(sql, user.org_id, user.id, user.role == "admin", uuid, name, MOST_COMMITS)
+    if detail is None:
         raise NotFound(
             f"there is no dataset {name_or_uuid}",
             where=name_or_uuid,
-            hint="`trace datasets list` shows those there are",
+            hint="`trace datasets list` lists the datasets",
         )
-    return msgspec.json.decode(found, type=DatasetDetail)
+    return msgspec.json.decode(detail, type=DatasetDetail)
 
 
 def as_uuid(text: str) -> UUID | None:
-    """A published name is never one: names begin with a letter and hold no hyphen."""
+    """A published name is never a UUID: names begin with a letter and contain no hyphen."""
     try:
         return UUID(text) if "-" in text else None
     except ValueError:

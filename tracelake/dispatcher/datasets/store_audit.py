@@ -1,14 +1,14 @@
-"""Questions that the Query service was asked, stored once each however often it tells of them."""
+"""Stores audit rows of the query service, each once however often it is sent."""
 
 from __future__ import annotations
 
+import asyncpg
 import msgspec
 
-from tracelake.dispatcher.control import Control
 from tracelake.store.queries import queries
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest
 
 
-async def store_audit(control: Control, request: AuditRequest) -> AuditAnswer:
+async def store_audit(pool: asyncpg.Pool, request: AuditRequest) -> AuditAnswer:
     rows = msgspec.to_builtins(request.rows)
-    return AuditAnswer(stored=await control.pool.fetchval(queries("relations")["store_audit"], rows))
+    return AuditAnswer(stored=await pool.fetchval(queries("relations")["store_audit"], rows))

@@ -6,8 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracelake.dispatcher.alerts.of_failures import failure_alerts
-from tracelake.dispatcher.alerts.targets import alert_targets
+from tracelake.dispatcher.alerts.for_delivery import alert_targets, failure_alerts
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.auth import WorkerGate
 from tracelake.dispatcher.http.body import read
@@ -18,11 +17,13 @@ from tracelake.wire.alert_messages import FailuresRequest, TargetsRequest
 def alert_routes(control: Control, gate: WorkerGate) -> list[Route]:
     async def targets(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await alert_targets(control, await read(request, TargetsRequest)))
+        return json_response(await alert_targets(control.pool, await read(request, TargetsRequest)))
 
     async def failures(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await failure_alerts(control, await read(request, FailuresRequest)))
+        return json_response(
+            await failure_alerts(control.pool, control.failure_alert, await read(request, FailuresRequest))
+        )
 
     return [
         Route("/internal/alerts/targets", targets, methods=["POST"]),

@@ -79,11 +79,15 @@ def internal_api(control: Control) -> Starlette:
 
     async def batches(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await buffer_records(control, await read(request, BufferRequest)))
+        return json_response(
+            await buffer_records(control.pool, control.places.scratch_bucket, await read(request, BufferRequest))
+        )
 
     async def settle(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await settle_buffers(control, await read(request, SettleRequest)))
+        return json_response(
+            await settle_buffers(control.pool, control.outbox_signal, await read(request, SettleRequest))
+        )
 
     async def metrics(request: Request) -> Response:
         await gate.require_bearer(request)

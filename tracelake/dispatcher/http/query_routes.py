@@ -21,12 +21,12 @@ def query_routes(control: Control, gate: WorkerGate) -> list[Route]:
         await gate.require(request)
         asked = await read(request, RelationsRequest)
         if asked.task_id is not None:
-            return json_response(await task_relations(control, asked))
-        return json_response(await user_relations(control, await asking_user(control, request), asked))
+            return json_response(await task_relations(control.pool, asked))
+        return json_response(await user_relations(control.pool, await asking_user(control, request), asked))
 
     async def audit(request: Request) -> Response:
         await gate.require(request)
-        return json_response(await store_audit(control, await read(request, AuditRequest)))
+        return json_response(await store_audit(control.pool, await read(request, AuditRequest)))
 
     return [
         Route("/internal/query/relations", relations, methods=["POST"]),

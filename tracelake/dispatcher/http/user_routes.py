@@ -20,20 +20,15 @@ from starlette.routing import Route
 from tracelake.dispatcher.alerts.edit import create_alert, delete_alert, update_alert
 from tracelake.dispatcher.alerts.edit_channels import create_channel, delete_channel, update_channel
 from tracelake.dispatcher.alerts.show import list_alerts, list_channels, show_alert, show_channel
-from tracelake.dispatcher.buffers.list_dead import list_dead_batches
-from tracelake.dispatcher.buffers.replay import replay_batch
-from tracelake.dispatcher.bundles.announce import announce_bundle
-from tracelake.dispatcher.bundles.finalize import finalize_bundle
+from tracelake.dispatcher.buffers.dead_batches import list_dead_batches, replay_batch
 from tracelake.dispatcher.bundles.list import list_bundles, show_bundle
-from tracelake.dispatcher.bundles.upload import upload_bundle
+from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
-from tracelake.dispatcher.dags.deploy_named import deploy_named
-from tracelake.dispatcher.dags.list_versions import list_versions
-from tracelake.dispatcher.dags.responses import dag_for, dags_for
-from tracelake.dispatcher.datasets.list import list_datasets
+from tracelake.dispatcher.dags.deploy import deploy_named
+from tracelake.dispatcher.dags.show import list_dags, list_versions, show_dag
 from tracelake.dispatcher.datasets.list_current_files import list_dataset_files
-from tracelake.dispatcher.datasets.show import show_dataset
+from tracelake.dispatcher.datasets.show import list_datasets, show_dataset
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.http.auth import WorkerGate
@@ -195,8 +190,8 @@ async def _invalidate(asked: UserCall) -> InvalidateAnswer:
 
 
 VERBS: Mapping[str, Verb] = {
-    "list_dags": lambda asked: dags_for(asked.control, asked.user),
-    "show_dag": lambda asked: dag_for(asked.control, asked.user, asked.path["dag"]),
+    "list_dags": lambda asked: list_dags(asked.control.pool, asked.org),
+    "show_dag": lambda asked: show_dag(asked.control.pool, asked.org, asked.path["dag"]),
     "deploy": _deploy,
     "activate": _activate,
     "trigger": _trigger,
@@ -220,17 +215,19 @@ VERBS: Mapping[str, Verb] = {
     "upload_bundle": lambda asked: upload_bundle(asked.control, asked.org, UUID(asked.path["bundle"]), asked.body),
     "finalize_bundle": lambda asked: finalize_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
     "list_bundles": lambda asked: list_bundles(asked.control.pool, asked.org, asked.query),
-    "show_bundle": lambda asked: show_bundle(asked.control, asked.org, UUID(asked.path["bundle"])),
+    "show_bundle": lambda asked: show_bundle(
+        asked.control.pool, asked.control.bundles.max_bytes, asked.org, UUID(asked.path["bundle"])
+    ),
     "why": lambda asked: explain(asked.control.pool, asked.user, asked.query),
     "list_versions": lambda asked: list_versions(asked.control.pool, asked.org, asked.path["dag"]),
     "list_alerts": lambda asked: list_alerts(asked.control.pool, asked.org),
-    "create_alert": lambda asked: create_alert(asked.control, asked.user, asked.body),
+    "create_alert": lambda asked: create_alert(asked.control.pool, asked.user, asked.body),
     "show_alert": lambda asked: show_alert(asked.control.pool, asked.org, asked.path["alert"]),
-    "update_alert": lambda asked: update_alert(asked.control, asked.user, asked.path["alert"], asked.body),
-    "delete_alert": lambda asked: delete_alert(asked.control, asked.user, asked.path["alert"]),
+    "update_alert": lambda asked: update_alert(asked.control.pool, asked.user, asked.path["alert"], asked.body),
+    "delete_alert": lambda asked: delete_alert(asked.control.pool, asked.user, asked.path["alert"]),
     "list_channels": lambda asked: list_channels(asked.control.pool, asked.org),
-    "create_channel": lambda asked: create_channel(asked.control, asked.user, asked.body),
+    "create_channel": lambda asked: create_channel(asked.control.pool, asked.user, asked.body),
     "show_channel": lambda asked: show_channel(asked.control.pool, asked.org, asked.path["channel"]),
-    "update_channel": lambda asked: update_channel(asked.control, asked.user, asked.path["channel"], asked.body),
-    "delete_channel": lambda asked: delete_channel(asked.control, asked.user, asked.path["channel"]),
+    "update_channel": lambda asked: update_channel(asked.control.pool, asked.user, asked.path["channel"], asked.body),
+    "delete_channel": lambda asked: delete_channel(asked.control.pool, asked.user, asked.path["channel"]),
 }

@@ -1,1 +1,1 @@
-"""Loops that the Dispatcher runs unasked. Every loop has one skeleton (`loop.py`) and is stepped in tests."""
+"""Background loops of the Dispatcher. All run on the skeleton in `loop.py`; tests step them."""

@@ -1,52 +1,58 @@
-"""Batches whose rows were committed some time ago leave the object store. Dead ones stay, for people."""
+"""Deletes batches from the object store whose rows were committed some time ago. Dead batches stay, for replays."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
-from tracelake.dispatcher.control import Control
+import asyncpg
+
+from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_rows, queries
 
 BATCH = 500
-BEAT_SECONDS = 60.0
 
 
-class DeleteAppliedBatches:
-    def __init__(self, control: Control, keep: timedelta) -> None:
-        self._control = control
-        self._keep = keep
+class Batch(Row, frozen=True):
+    id: UUID
+    batch_uri: str
+    repaired_uri: str | None
+
+    @property
+    def names(self) -> Iterator[ObjectName]:
+        """Its objects; a URI that is not the name of an object is left out."""
+        for uri in (self.batch_uri, self.repaired_uri):
+            with suppress(InvalidRequest):
+                if uri:
+                    yield ObjectName.parse(uri)
+
+
+@dataclass(frozen=True)
+class DeleteAppliedBatches(Periodic):
+    every_seconds = 60.0
+
+    pool: asyncpg.Pool
+    objects: ObjectStore
+    keep: timedelta
 
     async def once(self) -> int:
-        """How many it has removed. The store is asked under the rows' locks, which nobody else wants."""
+        """Returns how many were deleted. The store is called under row locks that no other statement waits for."""
         sql = queries("buffered")
-        async with self._control.pool.acquire() as connection, connection.transaction():
-            rows = await connection.fetch(sql["to_remove"], self._keep, BATCH)
-            if rows:
+        async with self.pool.acquire() as connection, connection.transaction():
+            batches = await fetch_rows(connection, sql["lock_deletable"], Batch, self.keep, BATCH)
+            if batches:
                 crash_point("delete_applied_batches.before_remove")
-                await asyncio.to_thread(
-                    _remove,
-                    self._control.objects,
-                    [uri for row in rows for uri in (row["batch_uri"], row["repaired_uri"]) if uri],
-                )
+                names = [name for batch in batches for name in batch.names]
+                await asyncio.to_thread(self.objects.delete, names)
                 crash_point("delete_applied_batches.before_mark")
-                await connection.execute(sql["removed"], [row["id"] for row in rows])
-        crash_point("delete_applied_batches.after_mark", when=rows)
-        return len(rows)
-
-    async def next_due(self) -> float | None:
-        return BEAT_SECONDS
-
-
-def _remove(objects: ObjectStore, uris: Sequence[str]) -> None:
-    names = []
-    for uri in uris:
-        with suppress(InvalidRequest):
-            names.append(ObjectName.parse(uri))
-    objects.delete(names)
+                await connection.execute(sql["mark_deleted"], [batch.id for batch in batches])
+        crash_point("delete_applied_batches.after_mark", when=batches)
+        return len(batches)

@@ -1,8 +1,8 @@
-"""Files of partitions that were replaced long ago are removed: else a dataset that is often rewritten grows for ever.
+"""Deletes files of partitions that were replaced long ago; else a dataset that is often rewritten grows for ever.
 
-A partition's files stay for a while after the commit that replaced it (`dispatcher.replaced_kept_days`): whoever has
-pinned an earlier commit reads them. So does a task that is still running, however old its pin is. Once they are gone, a
-reader of a commit that needs them is refused with `snapshot_too_old`. That they were there is remembered.
+Files stay for some days after the commit that replaced their partition (`dispatcher.replaced_kept_days`), for readers
+that have pinned an earlier commit, and as long as a running task has pinned one. After that, a reader of such a commit
+is refused with `snapshot_too_old`; the partition's row stays.
 """
 
 from __future__ import annotations
@@ -10,74 +10,84 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 import asyncpg
 import structlog
 
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, fetch_rows, queries
 from tracelake.wire.markers import MARKER
 
 log = structlog.get_logger()
 
 BATCH = 200
-BEAT_SECONDS = 600.0
 
 
-class DeleteReplacedFiles:
-    def __init__(self, control: Control, keep: timedelta) -> None:
-        self._control = control
-        self._keep = keep
+class ReplacedPartition(Row, frozen=True):
+    dataset_version: UUID
+    partition_key: str
+    location: str | None
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class DeleteReplacedFiles(Periodic):
+    every_seconds = 600.0
+
+    pool: asyncpg.Pool
+    objects: ObjectStore
+    keep: timedelta
 
     async def once(self) -> int:
-        """How many partitions lost their files. Removed before it is noted: a kill in between means removing again."""
+        """Returns how many partitions lost their files. Deleted before the commit: after a crash, deleted again."""
         sql = queries("janitor")
-        async with self._control.pool.acquire() as connection, connection.transaction():
+        async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
-            if await connection.fetchval(sql["take_mark"]) is None:
+            if await connection.fetchval(sql["lock_mark"]) is None:
                 return 0
-            rows = await connection.fetch(sql["delete_replaced_partitions"], self._keep, BATCH)
-            if gone := _readable(rows):
-                named = await connection.fetch(sql["named_files"], sorted(map(str, gone)))
+            replaced = await fetch_rows(
+                connection, sql["mark_replaced_partitions"], ReplacedPartition, self.keep, BATCH
+            )
+            if files := _files(replaced):
+                referenced = await connection.fetch(sql["list_referenced_files"], sorted(map(str, files)))
                 crash_point("delete_replaced_files.before_remove")
-                await asyncio.to_thread(_remove, self._control.objects, gone, set(_names(named)))
+                await asyncio.to_thread(_delete, self.objects, files, set(_names(referenced)))
                 crash_point("delete_replaced_files.before_mark")
-        crash_point("delete_replaced_files.after_mark", when=rows)
-        return len(rows)
-
-    async def next_due(self) -> float | None:
-        return BEAT_SECONDS
+        crash_point("delete_replaced_files.after_mark", when=replaced)
+        return len(replaced)
 
 
-def _readable(rows: Sequence[asyncpg.Record]) -> Mapping[Folder, set[ObjectName]]:
-    """The files that are to go, by folder. What cannot be read as a name is left out: it must not keep the others."""
-    found: dict[Folder, set[ObjectName]] = {}
-    for row in rows:
+def _files(partitions: Sequence[ReplacedPartition]) -> Mapping[Folder, set[ObjectName]]:
+    """By folder. A name that cannot be parsed is left out, so that it does not block the others."""
+    files: dict[Folder, set[ObjectName]] = {}
+    for partition in partitions:
         try:
-            if row["location"]:  # a table's partition has no files
-                folder = Folder.parse(row["location"])
-                found.setdefault(folder, set()).update([folder.object(name) for name in row["names"]])
+            if partition.location:  # a table's partition has no files
+                folder = Folder.parse(partition.location)
+                files.setdefault(folder, set()).update([folder.object(name) for name in partition.names])
         except InvalidRequest as wrong:
-            subject = {"dataset_version": str(row["dataset_version"]), "partition": row["partition_key"]}
-            log.warning("files of a replaced partition are left", **subject, because=wrong.message)
-    return found
+            subject = {"dataset_version": str(partition.dataset_version), "partition": partition.partition_key}
+            log.warning("files of a replaced partition are not deleted", **subject, because=wrong.message)
+    return files
 
 
-def _names(named: Sequence[asyncpg.Record]) -> Iterator[ObjectName]:
-    for row in named:
+def _names(files: Sequence[asyncpg.Record]) -> Iterator[ObjectName]:
+    for location, name in files:
         with suppress(InvalidRequest):
-            yield Folder.parse(row["location"]).object(row["name"])
+            yield Folder.parse(location).object(name)
 
 
-def _remove(objects: ObjectStore, gone: Mapping[Folder, set[ObjectName]], still: set[ObjectName]) -> None:
-    objects.delete(sorted(set().union(*gone.values()) - still, key=str))
+def _delete(objects: ObjectStore, files: Mapping[Folder, set[ObjectName]], referenced: set[ObjectName]) -> None:
+    objects.delete(sorted(set().union(*files.values()) - referenced, key=str))
     crash_point("delete_replaced_files.files_removed")
-    for folder in gone:
+    for folder in files:
         left = [stored.name for stored in objects.objects(folder)]
-        if [name.name for name in left] == [MARKER]:  # which lists nothing any more
+        if [name.name for name in left] == [MARKER]:  # it lists no existing file any more
             objects.delete(left)

@@ -1,54 +1,62 @@
-"""Code that no job of any version names leaves the store, and the list, some time after it was pushed.
+"""Deletes bundles that no job of any version refers to, some time after they were pushed.
 
-First it can no longer be deployed, then its bytes go, and its row with them: whoever pushes it again meanwhile, or
-names it in a DAG, finds it whole or must send it anew. One that a deploy has just looked at is left alone. A pass that
-was cut off is finished by the next.
+A pass first refuses unused bundles, so that they can no longer be deployed, and then deletes their bytes and rows. A
+bundle that is pushed or deployed meanwhile is kept whole, or must be uploaded again; one that a deploy has locked is
+skipped. The next pass finishes one that was interrupted.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 import asyncpg
 
-from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.object_names import ObjectName
-from tracelake.store.queries import queries
+from tracelake.ports import ObjectStore
+from tracelake.store.queries import Connection, Row, fetch_rows, queries
 
 BATCH: Final = 100
-BEAT_SECONDS: Final = 3600.0
 REASON: Final = "no job has named it for a long time, and it is being removed; push it again"
 
 
-class DeleteUnusedBundles:
-    def __init__(self, control: Control, keep: timedelta) -> None:
-        self._control = control
-        self._keep = keep
+class UnusedBundle(Row, frozen=True):
+    id: UUID
+    location: str
+
+    @property
+    def name(self) -> ObjectName:
+        return ObjectName.parse(self.location)
+
+
+@dataclass(frozen=True)
+class DeleteUnusedBundles(Periodic):
+    every_seconds = 3600.0
+
+    pool: asyncpg.Pool
+    objects: ObjectStore
+    keep: timedelta
 
     async def once(self) -> int:
-        """How many it has removed."""
+        """Returns how many were deleted."""
         sql = queries("bundles")
-        await self._control.pool.execute(sql["give_up"], self._keep, REASON, BATCH)
-        async with self._control.pool.acquire() as connection, connection.transaction():
-            await self._take_back(connection)
-            rows = await connection.fetch(sql["given_up"], REASON, BATCH)
-            if rows:
-                names = [ObjectName.parse(row["location"]) for row in rows]
-                await asyncio.to_thread(self._control.objects.delete, names)
-                await connection.execute(sql["remove"], [row["id"] for row in rows])
-        return len(rows)
+        await self.pool.execute(sql["refuse_unused"], self.keep, REASON, BATCH)
+        async with self.pool.acquire() as connection, connection.transaction():
+            await self._restore_used(connection)
+            bundles = await fetch_rows(connection, sql["lock_unused"], UnusedBundle, REASON, BATCH)
+            if bundles:
+                await asyncio.to_thread(self.objects.delete, [bundle.name for bundle in bundles])
+                await connection.execute(sql["delete_bundles"], [bundle.id for bundle in bundles])
+        return len(bundles)
 
-    async def _take_back(self, connection: asyncpg.pool.PoolConnectionProxy) -> None:
-        """One that is named is kept if its bytes are there; else it stays refused, and its reason says what to do."""
+    async def _restore_used(self, connection: Connection) -> None:
+        """A bundle that a job refers to becomes ready again if its bytes exist; else it stays refused."""
         sql = queries("bundles")
-        rows = await connection.fetch(sql["named_again"], REASON)
-        if rows:
-            head = self._control.objects.head
-            found = [await asyncio.to_thread(head, ObjectName.parse(row["location"])) for row in rows]
-            whole = [row["id"] for row, stored in zip(rows, found, strict=True) if stored is not None]
-            await connection.execute(sql["take_back"], whole)
-
-    async def next_due(self) -> float | None:
-        return BEAT_SECONDS
+        bundles = await fetch_rows(connection, sql["lock_used_again"], UnusedBundle, REASON)
+        stored = [await asyncio.to_thread(self.objects.head, bundle.name) for bundle in bundles]
+        if whole := [bundle.id for bundle, head in zip(bundles, stored, strict=True) if head is not None]:
+            await connection.execute(sql["mark_ready"], whole)

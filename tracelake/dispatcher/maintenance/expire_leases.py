@@ -1,4 +1,4 @@
-"""Leases that ran out are given up; retries whose time has come are queued again. Postgres keeps the time."""
+"""Ends attempts whose lease has expired, and queues retries that are due. Both are timed by Postgres."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class ExpireLeases:
         self._control = control
 
     async def once(self) -> int:
-        lost = await self._give_up()
+        lost = await self._end_attempts()
         crash_point("expire_leases.leases_ended", when=lost)
-        again = int(await self._control.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
-        crash_point("expire_leases.retries_queued", when=again)
-        self._control.metrics.moved("Failed", "Queued", again)
-        if again:
+        retried = int(await self._control.pool.fetchval(queries("lifecycle")["retry_due"], BATCH))
+        crash_point("expire_leases.retries_queued", when=retried)
+        self._control.metrics.moved("Failed", "Queued", retried)
+        if retried:
             self._control.outbox_signal.notify()
-        return lost + again
+        return lost + retried
 
     async def next_due(self) -> float | None:
-        found: float | None = await self._control.pool.fetchval(queries("lifecycle")["next_lifecycle"])
-        return found
+        due: float | None = await self._control.pool.fetchval(queries("lifecycle")["next_lifecycle"])
+        return due
 
-    async def _give_up(self) -> int:
+    async def _end_attempts(self) -> int:
         limits = BATCH, self._control.failure_alert, self._control.max_workers_lost
         lost = await self._control.pool.fetch(queries("lifecycle")["reap"], *limits)
         for row in lost:
-            said = {name: value for name, value in row.items() if value is not None and name != "for_good"}
-            said |= {name: str(said[name]) for name in ("org", "task", "next_retry_at") if name in said}
-            log.warning("attempt given up", **said)
+            fields = {name: value for name, value in row.items() if value is not None and name != "for_good"}
+            fields |= {name: str(fields[name]) for name in ("org", "task", "next_retry_at") if name in fields}
+            log.warning("attempt given up", **fields)
             if row["for_good"]:
                 report_final_failure(self._control, dict(row))
         self._control.metrics.moved("Running", "Failed", len(lost))
         if lost:
-            self._control.outbox_signal.notify()  # slots came back
-            self._control.sources.notify()  # a lost run may be a source's
-            self._control.stops.notify()  # what ran for too long may run still
+            self._control.outbox_signal.notify()  # slots are free again
+            self._control.sources.notify()  # a lost run may be that of a source
+            self._control.stops.notify()  # an attempt that timed out may still run
         return len(lost)

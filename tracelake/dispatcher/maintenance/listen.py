@@ -1,8 +1,8 @@
-"""Replicas wake each other by LISTEN and NOTIFY: work that one wrote and does not get to is done by another at once.
+"""Replicas wake each other by LISTEN and NOTIFY, so that work which one wrote and is too busy for is done by another.
 
-NOTIFY takes a lock of the whole cluster when it commits, so it has no place in the statements of the hot path, where
-the loops of the writer are signalled within microseconds anyway. It is sent after the commit, only when no loop of this
-process took the signal (`dispatcher/signal.py`), and at most twenty times a second. If it is lost, the next scheduled
+NOTIFY takes a lock of the whole cluster when it commits, so the statements of the hot path do not use it; the loops of
+the writer are signalled within microseconds anyway. It is sent after the commit, only when no loop of this process took
+the signal (`dispatcher/signal.py`), and at most twenty times a second. If it is lost, the next scheduled
 pass of the loops finds the work. Tasks that were ended or held (`tasks/stop_signals.py`) are always announced: their
 workers may wait at any replica.
 """
@@ -20,19 +20,19 @@ from tracelake.dispatcher.maintenance.loop import stopped
 from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.stop_signals import Stops
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, queries
 
 log = structlog.get_logger()
 
 CHANNEL = "trace_control"
-"""The payload is `<signal>` or `<signal> <replica>`; a person may send `NOTIFY trace_control, 'owed'`."""
+"""The payload is `<signal>` or `<signal> <replica>`; by hand: `NOTIFY trace_control, 'outbox'`."""
 LOOK_SECONDS = 15.0
-"""How often the connection is asked whether it still lives: a cut cable says nothing by itself."""
+"""How often the connection is probed: a lost network link is not reported otherwise."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class ListenForReplicas:
-    """One connection of this replica that listens; what it hears rings our bells, what ours do not hear is told."""
+    """A connection that listens: notifications wake the local signals, and signals that no loop took are sent."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -47,7 +47,7 @@ class ListenForReplicas:
 
     async def start(self) -> None:
         for name, signal in self._signals.items():
-            signal.notify_replicas(lambda name=name: self._tell(name))  # type: ignore[misc]
+            signal.notify_replicas(lambda name=name: self._notify(name))  # type: ignore[misc]
         self._listening = asyncio.create_task(self._keep_listening())
 
     async def stop(self) -> None:
@@ -57,13 +57,13 @@ class ListenForReplicas:
             if task is not None:
                 await stopped(task)
 
-    def _tell(self, signal: str) -> None:
+    def _notify(self, signal: str) -> None:
         task = asyncio.create_task(self._send(signal))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, signal: str) -> None:
-        with suppress(*OUTAGES, asyncpg.PostgresError):  # the beat of the loops finds it
+        with suppress(*OUTAGES, asyncpg.PostgresError):  # the next pass of the loops finds the work
             await self._control.pool.execute(queries("wake")["tell"], CHANNEL, f"{signal} {self._control.replica}")
             self._control.metrics.wakes.labels(signal, "sent").inc()
 
@@ -73,8 +73,8 @@ class ListenForReplicas:
             try:
                 await self._listen_until_lost()
                 pause = FIRST_PAUSE_SECONDS
-            except (*OUTAGES, asyncpg.PostgresError) as away:
-                log.warning("other replicas are not heard", because=str(away) or type(away).__name__)
+            except (*OUTAGES, asyncpg.PostgresError) as outage:
+                log.warning("not listening for other replicas", because=str(outage) or type(outage).__name__)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             finally:
                 self._control.metrics.listening.set(0)
@@ -88,16 +88,16 @@ class ListenForReplicas:
             await connection.add_listener(CHANNEL, self._on_notification)
             self._control.metrics.listening.set(1)
             for signal in self._signals.values():
-                signal.wake()  # nobody heard what came until now
+                signal.wake()  # notifications until now were missed
             while not lost.is_set():
-                await self._still_there(connection, lost)
+                await self._probe(connection, lost)
         finally:
-            with suppress(asyncpg.InterfaceError):  # it was lost: asyncpg has ended it
-                connection.terminate()  # never back to the others with a listener on it
+            with suppress(asyncpg.InterfaceError):  # the connection was lost: asyncpg has closed it
+                connection.terminate()  # not to be reused with a listener on it
             with suppress(*OUTAGES, asyncpg.PostgresError):
                 await self._control.pool.release(connection)
 
-    async def _still_there(self, connection: asyncpg.pool.PoolConnectionProxy, lost: asyncio.Event) -> None:
+    async def _probe(self, connection: Connection, lost: asyncio.Event) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(lost.wait(), LOOK_SECONDS)
             return

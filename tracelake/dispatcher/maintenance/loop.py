@@ -1,4 +1,4 @@
-"""The skeleton of every loop: do what is due, say when to look again, wait for that or for the signal, never die."""
+"""The skeleton of every loop: do what is due, wait until more is due or for a signal, and survive every error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import structlog
 
@@ -19,19 +20,28 @@ from tracelake.store.db import OUTAGES
 
 log = structlog.get_logger()
 
-AFTER_TROUBLE_SECONDS = 1.0
+AFTER_FAILURE_SECONDS = 1.0
 RETRY_SECONDS = 0.2
+
+
+class Periodic:
+    """Work that is due again after `every_seconds`; None: when the longest wait of its loop ends."""
+
+    every_seconds: ClassVar[float | None] = None
+
+    async def next_due(self) -> float | None:
+        return self.every_seconds
 
 
 @dataclass(frozen=True)
 class Loop:
     name: str
     once: Callable[[], Awaitable[int]]
-    """Answers how much it did; as long as it does something, it is called again at once."""
+    """Returns how much it did; unless that is 0, it is called again at once."""
     next_due: Callable[[], Awaitable[float | None]]
     signal: Signal
     beat_seconds: float = 5.0
-    """How long it sleeps at most: what a dead replica left behind is found within this time."""
+    """The longest wait: work that a dead replica left is found within this time."""
     metrics: Metrics = field(default_factory=Metrics)
 
 
@@ -44,10 +54,10 @@ async def run_loop(loop: Loop) -> None:
             began = time.perf_counter()
             try:
                 wait = await _step(loop)
-            except (*OUTAGES, Unavailable) as away:
-                log.warning("loop waits", because=str(away) or type(away).__name__)
+            except (*OUTAGES, Unavailable) as outage:
+                log.warning("loop waits", because=str(outage) or type(outage).__name__)
             except Exception:
-                # A fault of ours must not stop the others' work: it is said, and tried again after a while.
+                # A bug must not stop the loop: it is logged, and the pass is retried.
                 log.exception("loop failed")
             else:
                 seconds.observe(time.perf_counter() - began)
@@ -55,11 +65,11 @@ async def run_loop(loop: Loop) -> None:
                     await loop.signal.wait(max(wait, 0.001))
                 continue
             failures.inc()
-            await asyncio.sleep(AFTER_TROUBLE_SECONDS)
+            await asyncio.sleep(AFTER_FAILURE_SECONDS)
 
 
 async def _step(loop: Loop) -> float:
-    """How long to wait then."""
+    """Runs a pass; returns how long to wait until the next."""
     with span(f"loop {loop.name}"):
         if await loop.once():
             return 0.0
@@ -68,7 +78,7 @@ async def _step(loop: Loop) -> float:
 
 
 async def stopped(task: asyncio.Task[None]) -> None:
-    """Asked until it ends: cut off in a transaction, asyncpg may say that the connection failed instead of canceled."""
+    """Cancels a task until it ends: asyncpg may report a canceled transaction as a failed connection."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=RETRY_SECONDS)

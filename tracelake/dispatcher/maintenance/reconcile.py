@@ -1,10 +1,10 @@
-"""What was committed is compared with what must follow from it, at a slow beat, and what was lost on the way is mended.
+"""Compares what was committed with what must follow from it, and queues again what was lost.
 
-Everything in Trace is promised in the transaction that gives rise to it, so there should be nothing to find. If there
-is (a row deleted by hand, a queue that forgot, a fault of ours), it is put back on its usual way: by a entry in the
-outbox, or an event under the id that it would have had. So the usual way, should it be only late, makes nothing twice.
+Everything that follows is written to the outbox in the transaction that causes it, so there should be nothing to find.
+If there is (a row deleted by hand, a queue that lost messages, a bug), it is queued again: by an outbox entry, or by an
+event under the id that it would have had. So if it was only late, nothing is done twice.
 
-A beat looks at what is new since the last one and at a slice of the past, never at all of it. One replica at a time.
+A pass compares what is new since the last one and a slice of the past. One replica at a time.
 """
 
 from __future__ import annotations
@@ -12,119 +12,137 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-import asyncpg
 import structlog
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.new_events import NewEvent, transposed
+from tracelake.dispatcher.maintenance.loop import Periodic
 from tracelake.domain.event import Event, read_scope
 from tracelake.domain.ids import DatasetId, DatasetVersion, TaskId
 from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import LoopSettings
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, Row, fetch_rows, find_row, queries
 
 log = structlog.get_logger()
 
 MARGIN = timedelta(minutes=5)
-"""A row bears the time at which its transaction began: one may be seen only so much later."""
+"""A row carries the time at which its transaction began, and becomes visible up to so much later."""
 
-Connection = asyncpg.pool.PoolConnectionProxy
+
+class Mark(Row, frozen=True):
+    fresh_from: datetime
+    fresh_to: datetime
+    swept_from: datetime
+    swept_to: datetime
+
+
+class Commit(Row, frozen=True):
+    dataset_uuid: UUID
+    number: int
+    org_id: UUID
+    dataset_version: UUID
+    task_id: UUID
+    attempt: int
+
+
+class CommittedPartition(Row, frozen=True):
+    dataset_uuid: UUID
+    number: int
+    partition_key: str
+    start: int | None
+    stop: int | None
 
 
 @dataclass(frozen=True)
-class Mended:
-    """How much of each kind was put back on its way."""
+class Repairs:
+    """How much of each kind was queued again."""
 
     events: int = 0
-    untold: int = 0
+    missing_events: int = 0
     invalidations: int = 0
     wake_ups: int = 0
 
     @property
-    def all(self) -> int:
-        return self.events + self.untold + self.invalidations + self.wake_ups
+    def total(self) -> int:
+        return self.events + self.missing_events + self.invalidations + self.wake_ups
 
 
-class Reconciler:
+class Reconciler(Periodic):
     def __init__(self, control: Control, settings: LoopSettings) -> None:
         self._control = control
         self._settings = settings
 
     async def once(self) -> int:
-        mended = await self.look()
+        repairs = await self.repair()
         crash_point("reconcile.after_commit")
-        if mended.all:
-            log.warning("what was lost is on its way again", **vars(mended))
+        if repairs.total:
+            log.warning("lost work was queued again", **vars(repairs))
             self._control.outbox_signal.notify()
-        return mended.all
+        return repairs.total
 
-    async def next_due(self) -> float | None:
-        return None  # the beat is one for all replicas, and kept in the database
-
-    async def look(self) -> Mended:
-        beat = timedelta(seconds=self._settings.reconcile_seconds)
-        if not await self._control.pool.fetchval(queries("reconcile")["is_due"], beat):
-            return Mended()
-        oldest = await self._oldest_messages()  # before the transaction: a queue may take its time
+    async def repair(self) -> Repairs:
+        interval = timedelta(seconds=self._settings.reconcile_seconds)
+        if not await self._control.pool.fetchval(queries("reconcile")["is_due"], interval):
+            return Repairs()
+        oldest = await self._oldest_messages()  # before the transaction: a queue may be slow
         async with self._control.pool.acquire() as connection, connection.transaction():
-            mark = await self._take_mark(connection, beat)
-            return Mended() if mark is None else await self._mend(connection, mark, oldest)
+            mark = await self._lock_mark(connection, interval)
+            return Repairs() if mark is None else await self._repair(connection, mark, oldest)
 
-    async def _take_mark(self, connection: Connection, beat: timedelta) -> asyncpg.Record | None:
-        slice_ = timedelta(seconds=self._settings.reconcile_slice_seconds)
-        grace = timedelta(seconds=self._settings.reconcile_grace_seconds)
-        await connection.execute(queries("reconcile")["first_mark"])
-        return await connection.fetchrow(queries("reconcile")["take_mark"], beat, slice_, grace, MARGIN)
-
-    async def _mend(self, connection: Connection, mark: asyncpg.Record, oldest: dict[str, timedelta]) -> Mended:
+    async def _lock_mark(self, connection: Connection, interval: timedelta) -> Mark | None:
         sql = queries("reconcile")
-        stretches = [(mark["fresh_from"], mark["fresh_to"]), (mark["swept_from"], mark["swept_to"])]
-        untold = [await _tell_untold(connection, *stretch) for stretch in stretches]
-        events = [await connection.fetchval(sql["owe_events"], *stretch) for stretch in stretches]
-        invalidations = [await connection.fetchval(sql["owe_invalidations"], *stretch) for stretch in stretches]
-        wake_ups = await self._wake(connection, oldest)
-        await connection.execute(sql["move_mark"], mark["fresh_to"], mark["swept_to"])
-        crash_point("reconcile.before_commit")
-        return Mended(sum(events), sum(untold), sum(invalidations), wake_ups)
+        length = timedelta(seconds=self._settings.reconcile_slice_seconds)
+        grace = timedelta(seconds=self._settings.reconcile_grace_seconds)
+        await connection.execute(sql["ensure_mark"])
+        return await find_row(connection, sql["lock_mark"], Mark, interval, length, grace, MARGIN)
 
-    async def _wake(self, connection: Connection, oldest: dict[str, timedelta]) -> int:
+    async def _repair(self, connection: Connection, mark: Mark, oldest: dict[str, timedelta]) -> Repairs:
+        sql = queries("reconcile")
+        periods = [(mark.fresh_from, mark.fresh_to), (mark.swept_from, mark.swept_to)]
+        missing = [await _insert_missing_events(connection, *period) for period in periods]
+        events = [await connection.fetchval(sql["route_lost_events"], *period) for period in periods]
+        invalidations = [await connection.fetchval(sql["route_lost_invalidations"], *period) for period in periods]
+        wake_ups = await self._republish_wake_ups(connection, oldest)
+        await connection.execute(sql["move_mark"], mark.fresh_to, mark.swept_to)
+        crash_point("reconcile.before_commit")
+        return Repairs(sum(events), sum(missing), sum(invalidations), wake_ups)
+
+    async def _republish_wake_ups(self, connection: Connection, oldest: dict[str, timedelta]) -> int:
         after = timedelta(seconds=self._settings.lost_wake_up_seconds)
-        sql = queries("reconcile")["owe_wake_ups"]
+        sql = queries("reconcile")["republish_wake_ups"]
         return int(await connection.fetchval(sql, after, list(oldest), list(oldest.values())))
 
     async def _oldest_messages(self) -> dict[str, timedelta]:
-        """How long the oldest message waits, by runtime. What runs in this process has no messages to lose."""
-        found = {}
+        """The age of the oldest message by runtime. Tasks that run in this process have no messages to lose."""
+        ages = {}
         for name, runtime in self._control.runtimes.items():
             if runtime.queue is not None:
                 depth = await self._control.queue.depth(runtime.queue)
-                found[name] = timedelta(seconds=depth.oldest_age_seconds)
+                ages[name] = timedelta(seconds=depth.oldest_age_seconds)
             elif runtime.invoker == "in_process":
-                found[name] = timedelta()
-        return found
+                ages[name] = timedelta()
+        return ages
 
 
-async def _tell_untold(connection: Connection, start: datetime, stop: datetime) -> int:
-    """Committed partitions of which nobody was told: their events, as the task should have sent them."""
+async def _insert_missing_events(connection: Connection, start: datetime, stop: datetime) -> int:
+    """Events of commits that have none, as their task should have sent them."""
     sql = queries("reconcile")
-    commits = {
-        (row["dataset_uuid"], row["number"]): row
-        for row in await connection.fetch(sql["commits_without_events"], start, stop)
-    }
+    rows = await fetch_rows(connection, sql["list_commits_without_events"], Commit, start, stop)
+    commits = {(commit.dataset_uuid, commit.number): commit for commit in rows}
     if not commits:
         return 0
-    datasets, numbers = transposed(list(commits), 2)
-    told = [
-        _row(commits[part["dataset_uuid"], part["number"]], part)
-        for part in await connection.fetch(sql["partitions_of"], datasets, numbers)
-    ]
-    return int(await connection.fetchval(sql["tell"], *transposed(told, 13)))
+    partitions = await fetch_rows(connection, sql["list_partitions"], CommittedPartition, *transposed(list(commits), 2))
+    events = [_event_columns(commits[part.dataset_uuid, part.number], part) for part in partitions]
+    return int(await connection.fetchval(sql["insert_events"], *transposed(events, 13)))
 
 
-def _row(commit: asyncpg.Record, part: asyncpg.Record) -> tuple[Any, ...]:
-    whole = {"start": part["start"], "end": part["stop"] - 1} if part["start"] is not None else None
-    scope = read_scope(**whole) if whole else read_scope(partition_key=part["partition_key"])
-    event = Event(DatasetId(commit["dataset_uuid"]), DatasetVersion(commit["dataset_version"]), scope)
-    told = NewEvent(event, event.id_from(TaskId(commit["task_id"])))
-    return commit["org_id"], commit["task_id"], commit["attempt"], commit["number"], *told.columns
+def _event_columns(commit: Commit, partition: CommittedPartition) -> tuple[Any, ...]:
+    if partition.start is None or partition.stop is None:
+        scope = read_scope(partition_key=partition.partition_key)
+    else:
+        scope = read_scope(start=partition.start, end=partition.stop - 1)
+    event = Event(DatasetId(commit.dataset_uuid), DatasetVersion(commit.dataset_version), scope)
+    new = NewEvent(event, event.id_from(TaskId(commit.task_id)))
+    return commit.org_id, commit.task_id, commit.attempt, commit.number, *new.columns

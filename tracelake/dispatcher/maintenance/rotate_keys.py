@@ -1,4 +1,4 @@
-"""The signing keys of capability tokens are looked after: once before the doors open, then at a slow beat."""
+"""Rotates the signing keys of capability tokens: once before the listeners open, then periodically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 from tracelake.dispatcher.control import Control
 from tracelake.errors import TraceError
 from tracelake.store.db import OUTAGES
-from tracelake.store.signing_keys import keep_keys
+from tracelake.store.signing_keys import maintain_keys
 
 log = structlog.get_logger()
 
@@ -17,20 +17,20 @@ BEAT_SECONDS = 15.0
 
 
 async def rotate_forever(control: Control) -> asyncio.Task[None]:
-    """Returns when the signer signs; the task goes on."""
+    """Returns when the signer can sign; the task keeps rotating."""
     await _once(control)
-    return asyncio.create_task(_go_on(control))
+    return asyncio.create_task(_repeat(control))
 
 
-async def _go_on(control: Control) -> None:
+async def _repeat(control: Control) -> None:
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         try:
             await _once(control)
         except (*OUTAGES, TraceError) as wrong:
-            log.warning("signing keys are not looked after", because=str(wrong))
+            log.warning("signing keys were not maintained", because=str(wrong))
 
 
 async def _once(control: Control) -> None:
-    await control.clock.look(control.pool)
-    await keep_keys(control.pool, control.signer, control.tokens)
+    await control.clock.synchronize(control.pool)
+    await maintain_keys(control.pool, control.signer, control.tokens)

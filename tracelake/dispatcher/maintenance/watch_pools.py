@@ -1,7 +1,7 @@
-"""Ends a Dispatcher whose connections are all held and do nothing, so that its supervisor starts another.
+"""Ends a Dispatcher whose connections are all held and idle, so that its supervisor starts another.
 
-Calls are refused after `state.acquire_seconds` then, which is right for a moment and wrong for ever. Ending is safe at
-any time: what was not committed is rolled back, and what was is found by the next Dispatcher.
+Such a Dispatcher refuses every call after `state.acquire_seconds`. Ending it is safe at any time: uncommitted work is
+rolled back, and the next Dispatcher finds the rest.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tracelake.store.pool import BoundedPool
 
 log = structlog.get_logger()
 
-LOOKS = 4
-"""How often it looks in the time that a pool may stand still."""
+CHECKS = 4
+"""How many checks are made in the time after which an idle pool counts as stuck."""
 
 
 async def watch_pools(process: Process, dsn: str, pools: Sequence[BoundedPool], seconds: float) -> None:
     while True:
-        await asyncio.sleep(seconds / LOOKS)
+        await asyncio.sleep(seconds / CHECKS)
         for pool in pools:
             try:
                 is_stuck = await pool.is_stuck(dsn, seconds)
-            except (*OUTAGES, asyncpg.PostgresError) as away:
-                log.warning("Postgres was not asked about the pool", because=str(away) or type(away).__name__)
+            except (*OUTAGES, asyncpg.PostgresError) as outage:
+                log.warning("the pool was not checked", because=str(outage) or type(outage).__name__)
             else:
                 if is_stuck:
                     process.give_up(f"pool {pool.name!r} is stuck: its connections did nothing for {seconds:g} s")

@@ -1,10 +1,10 @@
-"""Always-on sources are kept running: one run each, however many replicas look after them.
+"""Keeps always-on sources running: one run each, however many replicas there are.
 
-    Pending --start--> Running --its task ended--> Dead --after a while--> Pending
-                       Running --pause, deactivation, shutdown--> Draining --its task ended--> Pending, or gone
+    Pending --start--> Running --its task ended--> Dead --after a backoff--> Pending
+                       Running --pause, deactivation, shutdown--> Draining --its task ended--> Pending, or deleted
 
-Each step moves a source on by one. Missed heartbeats are the reaper's to find: they end the task.
-`sources/stop_all.py` says when the system goes down.
+Each pass moves a source on by one state. Missed heartbeats are found by `maintenance/expire_leases.py`, which ends the
+task. `sources/stop_all.py` drains all sources at shutdown.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.sources.leave import leave_sources
+from tracelake.dispatcher.sources.retire import retire_sources
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
 
 BATCH = 100
 DRAIN_LIMIT = timedelta(minutes=5)
-"""How long a source may take to stop when told to; then its task is canceled."""
+"""How long a draining source may take to stop; then its task is canceled."""
+MOVES = ("restart_dead", "mark_dead", "resume_unpaused", "drain_paused")
 
 
 class KeepSourcesRunning:
@@ -26,40 +27,40 @@ class KeepSourcesRunning:
         self._control = control
 
     async def once(self) -> int:
-        """In the order that lets a source take one step at a time, so that every state can be seen."""
+        """In the order that moves a source by one state at a time, so that every state can be observed."""
         pool, sql = self._control.pool, queries("sources")
-        started = int(await pool.fetchval(sql["start"], BATCH))
+        started = int(await pool.fetchval(sql["start_sources"], BATCH))
         crash_point("keep_sources.started", when=started)
-        left = await self._leave()
+        retired = await self._retire()
         crash_point("keep_sources.left")
-        moved = [_count(await pool.execute(sql[name])) for name in ("restart", "bury", "resume", "hold")]
-        held = moved[-1]
+        moved = [_count(await pool.execute(sql[name])) for name in MOVES]
+        paused = moved[-1]
         crash_point("keep_sources.moved")
         settled = await self._settle()
         crash_point("keep_sources.settled")
-        ended = _count(await pool.execute(sql["end_drain"], DRAIN_LIMIT))
-        entered = _count(await pool.execute(sql["enter_missing"]))
+        canceled = _count(await pool.execute(sql["cancel_late_drains"], DRAIN_LIMIT))
+        inserted = _count(await pool.execute(sql["insert_missing"]))
         if started:
             self._control.outbox_signal.notify()
-        if left or held or ended:
+        if retired or paused or canceled:
             self._control.stops.notify()
-        return started + left + sum(moved) + settled + ended + entered
+        return started + retired + sum(moved) + settled + canceled + inserted
 
-    async def _leave(self) -> int:
+    async def _retire(self) -> int:
         async with self._control.pool.acquire() as connection, connection.transaction():
-            return await leave_sources(connection)
+            return await retire_sources(connection)
 
     async def _settle(self) -> int:
         sql = queries("sources")
         async with self._control.pool.acquire() as connection, connection.transaction():
-            drained = [row["org_id"] for row in await connection.fetch(sql["lock_drained"])]
-            return int(await connection.fetchval(sql["settle"], drained)) if drained else 0
+            orgs = [org_id for org_id, _ in await connection.fetch(sql["lock_drained"])]
+            return int(await connection.fetchval(sql["settle_drained"], orgs)) if orgs else 0
 
     async def next_due(self) -> float | None:
-        found: float | None = await self._control.pool.fetchval(queries("sources")["next_source"], DRAIN_LIMIT)
-        return found
+        due: float | None = await self._control.pool.fetchval(queries("sources")["next_due"], DRAIN_LIMIT)
+        return due
 
 
-def _count(answer: str) -> int:
+def _count(status: str) -> int:
     """From `UPDATE 3`."""
-    return int(answer.rpartition(" ")[2])
+    return int(status.rpartition(" ")[2])

@@ -1,21 +1,29 @@
-"""A person holds an always-on source, or lets it go on. A held one is told to stop, and stays stopped over deploys."""
+"""Pauses and resumes an always-on source. A paused source is drained, and stays paused across deploys."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
+import asyncpg
+
 from tracelake.dispatcher.control import Control
 from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
-from tracelake.store.queries import queries
+from tracelake.store.queries import Row, find_row, queries
 from tracelake.wire.user_messages import PauseAnswer
 
 
+class SourceJob(Row, frozen=True):
+    active: UUID | None
+    job_id: UUID | None
+    kind: str | None
+
+
 async def pause_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
-    job_id = await _source(control, user.org_id, dag, job)
+    job_id = await _find_source(control.pool, user.org_id, dag, job)
     crash_point("pause_source.before_commit")
-    changed = await control.pool.fetchval(queries("sources")["pause"], user.org_id, job_id, user.id)
+    changed = await control.pool.fetchval(queries("sources")["insert_pause"], user.org_id, job_id, user.id)
     crash_point("pause_source.after_commit")
     control.sources.notify()
     control.stops.notify()
@@ -23,7 +31,7 @@ async def pause_source(control: Control, user: User, dag: str, job: str) -> Paus
 
 
 async def resume_source(control: Control, user: User, dag: str, job: str) -> PauseAnswer:
-    job_id = await _source(control, user.org_id, dag, job)
+    job_id = await _find_source(control.pool, user.org_id, dag, job)
     crash_point("resume_source.before_commit")
     changed = await control.pool.fetchval(queries("sources")["end_pause"], user.org_id, job_id)
     crash_point("resume_source.after_commit")
@@ -31,13 +39,13 @@ async def resume_source(control: Control, user: User, dag: str, job: str) -> Pau
     return PauseAnswer(dag=dag, job=job, paused=False, changed=bool(changed))
 
 
-async def _source(control: Control, org_id: UUID, dag: str, job: str) -> UUID:
-    row = await control.pool.fetchrow(queries("sources")["find_job"], org_id, dag, job)
-    if row is None or (row["active"] is not None and row["job_id"] is None):
-        raise NotFound(f"there is no job {dag}.{job}", where=f"{dag}.{job}", hint="`trace dag show` lists the jobs")
-    if row["kind"] != "always_on":
-        active = row["active"] is not None
-        reason = f"{dag}.{job} is not an always-on source" if active else f"DAG {dag!r} is not active"
-        raise Conflict(reason, where=f"{dag}.{job}", hint=None if active else "activate it first")
-    found: UUID = row["job_id"]
-    return found
+async def _find_source(pool: asyncpg.Pool, org_id: UUID, dag: str, job: str) -> UUID:
+    where = f"{dag}.{job}"
+    source = await find_row(pool, queries("sources")["find_job"], SourceJob, org_id, dag, job)
+    if source is None or (source.active is not None and source.job_id is None):
+        raise NotFound(f"there is no job {where}", where=where, hint="`trace dag show` lists the jobs")
+    if source.active is None:
+        raise Conflict(f"DAG {dag!r} is not active", where=where, hint="activate it first")
+    if source.job_id is None or source.kind != "always_on":
+        raise Conflict(f"{where} is not an always-on source", where=where)
+    return source.job_id

@@ -66,7 +66,7 @@ async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[A
     answers = {row["task_id"]: await _answer(control, row) for row in rows}
     claimed = {task: answer for task, answer in answers.items() if isinstance(answer, Claimed)}
     orgs = {row["task_id"]: row["org_id"] for row in rows}
-    alerts = await alerts_of(control, {task: item.task for task, item in claimed.items()}, orgs)
+    alerts = await alerts_of(control.pool, {task: item.task for task, item in claimed.items()}, orgs)
     answers |= {task: _with_alerts(claimed[task], alert) for task, alert in alerts.items()}
     return [
         answers.get(request.task_id) or NotClaimed(reason=_why_not(statuses.get(request.task_id))) for request in asked

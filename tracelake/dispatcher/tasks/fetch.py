@@ -20,6 +20,6 @@ async def fetch_task(control: Control, task_id: UUID) -> FetchAnswer:
     if row is None:
         raise NotFound("no such task", where="query task_id")
     task = await payload(control, await control.jobs.get(row["job_id"]), row)
-    alerts = await alerts_of(control, {task_id: task}, {task_id: row["org_id"]})
+    alerts = await alerts_of(control.pool, {task_id: task}, {task_id: row["org_id"]})
     fields = {name: getattr(task, name) for name in TaskPayload.__struct_fields__}
     return FetchAnswer(status=row["status"], **{**fields, "alerts": alerts.get(task_id, task.alerts)})

@@ -1,95 +1,121 @@
-"""How a dataset stands as a whole: its last commit, who writes it, and what keeps it from going on. Pure."""
+"""Explains the state of a dataset: its last commit, the tasks of its writers, and what stops new rows. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from uuid import UUID
 
+from tracelake.store.queries import Row
 from tracelake.wire.user_messages import DatasetDetail, Explanation, Step, Stop
 
-Row = Mapping[str, Any]
 TROUBLE = ("failed", "waits for a retry", "queued")
-"""States of tasks that a person wants to know of, the worst first."""
+"""States of tasks that hold up a dataset, the worst first."""
 TIME = "%Y-%m-%d %H:%M:%S %Z"
 
 
-def dataset_summary(found: DatasetDetail, writers: Sequence[Row], event: Row | None) -> Explanation:
-    """`writers`: the active jobs that write it, with a row for each state of their tasks that have not ended well."""
-    subject = found.name or str(found.dataset_uuid)
-    stopped = _stop(found, writers, event)
-    told = [_standing(found, event), *(_tasks(row) for row in writers if row["state"])]
+class Writer(Row, frozen=True):
+    """An active job that writes the dataset, with one state of its tasks that have not completed."""
+
+    dag: str
+    job: str
+    activation: str
+    source: str | None
+    inputs: list[str] | None
+    paused: bool
+    state: str | None
+    tasks: int
+    newest: UUID | None
+    since: datetime | None
+    error: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.dag}.{self.job}"
+
+
+class LastEvent(Row, frozen=True):
+    scope: str
+    created_at: datetime
+
+
+def dataset_summary(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | None) -> Explanation:
+    subject = dataset.name or str(dataset.dataset_uuid)
+    stopped = _stop(dataset, writers, event)
+    sentences = [_commit(dataset, event), *(_tasks(writer) for writer in writers if writer.state)]
     if stopped is not None and stopped.rule not in {"failed_for_good", "waits_for_retry", "queued"}:
-        told.append(stopped.sentence)
-    return Explanation(subject=subject, verdict=" ".join(told), steps=list(_steps(found, writers)), stopped=stopped)
+        sentences.append(stopped.sentence)
+    steps = list(_steps(dataset, writers))
+    return Explanation(subject=subject, verdict=" ".join(sentences), steps=steps, stopped=stopped)
 
 
-def _standing(found: DatasetDetail, event: Row | None) -> str:
-    if found.last_commit is None and event is not None:
-        return f"It has no rows; its last event, of {event['scope']}, came {event['created_at']:{TIME}}."
-    if found.last_commit is None:
+def _commit(dataset: DatasetDetail, event: LastEvent | None) -> str:
+    if dataset.last_commit is None and event is not None:
+        return f"It has no rows; its last event, of {event.scope}, came {event.created_at:{TIME}}."
+    if dataset.last_commit is None:
         return "It has no rows yet."
-    current = next((generation for generation in found.generations if generation.current), None)
-    what = ""
+    current = next((generation for generation in dataset.generations if generation.current), None)
+    contents = ""
     if current is not None and current.partitions:
-        what = f": {current.partitions:,} partitions, {current.rows or 0:,} rows"
-    at = f", made {found.committed_at:{TIME}}" if found.committed_at else ""
-    return f"It stands at commit {found.last_commit}{at}{what}."
+        contents = f": {current.partitions:,} partitions, {current.rows or 0:,} rows"
+    at = f", made {dataset.committed_at:{TIME}}" if dataset.committed_at else ""
+    return f"Its last commit is {dataset.last_commit}{at}{contents}."
 
 
-def _tasks(row: Row) -> str:
-    count, name = row["tasks"], f"{row['dag']}.{row['job']}"
+def _tasks(writer: Writer) -> str:
+    count, name = writer.tasks, writer.name
     noun, waits = ("task", "waits") if count == 1 else ("tasks", "wait")
-    if row["state"] == "failed":
+    if writer.state == "failed":
         return f"{count:,} {noun} of {name} failed for good."
-    if row["state"] == "waits for a retry":
+    if writer.state == "waits for a retry":
         return f"{count:,} {noun} of {name} failed and {waits} for a retry."
-    return f"{count:,} {noun} of {name} {'is' if count == 1 else 'are'} {row['state']}."
+    return f"{count:,} {noun} of {name} {'is' if count == 1 else 'are'} {writer.state}."
 
 
-def _steps(found: DatasetDetail, writers: Sequence[Row]) -> Iterator[Step]:
-    """The newest commits, and the newest task of each state: where to look next."""
-    for commit in reversed(found.commits[:3]):
+def _steps(dataset: DatasetDetail, writers: Sequence[Writer]) -> Iterator[Step]:
+    """The newest commits, and the newest task of each state."""
+    for commit in reversed(dataset.commits[:3]):
         rows = f" with {commit.rows:,} rows" if commit.rows is not None else ""
         sentence = f"Commit {commit.commit}{rows}, of {commit.scope}, by task {commit.task_id}."
-        yield Step(kind="commit", at=commit.committed_at, id=f"{found.dataset_uuid}:{commit.commit}", sentence=sentence)
-    for row in writers:
-        if row["state"]:
-            error = f": {row['error']}" if row["error"] and row["state"] in TROUBLE[:2] else ""
-            how = row["state"] if row["state"] in TROUBLE[:2] else f"is {row['state']}"
-            sentence = f"The newest task of {row['dag']}.{row['job']} that {how}: {row['newest']}{error}."
-            yield Step(kind="task", at=row["since"], id=str(row["newest"]), sentence=sentence)
+        yield Step(
+            kind="commit", at=commit.committed_at, id=f"{dataset.dataset_uuid}:{commit.commit}", sentence=sentence
+        )
+    for writer in writers:
+        if writer.state:
+            error = f": {writer.error}" if writer.error and writer.state in TROUBLE[:2] else ""
+            how = writer.state if writer.state in TROUBLE[:2] else f"is {writer.state}"
+            sentence = f"The newest task of {writer.name} that {how}: {writer.newest}{error}."
+            yield Step(kind="task", at=writer.since, id=str(writer.newest), sentence=sentence)
 
 
-def _stop(found: DatasetDetail, writers: Sequence[Row], event: Row | None) -> Stop | None:
+def _stop(dataset: DatasetDetail, writers: Sequence[Writer], event: LastEvent | None) -> Stop | None:
     if not writers:
         return Stop(
             rule="not_active",
-            sentence=f"No active version of DAG {found.dag} writes it, so nothing new comes.",
-            hint=f"`trace dag show {found.dag}`",
+            sentence=f"No active version of DAG {dataset.dag} writes it, so nothing new comes.",
+            hint=f"`trace dag show {dataset.dag}`",
         )
-    if held := next((row for row in writers if row["paused"]), None):
-        name = f"{held['dag']}.{held['job']}"
-        hint = f"`trace source resume {held['dag']} {held['job']}`"
-        return Stop(rule="paused", sentence=f"{name} is paused.", hint=hint)
+    if paused := next((writer for writer in writers if writer.paused), None):
+        hint = f"`trace source resume {paused.dag} {paused.job}`"
+        return Stop(rule="paused", sentence=f"{paused.name} is paused.", hint=hint)
     for state, rule in zip(TROUBLE, ("failed_for_good", "waits_for_retry", "queued"), strict=True):
-        if row := next((row for row in writers if row["state"] == state), None):
-            sentence = f"{_tasks(row)} The newest: {row['newest']}."
-            return Stop(rule=rule, sentence=sentence, since=row["since"], hint=f"`trace why {row['newest']}`")
-    if found.last_commit is None and event is None and not any(row["state"] for row in writers):
+        if writer := next((writer for writer in writers if writer.state == state), None):
+            sentence = f"{_tasks(writer)} The newest: {writer.newest}."
+            return Stop(rule=rule, sentence=sentence, since=writer.since, hint=f"`trace why {writer.newest}`")
+    if dataset.last_commit is None and event is None and not any(writer.state for writer in writers):
         return _nothing_yet(writers[0])
     return None
 
 
-def _nothing_yet(writer: Row) -> Stop:
-    name = f"{writer['dag']}.{writer['job']}"
-    if writer["source"] == "manual":
-        hint = f"`trace trigger {writer['dag']} {writer['job']}`"
-        return Stop(rule="source_has_not_made_it", sentence=f"{name} is a manual source.", hint=hint)
-    if writer["activation"] == "source":
-        return Stop(rule="source_has_not_made_it", sentence=f"{name} is a source, and has made nothing yet.")
-    inputs = writer["inputs"] or []
+def _nothing_yet(writer: Writer) -> Stop:
+    if writer.source == "manual":
+        hint = f"`trace trigger {writer.dag} {writer.job}`"
+        return Stop(rule="source_has_not_made_it", sentence=f"{writer.name} is a manual source.", hint=hint)
+    if writer.activation == "source":
+        return Stop(rule="source_has_not_made_it", sentence=f"{writer.name} is a source, and has made nothing yet.")
+    inputs = writer.inputs or []
     return Stop(
         rule="no_event",
-        sentence=f"{name} has had no task: no event has come from what it reads ({', '.join(inputs)}).",
-        hint=" or ".join(f"`trace why {item}`" for item in inputs[:3]),
+        sentence=f"{writer.name} has had no task: no input of it ({', '.join(inputs)}) had an event.",
+        hint=" or ".join(f"`trace why {name}`" for name in inputs[:3]),
     )

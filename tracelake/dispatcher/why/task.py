@@ -1,4 +1,4 @@
-"""The causal chain of a task as sentences, from what the database knows of it. Pure."""
+"""Explains a task: the event and rule that created it, its attempts and commits, and what stops it. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OutboxEntryState(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What decides how a task goes on, beside what it is."""
+    """What decides when a task runs, beside the task itself."""
 
     active: bool
     edge: Edge | None
@@ -46,17 +46,17 @@ class Facts(msgspec.Struct, frozen=True):
     outbox_entry: OutboxEntryState | None
 
 
-def explained(task: TaskDetail, facts: Facts, repeated: Sequence[Step]) -> Explanation:
+def task_status(task: TaskDetail, facts: Facts, repeated: Sequence[Step]) -> Explanation:
     stopped = _stop(task, facts)
     counts = "what it wrote counts" if task.commits else "it committed nothing"
     verdict = stopped.sentence if stopped else f"It is completed, and {counts}."
-    steps = [*_cause(task, facts), *repeated, _made(task), *map(_attempt, task.attempts), *_commits(task)]
+    steps = [*_cause(task, facts), *repeated, _created(task), *map(_attempt, task.attempts), *_commits(task)]
     steps += map(_dead_batch, reversed(task.dead_batches))
     return Explanation(subject=f"task {task.id}", verdict=verdict, steps=steps, stopped=stopped)
 
 
-def commit_of(step: Step, dataset: UUID) -> bool:
-    """Whether a step belongs into the chain of this dataset: a task may have committed to others too."""
+def concerns(step: Step, dataset: UUID) -> bool:
+    """Whether a step belongs to the chain of this dataset: a task may have committed to others too."""
     return step.kind != "commit" or (step.id or "").startswith(str(dataset))
 
 
@@ -65,72 +65,66 @@ def _cause(task: TaskDetail, facts: Facts) -> Iterator[Step]:
     if (event := task.event) is not None:
         by = f", from task {event.producer_task_id}" if event.producer_task_id else ""
         commit = f" (commit {event.commit})" if event.commit is not None else ""
-        told = f"{event.dataset} had news of {event.scope}{commit}; it came from a {event.origin}{by}."
-        yield Step(kind="event", at=event.created_at, id=str(event.id), sentence=told)
+        sentence = f"{event.dataset} had an event about {event.scope}{commit}, from a {event.origin}{by}."
+        yield Step(kind="event", at=event.created_at, id=str(event.id), sentence=sentence)
         rule = f"{name} reads {event.dataset}"
         if facts.edge is not None:
             rule += f" as input {facts.edge.position}"
             rule += ", narrowed by its filter" if facts.edge.where else ""
-        sentence = f"{rule}, so the event made one task for it, by the key {task.dedupe_key}."
+        sentence = f"{rule}, so the event created a task for it, with the key {task.dedupe_key}."
         yield Step(kind="rule", at=event.routed_at, sentence=sentence)
-    elif (gone := task.invalidation) is not None:
-        told = f"{gone.scope} of {gone.dataset} no longer holds: {gone.reason}."
-        yield Step(kind="invalidation", at=gone.created_at, id=str(gone.id), sentence=told)
-        yield Step(
-            kind="rule", at=gone.created_at, sentence=f"{name} reads {gone.dataset}, so it does that part again."
-        )
+    elif (invalid := task.invalidation) is not None:
+        sentence = f"{invalid.scope} of {invalid.dataset} was invalidated: {invalid.reason}."
+        yield Step(kind="invalidation", at=invalid.created_at, id=str(invalid.id), sentence=sentence)
+        sentence = f"{name} reads {invalid.dataset}, so it processes that part again."
+        yield Step(kind="rule", at=invalid.created_at, sentence=sentence)
     else:
-        yield Step(kind="rule", at=task.created_at, sentence=f"{name} is a source: no event made this task.")
+        yield Step(kind="rule", at=task.created_at, sentence=f"{name} is a source: no event created this task.")
 
 
-def _made(task: TaskDetail) -> Step:
-    of = f" for {', '.join(task.partitions)}" if task.partitions else ""
-    return Step(kind="task", at=task.created_at, id=str(task.id), sentence=f"The task was made{of}.")
+def _created(task: TaskDetail) -> Step:
+    partitions = f" for {', '.join(task.partitions)}" if task.partitions else ""
+    return Step(kind="task", at=task.created_at, id=str(task.id), sentence=f"The task was created{partitions}.")
 
 
-def _attempt(attempt_row: AttemptRow) -> Step:
-    words = {
+def _attempt(attempt: AttemptRow) -> Step:
+    outcomes = {
         None: "runs now",
         "Completed": "completed",
         "Failed": "failed",
         "TimedOut": "ran out of time",
-        "LeaseExpired": "was given up, because its worker was not heard",
+        "LeaseExpired": "was ended, because its worker sent no heartbeat",
         "Canceled": "was canceled",
     }
-    how = words.get(attempt_row.outcome, str(attempt_row.outcome)) + (
-        ", and its reply came late" if attempt_row.late else ""
-    )
-    error = f": {attempt_row.error}" if attempt_row.error else ""
-    counts = " (the platform's fault: not counted against max_attempts)" if attempt_row.fault == "platform" else ""
-    sentence = f"Attempt {attempt_row.attempt} on {attempt_row.worker} {how}{counts}{error}."
-    return Step(
-        kind="attempt",
-        at=attempt_row.ended_at or attempt_row.started_at,
-        id=str(attempt_row.attempt),
-        sentence=sentence,
-    )
+    outcome = outcomes.get(attempt.outcome, str(attempt.outcome))
+    late = ", and its reply came late" if attempt.late else ""
+    error = f": {attempt.error}" if attempt.error else ""
+    counts = " (the platform's fault: not counted against max_attempts)" if attempt.fault == "platform" else ""
+    sentence = f"Attempt {attempt.attempt} on {attempt.worker} {outcome}{late}{counts}{error}."
+    at = attempt.ended_at or attempt.started_at
+    return Step(kind="attempt", at=at, id=str(attempt.attempt), sentence=sentence)
 
 
 def _commits(task: TaskDetail) -> Iterator[Step]:
-    for item in task.commits:
-        rows = f" with {item.rows} rows" if item.rows is not None else ""
-        sentence = f"{item.dataset} is at commit {item.commit}{rows}."
-        yield Step(kind="commit", at=item.committed_at, id=f"{item.dataset_uuid}:{item.commit}", sentence=sentence)
+    for commit in task.commits:
+        rows = f" with {commit.rows} rows" if commit.rows is not None else ""
+        sentence = f"{commit.dataset} is at commit {commit.commit}{rows}."
+        yield Step(
+            kind="commit", at=commit.committed_at, id=f"{commit.dataset_uuid}:{commit.commit}", sentence=sentence
+        )
 
 
-def _dead_batch(dead_batch_row: DeadBatchRow) -> Step:
-    sentence = (
-        f"The sink refused a batch for {_dataset(dead_batch_row)}{_place(dead_batch_row)}: {dead_batch_row.reason}."
-    )
-    return Step(kind="batch", at=dead_batch_row.died_at, id=str(dead_batch_row.publish_id), sentence=sentence)
+def _dead_batch(batch: DeadBatchRow) -> Step:
+    sentence = f"The sink refused a batch for {_dataset(batch)}{_line(batch)}: {batch.reason}."
+    return Step(kind="batch", at=batch.died_at, id=str(batch.publish_id), sentence=sentence)
 
 
-def _dataset(dead_batch_row: DeadBatchRow) -> str:
-    return dead_batch_row.dataset or str(dead_batch_row.dataset_uuid)
+def _dataset(batch: DeadBatchRow) -> str:
+    return batch.dataset or str(batch.dataset_uuid)
 
 
-def _place(dead_batch_row: DeadBatchRow) -> str:
-    return f", at line {dead_batch_row.line}" if dead_batch_row.line is not None else ""
+def _line(batch: DeadBatchRow) -> str:
+    return f", at line {batch.line}" if batch.line is not None else ""
 
 
 def _stop(task: TaskDetail, facts: Facts) -> Stop | None:
@@ -150,7 +144,7 @@ def _stop(task: TaskDetail, facts: Facts) -> Stop | None:
 
 
 def _batches(task: TaskDetail) -> Stop | None:
-    """A task has done its work when its batches are in their tables: that is the sink's part, and follows later."""
+    """A completed task may still wait for the sink to apply its batches."""
     counts = task.batches
     total = counts.accepted + counts.committed + counts.dead
     if task.dead_batches:
@@ -158,9 +152,9 @@ def _batches(task: TaskDetail) -> Stop | None:
         return Stop(
             rule="batch_dead",
             sentence=f"It is completed, but the sink refused {counts.dead} of its {total} batches; the newest,"
-            f" {newest.publish_id} for {_dataset(newest)}{_place(newest)}: {newest.reason}.",
+            f" {newest.publish_id} for {_dataset(newest)}{_line(newest)}: {newest.reason}.",
             since=newest.died_at,
-            hint=f"`trace sink replay {newest.publish_id}` once the cause is mended, or with `--batch FILE`",
+            hint=f"`trace sink replay {newest.publish_id}` once the cause is fixed, or with `--batch FILE`",
         )
     if counts.accepted:
         sentence = f"It is completed, and {counts.accepted} of its {total} batches are on their way to the sink."
@@ -170,8 +164,8 @@ def _batches(task: TaskDetail) -> Stop | None:
 
 def _superseded(task: TaskDetail, later: UUID) -> Stop:
     sentence = (
-        f"It was superseded: {task.dag}.{task.job} makes its whole output anew for each update, "
-        f"and task {later}, queued later, reads all that this one would have read."
+        f"It was superseded: {task.dag}.{task.job} writes its whole output again for each update, "
+        f"and task {later}, queued later, reads everything that this task would have read."
     )
     return Stop(rule="superseded", sentence=sentence, since=task.completed_at, hint=f"`trace why {later}`")
 
@@ -192,7 +186,7 @@ def _failed(task: TaskDetail) -> Stop:
 
 
 def _counted(task: TaskDetail) -> str:
-    """The last attempt, and against which of the two limits its failure counts."""
+    """The last attempt, and the limit that its failure counts against."""
     if task.fault == "platform":
         count = f"platform failure {task.platform_failures} of {task.max_platform_failures}"
         return f"Attempt {task.attempt} ({count}; not counted against max_attempts)"
@@ -216,16 +210,16 @@ def _queued(task: TaskDetail, facts: Facts) -> Stop:
             f"and {facts.ahead} tasks are before it."
         )
         return Stop(rule="waits_for_slot", sentence=sentence, since=since)
-    if (owed := facts.outbox_entry) is not None and owed.status == "Failed":
+    if (entry := facts.outbox_entry) is not None and entry.status == "Failed":
         return Stop(
             rule="promise_dead",
-            sentence=f"Its wake-up was given up after {owed.attempts} tries: {owed.last_error}.",
+            sentence=f"Its wake-up was given up after {entry.attempts} tries: {entry.last_error}.",
             since=since,
-            hint=f"`trace outbox retry {owed.id}` tries it again",
+            hint=f"`trace outbox retry {entry.id}` tries it again",
         )
-    if owed is not None:
-        because = f": {owed.last_error}" if owed.last_error else ""
-        return Stop(rule="waits_for_wakeup", sentence=f"Its wake-up is still to be sent{because}.", since=since)
+    if entry is not None:
+        because = f": {entry.last_error}" if entry.last_error else ""
+        return Stop(rule="waits_for_wakeup", sentence=f"Its wake-up has not been sent yet{because}.", since=since)
     return Stop(
         rule="waits_for_worker",
         sentence=f"Its wake-up was sent; no worker of runtime {task.runtime} has claimed it yet.",
@@ -237,5 +231,5 @@ def _queued(task: TaskDetail, facts: Facts) -> Stop:
 def pause_sentence(reason: str, cause: str | None) -> str:
     if reason == "manual":
         return "Its job was paused by hand."
-    what = "is too long" if reason == "depth" else "is too old"
-    return f"Its job is paused, because the queue of {cause} {what}."
+    limit = "is too long" if reason == "depth" else "is too old"
+    return f"Its job is paused, because the queue of {cause} {limit}."

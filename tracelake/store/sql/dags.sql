@@ -1,30 +1,30 @@
--- name: published_datasets
--- The names that an organisation's active DAGs publish now, with the columns of the generations that are served.
-SELECT d.id, d.name, d.producer_dag_name AS dag_name, d.storage ->> 'kind' AS storage, v.columns::text
+-- name: list_published_datasets
+-- The datasets that an organisation publishes, with the columns of their current generations.
+SELECT d.id, d.name, d.producer_dag_name AS dag_name, d.storage ->> 'kind' AS storage, v.columns
   FROM datasets d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
   LEFT JOIN dag_version_datasets s ON s.dag_version_id = c.dag_version_id AND s.dataset_uuid = d.id
   LEFT JOIN dataset_versions v ON v.id = s.dataset_version
  WHERE d.org_id = $1 AND d.name IS NOT NULL;
 
--- name: live_edges
--- What each dataset is made from, as the active versions say.
-SELECT DISTINCT made.dataset_uuid AS made, i.dataset_uuid AS read
+-- name: list_live_edges
+-- Which datasets each dataset is made from, by the active versions.
+SELECT DISTINCT written.dataset_uuid AS written, i.dataset_uuid AS read
   FROM dag_current_versions c
   JOIN jobs j ON j.dag_version_id = c.dag_version_id
   JOIN job_inputs i ON i.job_id = j.id
-  CROSS JOIN LATERAL unnest(j.output_datasets) AS made (dataset_uuid)
+  CROSS JOIN LATERAL unnest(j.output_datasets) AS written (dataset_uuid)
  WHERE c.org_id = $1;
 
 -- name: insert_version
--- A version of a DAG; nothing comes back if there is one of the same content. A second deploy waits here for the first.
+-- Inserts a version; returns no row if one with the same content exists. A concurrent deploy of it waits here.
 INSERT INTO dag_versions (id, org_id, dag_name, yaml_hash, yaml, deployed_by)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: insert_datasets
--- Every output of every job, in a fixed order so that deploys at once do not wait in a ring. Unnamed until activation.
+-- Inserts every output of every job, in a fixed order, so that concurrent deploys do not deadlock. Activation names them.
 INSERT INTO datasets (id, org_id, producer_dag_name, producer_job_name, producer_output_index, storage)
 SELECT o.id, $1, $2, o.job, o.output, jsonb_build_object('kind', o.kind)
   FROM unnest($3::uuid[], $4::text[], $5::int[], $6::text[]) AS o (id, job, output, kind)
@@ -32,7 +32,7 @@ SELECT o.id, $1, $2, o.job, o.output, jsonb_build_object('kind', o.kind)
 ON CONFLICT DO NOTHING;
 
 -- name: insert_generations
--- The generation of each output; the same job with the same upstream has the one it had before.
+-- Inserts the generation of each output; the same job with the same upstream keeps the one that exists.
 INSERT INTO dataset_versions (id, org_id, dataset_uuid, storage_location, storage_glob, config_hash)
 SELECT g.id, $1, g.dataset_uuid, g.location, g.glob, g.lineage
   FROM unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[]) AS g (id, dataset_uuid, location, glob, lineage)
@@ -40,12 +40,12 @@ SELECT g.id, $1, g.dataset_uuid, g.location, g.glob, g.lineage
 ON CONFLICT DO NOTHING;
 
 -- name: insert_pointers
--- Which generation of each dataset this version serves.
+-- Inserts which generation of each dataset this version serves.
 INSERT INTO dag_version_datasets (org_id, dag_version_id, dataset_uuid, dataset_version)
 SELECT $1, $2, p.dataset_uuid, p.dataset_version FROM unnest($3::uuid[], $4::uuid[]) AS p (dataset_uuid, dataset_version);
 
 -- name: insert_job
--- A job of a version, with every default filled in.
+-- Inserts a job of a version, with every default filled in.
 INSERT INTO jobs (id, org_id, name, dag_name, dag_version_id, activation, runtime, operator, source, bootstrap,
                   execution_strategy, idle_timeout, config, config_hash, input_datasets, output_datasets,
                   update_strategy, unique_key, udf_bundle_id, secrets, priority, scaling, max_queue_depth,
@@ -56,36 +56,36 @@ VALUES ($1, $2, $3, $4, $5, $6::text::job_activation, $7, $8, $9::jsonb, $10::js
         $21::text::work_priority, $22::jsonb, $23, $24::interval, $25, $26, $27, $28, $29, $30, $31, $32, $33);
 
 -- name: insert_inputs
--- The edges of a job; they become live when the version is activated.
+-- Inserts the edges of a job; activation of the version makes them live.
 INSERT INTO job_inputs (job_id, position, org_id, dataset_uuid, where_tree, name, triggers)
 SELECT $2, e.n - 1, $1, e.dataset_uuid, e.where_tree, e.name, e.triggers
   FROM unnest($3::uuid[], $4::jsonb[], $5::text[], $6::boolean[])
       WITH ORDINALITY AS e (dataset_uuid, where_tree, name, triggers, n);
 
 -- name: insert_column_lineage
--- What the columns of a job's first output are made from; two inputs may be one dataset under two names.
+-- Inserts which input columns the columns of a job's first output are made from; two inputs may be one dataset.
 INSERT INTO column_lineage (org_id, job_id, output_dataset_uuid, output_column, input_dataset_uuid, input_column)
 SELECT DISTINCT $1::uuid, $2::uuid, $3::uuid, l.output_column, l.input_dataset_uuid, l.input_column
   FROM unnest($4::text[], $5::uuid[], $6::text[]) AS l (output_column, input_dataset_uuid, input_column);
 
--- name: bundle_by_hash
--- The uploaded bundle with this content. It is held until the deploy ends: a removal passes it by, or is waited for.
-SELECT id, name, kind::text, status::text, error_message, entry_points FROM udf_bundles WHERE org_id = $1 AND sha256 = $2
+-- name: lock_bundle
+-- The bundle with this hash, locked until the deploy ends: maintenance skips it, or is waited for.
+SELECT id, name, kind::text, status::text, error_message AS reason, entry_points FROM udf_bundles WHERE org_id = $1 AND sha256 = $2
    FOR KEY SHARE;
 
 -- name: lock_activation
--- One activation of an organisation at a time: names, edges and rings through several DAGs are decided together.
+-- Serializes the activations of an organisation, which check names, edges and cycles across its DAGs.
 SELECT pg_advisory_xact_lock(hashtextextended('trace activate ' || $1::uuid, 0));
 
 -- name: find_version
--- A version of a DAG with its text, and the one that is active.
-SELECT v.id, v.yaml, v.yaml_hash, c.dag_version_id AS active
+-- The text of a version, and which version of the DAG is active.
+SELECT v.yaml, c.dag_version_id AS active
   FROM dag_versions v
   LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
  WHERE v.org_id = $1 AND v.dag_name = $2 AND v.id = $3;
 
 -- name: point_inputs
--- An input by published name follows the name: what it means is settled when the version is activated.
+-- Points inputs at the datasets that now have the names by which the inputs refer to them.
 WITH moved AS (
     UPDATE job_inputs i SET dataset_uuid = p.dataset_uuid
       FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS p (job_id, position, dataset_uuid)
@@ -100,14 +100,14 @@ UPDATE jobs j
             WHERE i.job_id = j.id)
  WHERE j.id IN (SELECT job_id FROM moved);
 
--- name: swap_version
--- The pointer; a trigger makes the edges of the one version live and those of the other not.
+-- name: set_current_version
+-- Makes a version the current one; a trigger makes its edges live, and those of the former version not.
 INSERT INTO dag_current_versions (org_id, dag_name, dag_version_id)
 VALUES ($1, $2, $3)
 ON CONFLICT (org_id, dag_name) DO UPDATE SET dag_version_id = excluded.dag_version_id, updated_at = now();
 
--- name: names_in_use
--- Names of this DAG that would go away ($3, $4: datasets and names that stay) although another active DAG reads them.
+-- name: list_names_in_use
+-- Names of this DAG that another active DAG reads and that are not among those that stay ($3, $4: datasets, names).
 SELECT d.name, array_agg(DISTINCT j.dag_name ORDER BY j.dag_name) AS readers
   FROM datasets d
   JOIN job_inputs i ON i.dataset_uuid = d.id AND i.live
@@ -119,7 +119,7 @@ SELECT d.name, array_agg(DISTINCT j.dag_name ORDER BY j.dag_name) AS readers
  ORDER BY d.name;
 
 -- name: clear_names
--- Names that this DAG published and that now mean something else or nothing; first, so that names can change places.
+-- Clears names that this DAG published and that move or end; before `set_name`, so that two datasets can swap names.
 UPDATE datasets d
    SET name = NULL, visibility = 'internal', read_roles = '{}', updated_at = now()
  WHERE d.org_id = $1 AND d.producer_dag_name = $2 AND d.name IS NOT NULL
@@ -127,31 +127,31 @@ UPDATE datasets d
        SELECT FROM unnest($3::uuid[], $4::text[]) AS p (id, name) WHERE p.id = d.id AND p.name = d.name);
 
 -- name: set_name
--- The name under which people know a dataset, and who may read it.
+-- Sets the published name of a dataset, and the roles that may read it.
 UPDATE datasets
    SET name = $3, visibility = CASE WHEN $4::text[] = '{}' THEN 'org' ELSE 'roles' END::dataset_visibility,
        read_roles = $4::text[], updated_at = now()
  WHERE org_id = $1 AND id = $2 AND (name, read_roles) IS DISTINCT FROM ($3, $4::text[]);
 
 -- name: set_storage
--- The kind of storage of each dataset, as the version that is active now has it.
+-- Sets the kind of storage of datasets to that of the version that becomes active.
 UPDATE datasets d
    SET storage = d.storage || jsonb_build_object('kind', o.kind), updated_at = now()
   FROM unnest($2::uuid[], $3::text[]) AS o (id, kind)
  WHERE d.org_id = $1 AND d.id = o.id AND d.storage ->> 'kind' IS DISTINCT FROM o.kind;
 
--- name: retire_tasks
--- Tasks of versions that left are canceled, so that they cannot commit; only a source's running task may drain. Where the
--- job lives on unchanged in the active version (the same generations), its work is made again there: nothing is lost.
+-- name: cancel_retired_tasks
+-- Cancels tasks of versions that are no longer active, so that they cannot commit; only a source's running task may
+-- drain. Where the active version has the same job with the same generations, the task is created again for that job.
 WITH live AS (
-    -- Three questions, because each has an index of its own that holds live rows only.
+    -- Three selects, because each has a partial index of its own.
     SELECT id, job_id FROM tasks WHERE status = 'Queued'
     UNION ALL
     SELECT id, job_id FROM tasks
      WHERE status = 'Running' AND NOT EXISTS (SELECT FROM sources s WHERE s.task_id = tasks.id)
     UNION ALL
     SELECT id, job_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL
-), leaving AS (
+), retired AS (
     SELECT t.id, j.id AS job_id, j.name, c.dag_version_id AS active
       FROM live
       JOIN jobs j ON j.id = live.job_id
@@ -165,7 +165,7 @@ WITH live AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
            error_message = NULL, fault = NULL, cancel_reason = 'another version of the DAG was activated'
-      FROM leaving l
+      FROM retired l
      WHERE t.id = l.id AND t.status IN ('Queued', 'Running', 'Failed')
     RETURNING t.id, t.org_id, t.attempt, t.dedupe_key, t.event_id, t.invalidation_id, t.partitions, t.input_versions,
               l.job_id, l.name, l.active
@@ -173,8 +173,8 @@ WITH live AS (
     UPDATE task_attempts h SET ended_at = now(), outcome = 'Canceled', error_message = NULL
       FROM canceled c
      WHERE h.task_id = c.id AND h.attempt = c.attempt AND h.ended_at IS NULL
-), heirs AS (
-    SELECT c.*, j.id AS heir, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime,
+), successors AS (
+    SELECT c.*, j.id AS successor, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency, j.runtime,
            regexp_replace(c.dedupe_key, ':instead:.*$', '') AS work
       FROM canceled c
       JOIN jobs old ON old.id = c.job_id
@@ -189,7 +189,7 @@ WITH live AS (
                ON served.dag_version_id = j.dag_version_id AND served.dataset_uuid = was.dataset_uuid
             WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
               AND was.dataset_version <> served.dataset_version)
-       -- What was invalid in a generation that left too is nobody's work any more.
+       -- An invalidation of a generation that is no longer current is dropped.
        AND (c.invalidation_id IS NULL OR EXISTS (
            SELECT FROM data_invalidations v
              JOIN datasets d ON d.id = v.dataset_uuid
@@ -198,36 +198,36 @@ WITH live AS (
                ON served.dag_version_id = now.dag_version_id AND served.dataset_uuid = v.dataset_uuid
               AND served.dataset_version = v.dataset_version
             WHERE v.id = c.invalidation_id))
-), made AS (
+), created AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, invalidation_id,
                        partitions, input_versions, woken_at)
-    SELECT org_id, heir, priority, max_attempts, timeout_seconds,
-           -- On the way back to an older version, the plain key is taken by the task that was canceled on leaving it.
-           CASE WHEN EXISTS (SELECT FROM tasks k WHERE k.job_id = heir AND k.dedupe_key = work)
+    SELECT org_id, successor, priority, max_attempts, timeout_seconds,
+           -- After a return to an older version, its canceled task holds the plain key.
+           CASE WHEN EXISTS (SELECT FROM tasks k WHERE k.job_id = successor AND k.dedupe_key = work)
                 THEN work || ':instead:' || id ELSE work END,
            event_id, invalidation_id, partitions, input_versions,
            CASE WHEN max_concurrency IS NULL THEN now() END
-      FROM heirs
+      FROM successors
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
     RETURNING id, org_id, job_id, invalidation_id, woken_at
 ), shares AS (
     INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
-    SELECT invalidation_id, job_id, org_id, id FROM made WHERE invalidation_id IS NOT NULL
+    SELECT invalidation_id, job_id, org_id, id FROM created WHERE invalidation_id IS NOT NULL
     ON CONFLICT (invalidation_id, job_id) DO UPDATE SET task_id = excluded.task_id
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT m.org_id, 'enqueue_task', jsonb_build_object('task_id', m.id, 'runtime', j.runtime)
-      FROM made m JOIN jobs j ON j.id = m.job_id
+      FROM created m JOIN jobs j ON j.id = m.job_id
      WHERE m.woken_at IS NOT NULL
 )
-SELECT (SELECT count(*) FROM canceled) AS canceled, (SELECT count(*) FROM made) AS made_again;
+SELECT (SELECT count(*) FROM canceled) AS canceled, (SELECT count(*) FROM created) AS made_again;
 
--- name: inherit_state
--- What unchanged jobs of the version that leaves ($2) remember goes on with their namesakes in the new one ($3). A source
--- that still drains since the new version was last active keeps its own: its namesake in the version that leaves waits
--- for it and has not run, so what that one remembers is an older copy.
-WITH heirs AS (
-    SELECT old.id AS old_id, j.id AS heir
+-- name: copy_state
+-- Copies cursors and operator state of unchanged jobs from the former version ($2) to the new one ($3). A source that
+-- still drains since the new version was last active keeps its own state: the same source of the former version has
+-- waited for it and not run, so its state is older.
+WITH successors AS (
+    SELECT old.id AS old_id, j.id AS successor
       FROM jobs old
       JOIN jobs j ON j.dag_version_id = $3 AND j.name = old.name AND j.output_datasets = old.output_datasets
      WHERE old.org_id = $1 AND old.dag_version_id = $2
@@ -240,19 +240,19 @@ WITH heirs AS (
               AND was.dataset_version <> served.dataset_version)
 ), cursors AS (
     INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
-    SELECT h.heir, c.dataset_uuid, c.dataset_version, c.org_id, c.cursor_value
-      FROM heirs h JOIN dataset_cursors c ON c.job_id = h.old_id
+    SELECT h.successor, c.dataset_uuid, c.dataset_version, c.org_id, c.cursor_value
+      FROM successors h JOIN dataset_cursors c ON c.job_id = h.old_id
     ON CONFLICT (job_id, dataset_uuid, dataset_version) DO UPDATE
        SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
 )
 INSERT INTO operator_state (org_id, job_id, state_key, state)
-SELECT s.org_id, h.heir, s.state_key, s.state
-  FROM heirs h JOIN operator_state s ON s.job_id = h.old_id
- WHERE NOT EXISTS (SELECT FROM sources d WHERE d.job_id = h.heir AND d.state = 'Draining')
+SELECT s.org_id, h.successor, s.state_key, s.state
+  FROM successors h JOIN operator_state s ON s.job_id = h.old_id
+ WHERE NOT EXISTS (SELECT FROM sources d WHERE d.job_id = h.successor AND d.state = 'Draining')
 ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
 
 -- name: list_dags
--- Every DAG of an organisation: how many versions, which is active, how large it is.
+-- Every DAG of an organisation: number of versions, active version, number of jobs.
 SELECT d.dag_name AS name, c.dag_version_id AS active_version, d.versions,
        (SELECT count(*) FROM jobs j WHERE j.dag_version_id = coalesce(c.dag_version_id, d.newest)) AS jobs,
        greatest(d.deployed_at, c.updated_at) AS updated_at
@@ -262,31 +262,25 @@ SELECT d.dag_name AS name, c.dag_version_id AS active_version, d.versions,
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.dag_name
  ORDER BY d.dag_name;
 
--- name: show_versions
--- The versions of one DAG, the newest first.
-SELECT v.id AS dag_version_id, v.yaml_hash, v.yaml, v.created_at, coalesce(u.email, u.external_id) AS deployed_by,
-       c.dag_version_id IS NOT NULL AS active
+-- name: list_versions
+-- The versions of a DAG, the newest first, and which one is active.
+SELECT v.id AS dag_version_id, v.yaml_hash, v.id = c.dag_version_id IS TRUE AS active, v.created_at,
+       coalesce(u.email, u.external_id) AS deployed_by
   FROM dag_versions v
-  LEFT JOIN users u ON u.id = v.deployed_by
-  LEFT JOIN dag_current_versions c
-         ON c.org_id = v.org_id AND c.dag_name = v.dag_name AND c.dag_version_id = v.id
+  LEFT JOIN dag_current_versions c ON c.org_id = v.org_id AND c.dag_name = v.dag_name
+  LEFT JOIN users u ON u.org_id = v.org_id AND u.id = v.deployed_by
  WHERE v.org_id = $1 AND v.dag_name = $2
- ORDER BY v.created_at DESC, v.id;
+ ORDER BY v.created_at DESC, v.id DESC;
 
--- name: show_jobs
--- The jobs of a version: what they read and write, and how long their queue is.
-SELECT j.id, j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'kind' AS source_kind, s.state::text AS source_state,
-       (SELECT jsonb_agg(jsonb_build_object(
-            'dataset_uuid', d.id, 'name', d.name, 'dag', d.producer_dag_name, 'job', d.producer_job_name,
-            'output', d.producer_output_index, 'where', i.where_tree) ORDER BY i.position)
-          FROM job_inputs i JOIN datasets d ON d.id = i.dataset_uuid WHERE i.job_id = j.id)::text AS inputs,
-       (SELECT jsonb_agg(jsonb_build_object(
-            'dataset_uuid', d.id, 'name', d.name, 'dataset_version', p.dataset_version,
-            'storage_location', v.storage_location) ORDER BY o.n)
-          FROM unnest(j.output_datasets) WITH ORDINALITY AS o (id, n)
-          JOIN datasets d ON d.id = o.id
-          JOIN dag_version_datasets p ON p.dag_version_id = j.dag_version_id AND p.dataset_uuid = d.id
-          JOIN dataset_versions v ON v.id = p.dataset_version)::text AS outputs,
+-- name: list_jobs
+-- The jobs of a version: what they read and write, by published name or else by producer, and the length of their queue.
+SELECT j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'kind' AS source, s.state::text AS source_state,
+       ARRAY(SELECT coalesce(d.name, d.producer_job_name || '[' || d.producer_output_index || ']', d.id::text)
+               FROM job_inputs i JOIN datasets d ON d.id = i.dataset_uuid
+              WHERE i.job_id = j.id ORDER BY i.position) AS inputs,
+       ARRAY(SELECT coalesce(d.name, j.name || '[' || o.n - 1 || ']')
+               FROM unnest(j.output_datasets) WITH ORDINALITY AS o (id, n) JOIN datasets d ON d.id = o.id
+              ORDER BY o.n) AS outputs,
        (SELECT count(*) FROM tasks t WHERE t.job_id = j.id AND t.status = 'Queued') AS queued,
        (SELECT count(*) FROM tasks t
          WHERE t.job_id = j.id AND t.status IN ('Queued', 'Running') AND t.woken_at IS NOT NULL) AS in_flight,
@@ -297,6 +291,6 @@ SELECT j.id, j.name, j.activation::text, j.runtime, j.operator, j.source ->> 'ki
  WHERE j.org_id = $1 AND j.dag_version_id = $2
  ORDER BY j.name;
 
--- name: role_slugs
+-- name: list_role_slugs
 -- The roles of an organisation, by which datasets are shared.
 SELECT slug FROM org_roles WHERE org_id = $1;

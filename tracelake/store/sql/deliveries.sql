@@ -1,20 +1,20 @@
--- Work items of the delivery process, in data Postgres. The channel of an item is one organisation's.
+-- Work items of the delivery process, in data Postgres. A channel belongs to an organisation.
 
 -- name: take
--- Up to $1 items that are due, leased to $2 for $3 seconds: the oldest first, of each channel no more than $4 in hand,
--- with those that this process ($5 organisation, $6 channel, $7 how many) has in hand already.
+-- Leases up to $1 items that are due to $2 for $3 seconds: the oldest first, at most $4 in progress per channel, including
+-- those that this process has in progress already ($5 organisation, $6 channel, $7 how many).
 WITH busy AS (
-    SELECT * FROM unnest($5::uuid[], $6::text[], $7::integer[]) AS b (org_id, channel, in_hand)
+    SELECT * FROM unnest($5::uuid[], $6::text[], $7::integer[]) AS b (org_id, channel, in_progress)
 ), due AS (
     SELECT d.id, d.org_id, d.channel, d.due_at
       FROM alerts.deliveries d
      WHERE d.status = 'Pending' AND d.due_at <= now()
        AND NOT EXISTS (
-           SELECT FROM busy b WHERE b.org_id = d.org_id AND b.channel = d.channel AND b.in_hand >= $4::integer)
+           SELECT FROM busy b WHERE b.org_id = d.org_id AND b.channel = d.channel AND b.in_progress >= $4::integer)
      ORDER BY d.due_at
      LIMIT 1000
 ), ranked AS (
-    SELECT d.id, coalesce(b.in_hand, 0) + row_number() OVER (PARTITION BY d.org_id, d.channel ORDER BY d.due_at, d.id) AS n
+    SELECT d.id, coalesce(b.in_progress, 0) + row_number() OVER (PARTITION BY d.org_id, d.channel ORDER BY d.due_at, d.id) AS n
       FROM due d LEFT JOIN busy b ON b.org_id = d.org_id AND b.channel = d.channel
 ), mine AS (
     SELECT d.id
@@ -33,11 +33,11 @@ RETURNING t.id, t.org_id, t.alert_definition_id, t.alert_name, t.channel, t.even
           extract(epoch FROM now() - t.created_at)::double precision AS waited_seconds;
 
 -- name: next_due
--- In how many seconds the next item is due; NULL: none is to be sent.
+-- In how many seconds the next item is due; NULL: none is pending.
 SELECT extract(epoch FROM min(due_at) - now())::double precision FROM alerts.deliveries WHERE status = 'Pending';
 
 -- name: settle
--- An item that has ended: only by who holds its lease.
+-- Ends an item, if the caller holds its lease.
 UPDATE alerts.deliveries
    SET status = $3::text::alerts.delivery_status, last_error = coalesce($4, last_error), lease_token = NULL,
        settled_at = now()
@@ -45,7 +45,7 @@ UPDATE alerts.deliveries
 RETURNING id;
 
 -- name: put_off
--- An item that is tried again in $3 seconds; an attempt that did not count ($5) is taken back.
+-- Postpones an item by $3 seconds; unless the attempt counts ($5), it is subtracted again.
 UPDATE alerts.deliveries
    SET due_at = now() + make_interval(secs => $3), last_error = coalesce($4, last_error), lease_token = NULL,
        attempts = attempts - CASE WHEN $5::boolean THEN 0 ELSE 1 END
@@ -53,7 +53,7 @@ UPDATE alerts.deliveries
 RETURNING id;
 
 -- name: list_deliveries
--- A page of an organisation's, the newest first.
+-- A page of an organisation's items, the newest first.
 SELECT d.id, d.alert_name AS alert, d.alert_definition_id, d.dedupe_key, d.channel, d.severity, d.status::text,
        d.attempts, d.last_error, d.event_time, d.created_at, d.settled_at,
        CASE WHEN d.status = 'Pending' THEN d.due_at END AS due_at
@@ -68,20 +68,20 @@ SELECT d.id, d.alert_name AS alert, d.alert_definition_id, d.dedupe_key, d.chann
  LIMIT $6;
 
 -- name: status_of
--- How an organisation's item stands.
+-- The status of an item.
 SELECT status::text FROM alerts.deliveries WHERE org_id = $1 AND id = $2;
 
 -- name: retry
--- One that had ended without being sent is to be sent, however old it is.
+-- Makes an item pending again that ended without being sent, however old it is.
 UPDATE alerts.deliveries
    SET status = 'Pending', attempts = 0, due_at = now(), settled_at = NULL, at_any_age = true
  WHERE org_id = $1 AND id = $2 AND status IN ('Failed', 'Stale')
 RETURNING id;
 
 -- name: prune
--- Items that have ended longer ago than they are kept ($1) are deleted, the oldest first, up to $2: how many.
+-- Deletes items that ended longer ago than they are kept ($1), the oldest first, up to $2; returns how many.
 SELECT alerts.prune_deliveries($1::interval, $2::integer);
 
 -- name: wake
--- Whoever delivers is told that there is something to do.
+-- Notifies the delivery process that an item is due.
 SELECT pg_notify($1, '');

@@ -1,5 +1,4 @@
--- What the catalogue knows about the schemas of Trace, for docs/reference/data_model.md.
--- Tables come in the order of creation.
+-- The schemas of Trace from the catalogue, for docs/reference/data_model.md. Tables are in the order of creation.
 
 -- name: tables
 -- Every table, with its purpose and its storage settings.
@@ -14,7 +13,7 @@ SELECT c.oid::regclass::text AS name,
  ORDER BY c.oid;
 
 -- name: columns
--- Every column: its type, whether it may be NULL, where its value comes from if it is not given, and what it means.
+-- Every column: its type, whether it may be NULL, its default, and what it means.
 SELECT a.attrelid::regclass::text AS table_name,
        a.attname AS name,
        format_type(a.atttypid, a.atttypmod) AS type,
@@ -23,12 +22,12 @@ SELECT a.attrelid::regclass::text AS table_name,
            WHEN a.attidentity <> '' THEN 'identity'
            WHEN a.attgenerated <> '' THEN 'always ' || pg_get_expr(d.adbin, d.adrelid, true)
            ELSE pg_get_expr(d.adbin, d.adrelid, true)
-       END AS given,
+       END AS value,
        col_description(a.attrelid, a.attnum) AS meaning
   FROM pg_attribute a
   LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attnum > 0 AND NOT a.attisdropped
-   AND a.attrelid >= 16384 -- below are Postgres' own
+   AND a.attrelid >= 16384 -- lower ones are system tables
  ORDER BY a.attrelid, a.attnum;
 
 -- name: constraints
@@ -42,7 +41,7 @@ SELECT k.conrelid::regclass::text AS table_name,
  ORDER BY k.conrelid, array_position(ARRAY['p', 'u', 'x', 'f', 'c']::"char"[], k.contype), k.conname;
 
 -- name: foreign_keys
--- Every reference from one table to another, by the columns that say more than whose it is.
+-- Every reference from one table to another, without the column of the organisation.
 SELECT k.confrelid::regclass::text AS parent,
        k.conrelid::regclass::text AS child,
        string_agg(a.attname, ', ' ORDER BY key.position) FILTER (WHERE a.attname <> 'org_id') AS columns,
@@ -55,7 +54,7 @@ SELECT k.confrelid::regclass::text AS parent,
  ORDER BY k.conrelid, k.conname;
 
 -- name: indexes
--- Every index that is not a constraint's own.
+-- Every index that does not belong to a constraint.
 SELECT i.indrelid::regclass::text AS table_name,
        c.relname AS name,
        pg_get_indexdef(i.indexrelid, 0, true) AS definition,
@@ -66,7 +65,7 @@ SELECT i.indrelid::regclass::text AS table_name,
  ORDER BY i.indrelid, c.relname;
 
 -- name: triggers
--- Every trigger of ours.
+-- Every user-defined trigger.
 SELECT t.tgrelid::regclass::text AS table_name,
        t.tgname AS name,
        pg_get_triggerdef(t.oid, true) AS definition,
@@ -76,7 +75,7 @@ SELECT t.tgrelid::regclass::text AS table_name,
  ORDER BY t.tgrelid, t.tgname;
 
 -- name: types
--- Every type of ours: the values of an enum, or what a range is over.
+-- Every user-defined type: the values of an enum, or the element type of a range.
 SELECT t.oid::regtype::text AS name,
        coalesce(
            (SELECT string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid),
@@ -89,7 +88,7 @@ SELECT t.oid::regtype::text AS name,
  ORDER BY t.oid;
 
 -- name: functions
--- Every function of ours, but not those that come with a range type.
+-- Every user-defined function, without those of range types.
 SELECT p.oid::regprocedure::text AS name,
        pg_get_function_result(p.oid) AS result,
        obj_description(p.oid, 'pg_proc') AS meaning

@@ -1,5 +1,5 @@
 -- name: queued
--- Depth and age of every job's queue, by the index of queued tasks.
+-- Depth and age of every job's queue.
 SELECT o.slug AS org, j.dag_name AS dag, j.name AS job, sum(q.depth)::float8 AS depth,
        greatest(extract(epoch FROM now() - min(q.oldest)), 0)::float8 AS oldest
   FROM (SELECT job_id, count(*) AS depth, min(queued_at) AS oldest
@@ -8,25 +8,25 @@ SELECT o.slug AS org, j.dag_name AS dag, j.name AS job, sum(q.depth)::float8 AS 
   JOIN orgs o ON o.id = j.org_id
  GROUP BY o.slug, j.dag_name, j.name;
 
--- name: outbox_owed
--- Promises that are owed, and how long the oldest has been due; those in somebody's hands count until they are kept.
+-- name: outbox_pending
+-- Outbox entries that are not done, and how long the oldest has been due; entries in process count until they are done.
 SELECT k.kind::text, coalesce(p.depth, 0)::float8 AS depth,
        greatest(extract(epoch FROM now() - p.oldest), 0)::float8 AS oldest
   FROM unnest(enum_range(NULL::outbox_kind)) AS k (kind)
   LEFT JOIN (
       SELECT kind, count(*) AS depth, min(available_at) AS oldest
         FROM (SELECT kind, available_at FROM outbox WHERE status = 'Pending'
-              UNION ALL SELECT kind, available_at FROM outbox WHERE status = 'Processing') owed
+              UNION ALL SELECT kind, available_at FROM outbox WHERE status = 'Processing') outstanding
        GROUP BY kind) p ON p.kind = k.kind;
 
 -- name: outbox_dead
--- Promises that were given up and wait for a person.
+-- Outbox entries that have failed for good.
 SELECT k.kind::text, coalesce(d.dead, 0)::float8 AS dead
   FROM unnest(enum_range(NULL::outbox_kind)) AS k (kind)
   LEFT JOIN (SELECT kind, count(*) AS dead FROM outbox WHERE status = 'Failed' GROUP BY kind) d ON d.kind = k.kind;
 
 -- name: lags
--- How late the reaper is: the oldest lease past its end, the oldest retry past its time; and batches given up.
+-- How late lease expiry and retries are: the oldest lease past its end, the oldest retry past its time; and dead batches.
 SELECT greatest(extract(epoch FROM now() - (
            SELECT min(lease_expires_at) FROM tasks WHERE status = 'Running')), 0)::float8 AS lease,
        greatest(extract(epoch FROM now() - (
@@ -34,7 +34,7 @@ SELECT greatest(extract(epoch FROM now() - (
        (SELECT count(*) FROM buffer_publishes WHERE status = 'Dead')::float8 AS batches_dead;
 
 -- name: sources
--- Always-on sources by state; a row each, and few of them.
+-- Always-on sources by state.
 SELECT k.state::text, count(s.job_id)::float8 AS count
   FROM unnest(enum_range(NULL::source_state)) AS k (state)
   LEFT JOIN sources s ON s.state = k.state

@@ -1,21 +1,21 @@
 -- name: first_mark
--- The mark, if nobody has made it yet.
+-- Inserts the mark, unless it exists.
 INSERT INTO janitor_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- name: take_mark
--- Where the janitor stands, for the one replica that gets it; the others have nothing to do.
+-- name: lock_mark
+-- Locks the mark and returns how far attempts were swept; no row while another replica holds it.
 SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
 
 -- name: is_swept
--- Whether the janitor has looked at attempts that began then. It will not until this transaction ends, and a sweep that
--- goes on is waited for.
+-- Whether attempts that began then were swept. Waits for a running sweep, and keeps others away until the transaction
+-- ends.
 SELECT swept_until >= $1 FROM janitor_marks FOR SHARE;
 
--- name: begun_since
--- The first attempts that began after the mark, in their order, with where their job writes files and the datasets that
--- it writes batches for; `settled` says whether nobody can be writing there any more. A source writes no files, and never
--- ends; `ended` says so of it.
-WITH begun AS MATERIALIZED (
+-- name: list_attempts
+-- The first attempts that began after the mark, in their order, with the locations and buffered datasets that their job
+-- writes. `settled`: the attempt can no longer write there. A source writes no files and does not end: it is settled but
+-- not `ended`.
+WITH attempts AS MATERIALIZED (
     SELECT a.task_id, a.attempt, a.started_at, a.ended_at IS NOT NULL AS ended, t.org_id, t.job_id,
            a.ended_at < now() - $2::interval OR t.timeout_seconds IS NULL AS settled
       FROM (SELECT task_id, attempt, started_at, ended_at
@@ -32,34 +32,34 @@ WITH begun AS MATERIALIZED (
       JOIN dag_version_datasets served
         ON served.dag_version_id = j.dag_version_id AND served.dataset_uuid = ANY (j.output_datasets)
       JOIN dataset_versions v ON v.id = served.dataset_version
-     WHERE j.id IN (SELECT job_id FROM begun)
+     WHERE j.id IN (SELECT job_id FROM attempts)
      GROUP BY j.id
 )
 SELECT b.task_id, b.attempt, b.started_at, b.settled, b.ended, b.org_id, w.locations, w.buffers
-  FROM begun b
+  FROM attempts b
   LEFT JOIN writing w ON w.id = b.job_id
  ORDER BY b.started_at;
 
--- name: named_files
--- The files in these folders that some commit names, now or in the past, unless they were to go.
+-- name: list_referenced_files
+-- The files in these folders that a commit references, present or past, unless they were marked as removed.
 SELECT p.location, f ->> 'name' AS name
   FROM partition_versions p, jsonb_array_elements(p.files) AS f
  WHERE p.location = ANY ($1::text[]) AND p.files_removed_at IS NULL;
 
--- name: published_batches
--- The batches that these attempts have published, but for those that were removed; their repaired ones too.
+-- name: list_published_batches
+-- The batches that these attempts have published, and their repaired ones, unless they were deleted.
 SELECT p.id, p.batch_uri, p.repaired_uri
   FROM unnest($1::uuid[], $2::int[]) AS a (task_id, attempt)
   JOIN buffer_publishes p ON p.task_id = a.task_id AND p.attempt = a.attempt
  WHERE p.removed_at IS NULL;
 
--- name: set_mark
--- Attempts that began until then were looked at.
+-- name: move_mark
+-- Records how far attempts were swept.
 UPDATE janitor_marks SET swept_until = $1;
 
--- name: delete_replaced_partitions
--- Partitions that a commit older than $1 replaced lose their files, unless a task that runs has pinned one of the
--- commits at which they were in force.
+-- name: mark_replaced_partitions
+-- Marks the files of partitions as removed that were replaced by a commit older than $1, unless a running task has pinned
+-- a commit at which they were current.
 UPDATE partition_versions p
    SET files_removed_at = now()
   FROM (SELECT r.dataset_version, r.partition_key, r.valid_from

@@ -1,5 +1,5 @@
--- name: count_at_work
--- How many of these sessions run a statement, or have run one in the last so many seconds.
+-- name: count_busy
+-- How many of these sessions run a statement, or have run one in the last $2 seconds.
 SELECT count(*)
   FROM pg_stat_activity
  WHERE pid = ANY ($1::int[])

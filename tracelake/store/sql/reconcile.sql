@@ -1,14 +1,14 @@
 -- name: is_due
--- Whether it is time to look again, whoever looked last.
+-- Whether a pass is due: no replica has made one within the interval.
 SELECT NOT EXISTS (SELECT FROM reconcile_marks WHERE looked_at > now() - $1::interval);
 
--- name: first_mark
--- The very first look begins now; what was before comes round.
+-- name: ensure_mark
+-- Inserts the mark, unless it exists: the first pass begins now, and the sweep reaches the past.
 INSERT INTO reconcile_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- name: take_mark
--- The one row of the watch, if it is due and nobody else has it: the two stretches of time to compare now. $1: beat, $2:
--- slice, $3: grace, $4: margin for transactions that began long before they were seen.
+-- name: lock_mark
+-- Locks the mark, if a pass is due and no other replica holds it: the two periods to compare now. $1: interval, $2: slice,
+-- $3: grace, $4: margin for transactions that began long before they committed.
 SELECT m.seen_until - $4::interval AS fresh_from,
        least(now() - $3::interval, m.seen_until + $2::interval) AS fresh_to,
        m.swept_until AS swept_from,
@@ -18,18 +18,18 @@ SELECT m.seen_until - $4::interval AS fresh_from,
    FOR UPDATE SKIP LOCKED;
 
 -- name: move_mark
--- How far was compared. At its end the slow round begins again where anything at all began.
+-- Records how far was compared. At its end, the sweep starts again at the first deploy.
 UPDATE reconcile_marks m
    SET seen_until = greatest(m.seen_until, $1),
        swept_until = CASE WHEN $2 >= m.seen_until THEN coalesce((SELECT min(created_at) FROM dag_versions), now())
                           ELSE $2 END,
        looked_at = now();
 
--- name: owe_events
--- Events made from $1 to $2 that were never routed, and those of the current generation that were, but for which a
--- reader that was active then has no task: they are routed again, to those readers only. What is owed, held back or
--- given up is in other hands. A reader's key is the one that `route_events` gives it, so work that is there is seen.
-WITH owed AS MATERIALIZED (
+-- name: route_lost_events
+-- Writes outbox entries for events created from $1 to $2 that were never routed, and for those of the current generation
+-- for which a reader that was active then has no task: routed again, to those readers only. Events with an entry, held
+-- back or given up are left out. A task's key is the one that `route_events` gives it, so existing tasks are found.
+WITH outstanding AS MATERIALIZED (
     SELECT payload ->> 'event_id' AS event_id FROM outbox WHERE status = 'Pending' AND kind = 'route_event'
     UNION ALL SELECT payload ->> 'event_id' FROM outbox WHERE status = 'Processing' AND kind = 'route_event'
     UNION ALL SELECT payload ->> 'event_id' FROM outbox WHERE status = 'Failed' AND kind = 'route_event'
@@ -47,7 +47,7 @@ WITH owed AS MATERIALIZED (
       JOIN job_inputs i ON i.dataset_uuid = e.dataset_uuid AND i.live AND i.triggers
       JOIN jobs j ON j.id = i.job_id AND j.org_id = e.org_id AND j.activation = 'reactive'
       JOIN dag_current_versions reads ON reads.org_id = j.org_id AND reads.dag_name = j.dag_name
-     -- What was routed before the reader's version became active was never for it.
+     -- An event that was routed before the reader's version became active was not for it.
      WHERE e.routed_at >= reads.updated_at
        AND NOT EXISTS (
            SELECT FROM tasks t
@@ -62,19 +62,19 @@ WITH owed AS MATERIALIZED (
     UNION ALL
     SELECT e.id, e.org_id, NULL FROM recent e
      WHERE e.routed_at IS NULL AND NOT EXISTS (SELECT FROM held_events h WHERE h.event_id = e.id)
-), promised AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload, dedupe_key)
     SELECT org_id, 'route_event', jsonb_strip_nulls(jsonb_build_object('event_id', id, 'jobs', jobs)), 'again:event:' || id
       FROM lost
-     WHERE NOT EXISTS (SELECT FROM owed WHERE owed.event_id = lost.id::text)
+     WHERE NOT EXISTS (SELECT FROM outstanding o WHERE o.event_id = lost.id::text)
     ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND status IN ('Pending', 'Processing') DO NOTHING
     RETURNING id
 )
-SELECT count(*) FROM promised;
+SELECT count(*) FROM entries;
 
--- name: commits_without_events
--- Commits made from $1 to $2 of which their task said nothing, although somebody read that dataset then. A word of the
--- same task about the same generation that names no commit may have been about this one.
+-- name: list_commits_without_events
+-- Commits created from $1 to $2 without an event, of datasets that had a reader then. An event of the same task about the
+-- same generation that names no commit may be the event of this one.
 SELECT c.dataset_uuid, c.number, c.org_id, c.dataset_version, c.task_id, c.attempt
   FROM commits c
   JOIN datasets d ON d.id = c.dataset_uuid
@@ -93,16 +93,16 @@ SELECT c.dataset_uuid, c.number, c.org_id, c.dataset_version, c.task_id, c.attem
         WHERE e.producer_run_id = c.task_id AND e.dataset_uuid = c.dataset_uuid
           AND e.dataset_version = c.dataset_version AND coalesce(e.commit_number, c.number) = c.number);
 
--- name: partitions_of
--- What these commits ($1: datasets, $2: numbers) set and is still in force.
+-- name: list_partitions
+-- The partitions that these commits ($1: datasets, $2: numbers) wrote and that are still current.
 SELECT p.dataset_uuid, p.valid_from AS number, p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS stop
   FROM unnest($1::uuid[], $2::bigint[]) AS c (dataset_uuid, number)
   JOIN partition_versions p ON p.dataset_uuid = c.dataset_uuid AND p.valid_from = c.number
  WHERE p.valid_to IS NULL;
 
--- name: tell
--- The events that those tasks should have sent, under the ids they would have had, with a promise to route each.
-WITH told AS (
+-- name: insert_events
+-- Inserts the events that those tasks should have sent, under the ids they would have had, with an outbox entry each.
+WITH missing AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::bigint[], $5::uuid[], $6::uuid[], $7::uuid[], $8::text[],
                          $9::text[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[])
         AS v (org_id, task_id, attempt, commit_number, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value,
@@ -113,19 +113,19 @@ WITH told AS (
     SELECT event_id, org_id, 'task', kind::event_kind, attempt, task_id, task_id, dataset_uuid, dataset_version, scope,
            cursor_value, partition_key, CASE WHEN range_start IS NOT NULL THEN int8range(range_start, range_stop) END,
            commit_number
-      FROM told
+      FROM missing
     ON CONFLICT DO NOTHING
     RETURNING id, org_id
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored
 )
 SELECT count(*) FROM stored;
 
--- name: owe_invalidations
--- As for events: invalidations of current generations, made from $1 to $2, that were never routed, or for which a reader
--- that was active then has no task.
-WITH owed AS MATERIALIZED (
+-- name: route_lost_invalidations
+-- Writes outbox entries for invalidations of current generations created from $1 to $2 that were never routed, or for
+-- which a reader that was active then has no task.
+WITH outstanding AS MATERIALIZED (
     SELECT payload ->> 'invalidation_id' AS invalidation_id FROM outbox
      WHERE status = 'Pending' AND kind = 'route_invalidation'
     UNION ALL SELECT payload ->> 'invalidation_id' FROM outbox WHERE status = 'Processing' AND kind = 'route_invalidation'
@@ -154,21 +154,21 @@ WITH owed AS MATERIALIZED (
     SELECT id, org_id, jobs FROM lacking
     UNION ALL
     SELECT v.id, v.org_id, NULL FROM recent v WHERE v.routed_at IS NULL
-), promised AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload, dedupe_key)
     SELECT org_id, 'route_invalidation', jsonb_strip_nulls(jsonb_build_object('invalidation_id', id, 'jobs', jobs)),
            'again:invalidation:' || id
       FROM lost
-     WHERE NOT EXISTS (SELECT FROM owed WHERE owed.invalidation_id = lost.id::text)
+     WHERE NOT EXISTS (SELECT FROM outstanding o WHERE o.invalidation_id = lost.id::text)
     ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND status IN ('Pending', 'Processing') DO NOTHING
     RETURNING id
 )
-SELECT count(*) FROM promised;
+SELECT count(*) FROM entries;
 
--- name: owe_wake_ups
--- Tasks that were woken, that nobody claims, and whose message must be gone: it was sent longer ago ($1) than the oldest
--- that still waits on the queue of their runtime ($2, $3). They are woken again; a message too many does no harm.
-WITH owed AS MATERIALIZED (
+-- name: republish_wake_ups
+-- Publishes wake-ups again for queued tasks whose message must be lost: it was sent longer ago ($1) than the oldest that
+-- still waits on the queue of their runtime ($2, $3). A superfluous message does no harm.
+WITH outstanding AS MATERIALIZED (
     SELECT payload ->> 'task_id' AS task_id FROM outbox WHERE status = 'Pending' AND kind = 'enqueue_task'
     UNION ALL SELECT payload ->> 'task_id' FROM outbox WHERE status = 'Processing' AND kind = 'enqueue_task'
 ), lost AS (
@@ -179,13 +179,13 @@ WITH owed AS MATERIALIZED (
         ON c.org_id = j.org_id AND c.dag_name = j.dag_name AND c.dag_version_id = j.dag_version_id
       JOIN unnest($2::text[], $3::interval[]) AS q (runtime, oldest) ON q.runtime = j.runtime
      WHERE t.status = 'Queued' AND t.woken_at < now() - $1::interval - q.oldest
-       AND NOT EXISTS (SELECT FROM owed WHERE owed.task_id = t.id::text)
+       AND NOT EXISTS (SELECT FROM outstanding o WHERE o.task_id = t.id::text)
        FOR NO KEY UPDATE OF t SKIP LOCKED
 ), woken AS (
     UPDATE tasks t SET woken_at = now() FROM lost
      WHERE t.id = lost.id AND (t.status = 'Queued') IS TRUE
     RETURNING t.id, t.org_id, lost.runtime
-), promised AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime) FROM woken
 )

@@ -1,6 +1,6 @@
--- name: user_pins
--- Tables of a question by their published names, as far as the user may read them: the generation that is served, and
--- the commit as of which: the last, or the one asked for. A dataset shared by role is there for who has the role.
+-- name: list_user_tables
+-- Tables of a query by published name, as far as the user may read them: the current generation, and the commit: the
+-- last, or the requested one. A dataset that is shared with a role is listed for users who have the role.
 SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot,
        coalesce(h.last_commit, 0) AS last_commit,
        CASE WHEN a.at IS NOT NULL
@@ -10,7 +10,7 @@ SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> '
        CASE WHEN a.at IS NOT NULL OR a.as_of IS NOT NULL
             THEN (SELECT min(c.number) FROM commits c
                    WHERE c.dataset_uuid = d.id AND c.dataset_version = s.dataset_version) END AS first_commit,
-       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels
+       a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels, NULL::jsonb AS filters
   FROM unnest($4::text[], $5::bigint[], $6::timestamptz[]) AS a (name, as_of, at)
   JOIN datasets d ON d.org_id = $1 AND d.name = a.name
   JOIN dag_current_versions v ON v.org_id = d.org_id AND v.dag_name = d.producer_dag_name
@@ -22,8 +22,8 @@ SELECT a.name, d.id AS dataset_uuid, s.dataset_version, coalesce(d.storage ->> '
             WHERE m.org_id = $1 AND m.user_id = $2
               AND 'role:' || r.slug = ANY (d.read_roles)));
 
--- name: readable_names
--- Published names that a user may read, to suggest one in place of a name that there is not.
+-- name: list_readable_names
+-- Published names that a user may read, to suggest one in place of an unknown name.
 SELECT d.name
   FROM datasets d
  WHERE d.org_id = $1 AND d.name IS NOT NULL
@@ -35,9 +35,9 @@ SELECT d.name
  ORDER BY d.name
  LIMIT $4;
 
--- name: task_pins
--- The same for a running attempt: by the generations and commits that its token pins, within its organisation; with the
--- filters of its job's inputs, of which a row must pass one. An input without a filter reads all.
+-- name: list_task_tables
+-- Tables of a query of a running attempt: the generations and commits that its token pins, within its organisation, with
+-- the filters of its job's inputs: a row must pass one of them. An input without a filter reads all.
 SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
        coalesce(d.storage ->> 'kind', 'parquet') <> 'parquet' AS hot, a.pinned AS last_commit,
        CASE WHEN a.at IS NOT NULL
@@ -48,7 +48,7 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
             THEN (SELECT min(c.number) FROM commits c
                    WHERE c.dataset_uuid = d.id AND c.dataset_version = v.id) END AS first_commit,
        a.at IS NOT NULL OR a.as_of IS NOT NULL AS travels,
-       (SELECT CASE WHEN bool_and(i.where_tree IS NOT NULL) THEN jsonb_agg(i.where_tree ORDER BY i.position)::text END
+       (SELECT CASE WHEN bool_and(i.where_tree IS NOT NULL) THEN jsonb_agg(i.where_tree ORDER BY i.position) END
           FROM job_inputs i WHERE i.job_id = $7 AND i.dataset_uuid = d.id) AS filters
   FROM unnest($2::text[], $3::uuid[], $4::bigint[], $5::bigint[], $6::timestamptz[])
        AS a (name, version, pinned, as_of, at)
@@ -56,7 +56,7 @@ SELECT a.name, d.id AS dataset_uuid, v.id AS dataset_version,
   JOIN datasets d ON d.id = v.dataset_uuid;
 
 -- name: running_attempt
--- The organisation and job of an attempt that is the current one and runs; none for any other.
+-- The organisation and job of an attempt that is the current one and running.
 SELECT t.org_id, t.job_id
   FROM tasks t
  WHERE t.id = $1
@@ -65,15 +65,15 @@ SELECT t.org_id, t.job_id
    AND t.lease_token = $3 -- fence
 ;
 
--- name: cold_copies
--- Where the older rows of hot datasets lie: the dataset that a compaction of their DAG makes of each, as of its last
--- commit, in all generations that any version of the DAG made of this very hot one. A compaction's hot inputs and its
--- outputs stand in the same order. Where versions disagree about the dataset, the one that has rows counts.
-WITH made AS (
+-- name: list_cold_copies
+-- The Parquet copies of hot generations: the dataset that a compaction of their DAG writes, as of its last commit, in all
+-- generations that any version of the DAG made of this hot generation. A compaction's hot inputs and its outputs are in
+-- the same order. Where versions disagree about the dataset, the one that has rows counts.
+WITH copies AS (
     SELECT s.dataset_version AS hot_version, cold.dataset_uuid, array_agg(DISTINCT cold.dataset_version) AS generations,
            bool_or(active.dag_version_id IS NOT NULL) AS active, min(j.name) AS job
-      FROM unnest($1::uuid[]) AS asked (version)
-      JOIN dataset_versions v ON v.id = asked.version
+      FROM unnest($1::uuid[]) AS hot_versions (version)
+      JOIN dataset_versions v ON v.id = hot_versions.version
       JOIN dag_version_datasets s ON s.dataset_uuid = v.dataset_uuid AND s.dataset_version = v.id
       JOIN jobs j ON j.dag_version_id = s.dag_version_id AND j.operator = 'parquet_compact'
       JOIN job_inputs i ON i.job_id = j.id AND i.dataset_uuid = s.dataset_uuid AND NOT i.triggers
@@ -88,27 +88,27 @@ WITH made AS (
      GROUP BY s.dataset_version, cold.dataset_uuid
 )
 SELECT DISTINCT ON (m.hot_version) m.hot_version, m.generations, coalesce(h.last_commit, 0) AS commit
-  FROM made m
+  FROM copies m
   LEFT JOIN dataset_heads h ON h.dataset_uuid = m.dataset_uuid
  ORDER BY m.hot_version,
           EXISTS (SELECT FROM partition_versions p WHERE p.dataset_version = ANY (m.generations)) DESC,
           m.active DESC, m.job;
 
--- name: columns_of
--- The schemas of generations, those that have one.
-SELECT v.id AS dataset_version, v.columns::text
+-- name: list_columns
+-- The columns of generations, where they are known.
+SELECT v.id AS dataset_version, v.columns
   FROM dataset_versions v WHERE v.id = ANY ($1::uuid[]) AND v.columns IS NOT NULL;
 
--- name: files_of
+-- name: list_files
 -- The partitions of generations, each as of a commit, in their order; `n` is the caller's number for them.
-SELECT a.n, p.dataset_version, p.partition_key, p.location, p.files::text, p.valid_from, lower(p.block_range) AS start,
-       upper(p.block_range) - 1 AS "end", p.row_count, p.files_removed_at
+SELECT p.partition_key, p.location, p.files, p.valid_from AS commit, lower(p.block_range) AS start,
+       upper(p.block_range) - 1 AS "end", p.row_count, p.files_removed_at, p.dataset_version, a.n
   FROM unnest($1::int[], $2::uuid[], $3::bigint[]) AS a (n, version, commit)
   JOIN partition_versions p ON p.dataset_version = a.version AND p.commits @> a.commit
  ORDER BY a.n, lower(p.block_range), p.partition_key;
 
 -- name: store_audit
--- Questions that the Query service tells of; one that was told before is left as it is.
+-- Inserts audit rows of the query service; one that exists is left as it is.
 WITH new AS (
     INSERT INTO query_audit (id, org_id, user_id, task_id, attempt, asked_at, sql_sha256, datasets, verdict, code,
                              row_count, bytes, milliseconds)
@@ -124,7 +124,7 @@ WITH new AS (
 SELECT count(*) FROM new;
 
 -- name: prune_audit
--- Audit rows that were stored longer ago than they are kept ($1) are deleted, the oldest first, up to $2.
+-- Deletes audit rows that were stored longer ago than they are kept ($1), the oldest first, up to $2.
 WITH pruned AS (
     DELETE FROM query_audit
      WHERE id = ANY (ARRAY(SELECT id FROM query_audit WHERE stored_at < now() - $1::interval ORDER BY stored_at LIMIT $2))

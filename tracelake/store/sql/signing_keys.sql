@@ -1,46 +1,46 @@
--- name: published
+-- name: list_published
 -- The public keys by which a capability may be verified now.
-SELECT public_jwk::text AS jwk
+SELECT public_jwk AS jwk
   FROM signing_keys
  WHERE purpose = 'task'
    AND status <> 'Retired'
    AND (verify_until IS NULL OR verify_until > now())
  ORDER BY created_at, kid;
 
--- name: record
--- Publishes keys that were not known. A statement of its own, so that created_at is when they could be seen: a
--- transaction whose client stalls would show them later than it says.
+-- name: insert_keys
+-- Publishes keys that are new. A statement of its own, so that created_at is when they became visible: a transaction
+-- whose client stalls would publish them later than that.
 INSERT INTO signing_keys (kid, purpose, public_jwk, created_at)
 SELECT kid, 'task', jwk::jsonb, statement_timestamp()
   FROM unnest($1::text[], $2::text[]) AS held (kid, jwk)
     ON CONFLICT (kid) DO NOTHING;
 
--- name: lock
--- One replica at a time moves keys on. Should it stall, the server ends its transaction long before anything relies on
--- the times written in it.
+-- name: lock_keys
+-- Serializes the changes of keys. If the replica stalls, the server ends its transaction long before the times that it
+-- wrote matter.
 SELECT set_config('idle_in_transaction_session_timeout', '30s', true),
        pg_advisory_xact_lock(hashtextextended('trace signing_keys', 0));
 
--- name: retire
--- Takes keys out of use whose last token has expired.
+-- name: retire_expired
+-- Retires keys whose last token has expired.
 UPDATE signing_keys
    SET status = 'Retired'
  WHERE purpose = 'task'
    AND status = 'Retiring'
    AND verify_until <= statement_timestamp();
 
--- name: forget
--- A key that was taken away ($1: those that are there) before it ever signed must not stay published. Only when it is
--- older than the overlap ($2): a younger one may have come after the caller looked.
+-- name: delete_unused
+-- Deletes keys that were removed ($1: those that exist) before they signed. Only those older than the overlap ($2): a
+-- younger one may have been added after the caller listed the keys.
 DELETE FROM signing_keys
  WHERE purpose = 'task'
    AND status = 'Pending'
    AND kid <> ALL ($1::text[])
    AND created_at <= statement_timestamp() - $2::interval;
 
--- name: next_to_sign
--- The oldest waiting key among those held ($1) that was published a whole overlap ($2) ago. While no key signs at all
--- (a first start, a revocation) it need not wait: whom a verifier that fetched just now turns away can come again.
+-- name: find_next
+-- The oldest pending key among those held ($1) that was published at least the overlap ($2) ago. While no key signs (a
+-- first start, a revocation) it need not wait: a caller that a verifier refuses meanwhile retries.
 SELECT kid
   FROM signing_keys
  WHERE purpose = 'task'
@@ -52,7 +52,7 @@ SELECT kid
  LIMIT 1;
 
 -- name: end_signing
--- The signing key only verifies from now on, until its last token has expired ($1 after this).
+-- The signing key only verifies from now on, until its last token has expired ($1 later).
 UPDATE signing_keys
    SET status = 'Retiring',
        active_until = greatest(active_from, statement_timestamp()),
@@ -61,7 +61,7 @@ UPDATE signing_keys
    AND status = 'Active';
 
 -- name: begin_signing
--- The next key signs.
+-- Makes a pending key the signing key.
 UPDATE signing_keys
    SET status = 'Active',
        active_from = statement_timestamp()
@@ -70,7 +70,7 @@ UPDATE signing_keys
    AND status = 'Pending';
 
 -- name: plan
--- What the holder of these keys ($1) is to do with them; $2 is how long a key may sign.
+-- What the holder of these keys ($1) must do with them; $2 is how long a key may sign.
 SELECT (SELECT kid FROM signing_keys WHERE purpose = 'task' AND status = 'Active') AS signing,
        ARRAY(SELECT kid FROM signing_keys
               WHERE purpose = 'task' AND status = 'Retired' AND kid = ANY ($1::text[])) AS retired,
@@ -83,8 +83,8 @@ SELECT (SELECT kid FROM signing_keys WHERE purpose = 'task' AND status = 'Active
               AND (status = 'Pending'
                    OR (status = 'Active' AND active_from > statement_timestamp() - $2::interval))) AS rotation_due;
 
--- name: revoke
--- Ends a key at once, whatever it was doing; the tokens it signed end with it.
+-- name: revoke_key
+-- Retires a key at once; the tokens that it signed are invalid from then on.
 UPDATE signing_keys
    SET status = 'Retired',
        active_from = coalesce(active_from, statement_timestamp()),
@@ -95,5 +95,5 @@ UPDATE signing_keys
    AND status <> 'Retired';
 
 -- name: now
--- Seconds since 1970 on the one clock that counts.
+-- Seconds since 1970 on the clock of Postgres.
 SELECT extract(epoch FROM clock_timestamp())::float8;

@@ -1,13 +1,13 @@
--- name: enter
--- The always-on sources of a version that was activated are to be started. One that still drains since this version was
--- last active has its row, and is taken back by the loop once it has stopped.
+-- name: insert_sources
+-- Inserts the always-on sources of a version that is activated. One that still drains since this version was last
+-- active has its row, and is settled by the loop once it has stopped.
 INSERT INTO sources (job_id, org_id)
 SELECT j.id, j.org_id FROM jobs j
  WHERE j.org_id = $1 AND j.dag_version_id = $2 AND j.source ->> 'kind' = 'always_on'
 ON CONFLICT (job_id) DO NOTHING;
 
--- name: enter_missing
--- Always-on sources of active versions that have no row, whatever took it: they are to be started.
+-- name: insert_missing
+-- Inserts always-on sources of active versions that have no row, for whatever reason.
 INSERT INTO sources (job_id, org_id)
 SELECT j.id, j.org_id
   FROM dag_current_versions c
@@ -15,9 +15,9 @@ SELECT j.id, j.org_id
  WHERE NOT EXISTS (SELECT FROM sources s WHERE s.job_id = j.id)
 ON CONFLICT (job_id) DO NOTHING;
 
--- name: lock_leaving
--- Sources of versions that left, locked for `leave`. NULL: of all DAGs. In a statement of its own: whoever starts one of
--- them meanwhile is waited for, and the run that it made is seen by the next statement only.
+-- name: lock_retired
+-- Locks sources of versions that are no longer active, for `retire_sources`. NULL: of all DAGs. A statement of its own,
+-- because it may wait for a replica that starts a source, whose run only the next statement sees.
 SELECT s.job_id
   FROM sources s
   JOIN jobs j ON j.id = s.job_id
@@ -28,10 +28,10 @@ SELECT s.job_id
  ORDER BY s.job_id
    FOR UPDATE OF s;
 
--- name: leave
--- Sources of versions that left ($1, locked by `lock_leaving`): a run that nobody has claimed is canceled, one that was
--- claimed is told to stop, also if that happened just now; a source without a run is gone.
-WITH gone AS (
+-- name: retire_sources
+-- Retires sources ($1, locked by `lock_retired`): cancels runs that were not claimed, drains those that were, and deletes
+-- sources without a run.
+WITH retired AS (
     SELECT s.job_id, s.task_id, coalesce(t.status IN ('Queued', 'Running'), false) AS is_open
       FROM sources s
       LEFT JOIN tasks t ON t.id = s.task_id
@@ -39,25 +39,26 @@ WITH gone AS (
 ), unclaimed AS (
     UPDATE tasks t
        SET status = 'Canceled', completed_at = now(), cancel_reason = 'another version of the DAG was activated'
-      FROM gone WHERE t.id = gone.task_id AND gone.is_open AND t.status = 'Queued'
+      FROM retired WHERE t.id = retired.task_id AND retired.is_open AND t.status = 'Queued'
     RETURNING t.id
-), told AS (
+), drained AS (
     UPDATE sources s SET state = 'Draining', state_since = now(), drain_reason = 'deactivation'
-      FROM gone
-     WHERE s.job_id = gone.job_id AND gone.is_open
-       AND NOT EXISTS (SELECT FROM unclaimed u WHERE u.id = gone.task_id)
+      FROM retired
+     WHERE s.job_id = retired.job_id AND retired.is_open
+       AND NOT EXISTS (SELECT FROM unclaimed u WHERE u.id = retired.task_id)
     RETURNING s.job_id
-), ended AS (
-    DELETE FROM sources s USING gone
-     WHERE s.job_id = gone.job_id AND (NOT gone.is_open OR EXISTS (SELECT FROM unclaimed u WHERE u.id = gone.task_id))
+), deleted AS (
+    DELETE FROM sources s USING retired
+     WHERE s.job_id = retired.job_id
+       AND (NOT retired.is_open OR EXISTS (SELECT FROM unclaimed u WHERE u.id = retired.task_id))
     RETURNING s.job_id
 )
-SELECT (SELECT count(*) FROM told) + (SELECT count(*) FROM ended);
+SELECT (SELECT count(*) FROM drained) + (SELECT count(*) FROM deleted);
 
--- name: start
--- Pending sources whose DAG is active and whom nothing holds: the one long task is made, or its next attempt, and the
--- source runs. The lock on the source's row makes it one, however many replicas look. A source of the same job that
--- still drains comes first: two would write the same dataset.
+-- name: start_sources
+-- Starts pending sources of active DAGs that are not paused or held: inserts the long task, or queues its next attempt.
+-- The lock on the source's row makes sure that one replica starts it. A source of the same job that still drains is
+-- waited for: two would write the same dataset.
 WITH due AS (
     SELECT s.job_id, s.org_id, s.run_id, s.task_id, j.priority, j.runtime
       FROM sources s
@@ -75,7 +76,7 @@ WITH due AS (
      LIMIT $1
        FOR UPDATE OF s SKIP LOCKED
 ), again AS (
-    -- A run that was lost goes on under its own id: the same task, its next attempt.
+    -- A run that was lost continues as the next attempt of the same task.
     UPDATE tasks t
        SET status = 'Queued', attempt = t.attempt + 1, max_attempts = t.attempt + 1, queued_at = now(),
            woken_at = now(), next_retry_at = NULL, error_message = NULL, fault = NULL, lease_token = NULL, worker_id = NULL,
@@ -84,8 +85,8 @@ WITH due AS (
       FROM due
      WHERE t.id = due.task_id AND t.status = 'Failed'
     RETURNING t.id, t.job_id
-), made AS (
-    -- One attempt: what follows a loss is decided here, not by the retry scheduler. No timeout: it runs until told.
+), created AS (
+    -- One attempt: this loop restarts it, not the retry scheduler. No timeout: it runs until it is stopped.
     INSERT INTO tasks (id, org_id, job_id, priority, max_attempts, dedupe_key, woken_at)
     SELECT CASE WHEN n.runs = 0 AND NOT EXISTS (SELECT FROM tasks x WHERE x.id = due.run_id)
                 THEN due.run_id ELSE uuidv7() END,
@@ -97,22 +98,22 @@ WITH due AS (
      WHERE t.id IS NULL OR t.status IN ('Completed', 'Canceled')
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
     RETURNING id, job_id
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT due.org_id, 'enqueue_task', jsonb_build_object('task_id', w.id, 'runtime', due.runtime)
-      FROM (SELECT id, job_id FROM again UNION ALL SELECT id, job_id FROM made) w
+      FROM (SELECT id, job_id FROM again UNION ALL SELECT id, job_id FROM created) w
       JOIN due ON due.job_id = w.job_id
 ), started AS (
     UPDATE sources s
-       SET state = 'Running', state_since = now(), task_id = coalesce(made.id, due.task_id)
-      FROM due LEFT JOIN made ON made.job_id = due.job_id
-     WHERE s.job_id = due.job_id AND coalesce(made.id, due.task_id) IS NOT NULL
+       SET state = 'Running', state_since = now(), task_id = coalesce(created.id, due.task_id)
+      FROM due LEFT JOIN created ON created.job_id = due.job_id
+     WHERE s.job_id = due.job_id AND coalesce(created.id, due.task_id) IS NOT NULL
     RETURNING s.job_id
 )
 SELECT count(*) FROM started;
 
--- name: restart
--- Dead sources whose wait is over.
+-- name: restart_dead
+-- Makes dead sources pending whose backoff is over.
 WITH dead AS (
 -- part: dead_sources
 )
@@ -121,9 +122,9 @@ UPDATE sources s
   FROM dead
  WHERE s.job_id = dead.job_id AND s.state = 'Dead' AND dead.due <= now();
 
--- name: bury
--- Running sources whose task has ended without being told to: lost, failed, canceled or finished. One that had run for
--- longer than the longest wait was well: its restarts are counted anew.
+-- name: mark_dead
+-- Marks running sources as dead whose task has ended by itself: lost, failed, canceled or finished. After a run that
+-- lasted longer than the longest backoff, restarts are counted from 0 again.
 UPDATE sources s
    SET state = 'Dead', state_since = now(), last_heartbeat = coalesce(t.last_heartbeat, s.last_heartbeat),
        restarts = CASE WHEN t.last_heartbeat >= t.started_at + make_interval(secs => j.retry_backoff_max_seconds)
@@ -133,43 +134,43 @@ UPDATE sources s
  WHERE t.id = s.task_id AND j.id = s.job_id AND s.state = 'Running'
    AND t.status IN ('Completed', 'Failed', 'Canceled');
 
--- name: hold
--- Sources that run although their job is paused: told to stop; one that nobody has claimed yet goes back to waiting.
-WITH held AS (
+-- name: drain_paused
+-- Drains running sources whose job is paused; one whose run was not claimed becomes pending.
+WITH paused AS (
     SELECT s.job_id, s.task_id, t.status = 'Queued' AS unclaimed
       FROM sources s JOIN tasks t ON t.id = s.task_id
      WHERE s.state = 'Running' AND t.status IN ('Queued', 'Running')
        AND EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL)
      ORDER BY s.job_id
        FOR UPDATE OF s, t
-), freed AS (
+), canceled AS (
     UPDATE tasks t SET status = 'Canceled', completed_at = now(), cancel_reason = 'the source is paused'
-      FROM held WHERE t.id = held.task_id AND held.unclaimed AND t.status = 'Queued'
+      FROM paused WHERE t.id = paused.task_id AND paused.unclaimed AND t.status = 'Queued'
 )
 UPDATE sources s
-   SET state = CASE WHEN held.unclaimed THEN 'Pending' ELSE 'Draining' END::source_state, state_since = now(),
-       drain_reason = CASE WHEN NOT held.unclaimed THEN 'pause' END
-  FROM held WHERE s.job_id = held.job_id;
+   SET state = CASE WHEN paused.unclaimed THEN 'Pending' ELSE 'Draining' END::source_state, state_since = now(),
+       drain_reason = CASE WHEN NOT paused.unclaimed THEN 'pause' END
+  FROM paused WHERE s.job_id = paused.job_id;
 
--- name: resume
--- A pause that ended before the source had stopped: it goes on.
+-- name: resume_unpaused
+-- Sources whose pause ended before they had stopped keep running.
 UPDATE sources s SET state = 'Running', state_since = now(), drain_reason = NULL
  WHERE s.state = 'Draining' AND s.drain_reason = 'pause'
    AND NOT EXISTS (SELECT FROM pauses p WHERE p.job_id = s.job_id AND p.until IS NULL);
 
 -- name: lock_drained
--- The organisations with drained sources. No activation of theirs goes on until the transaction ends: `settle` sees which
--- version is active, in a statement of its own, which begins when the lock is had.
+-- The organisations with drained sources, locked against activations until the transaction ends. A statement of its own,
+-- so that `settle_drained` sees which version is active once the lock is held.
 SELECT o.org_id, pg_advisory_xact_lock_shared(hashtextextended('trace activate ' || o.org_id, 0))
   FROM (SELECT DISTINCT s.org_id
           FROM sources s JOIN tasks t ON t.id = s.task_id
          WHERE s.state = 'Draining' AND t.status IN ('Completed', 'Failed', 'Canceled')
          ORDER BY s.org_id) o;
 
--- name: settle
--- Drained sources of these organisations ($1, locked by `lock_drained`): their task has ended. After a pause or a shutdown
--- they wait to be started; otherwise they are gone, unless their version has come back meanwhile. What one remembered until the end goes to the same job of the active
--- version, if it writes the same generations; that one has been waiting for this end.
+-- name: settle_drained
+-- Settles sources of these organisations ($1, locked by `lock_drained`) whose task has ended. After a pause or a shutdown
+-- they are pending; otherwise they are deleted, unless their version is active again. The state of a deleted source is
+-- copied to the same job of the active version, which has waited for it, if that writes the same generations.
 WITH drained AS (
     SELECT s.job_id,
            s.drain_reason <> 'deactivation' OR EXISTS (
@@ -182,30 +183,31 @@ WITH drained AS (
     UPDATE sources s SET state = 'Pending', state_since = now(), drain_reason = NULL
       FROM drained d WHERE s.job_id = d.job_id AND d.stays
     RETURNING s.job_id
-), gone AS (
+), deleted AS (
     DELETE FROM sources s USING drained d WHERE s.job_id = d.job_id AND NOT d.stays RETURNING s.job_id
-), handed_on AS (
+), copied AS (
     INSERT INTO operator_state (org_id, job_id, state_key, state)
-    SELECT st.org_id, heir.id, st.state_key, st.state
+    SELECT st.org_id, successor.id, st.state_key, st.state
       FROM drained d
       JOIN jobs old ON old.id = d.job_id
       JOIN dag_current_versions c ON c.org_id = old.org_id AND c.dag_name = old.dag_name
-      JOIN jobs heir
-        ON heir.dag_version_id = c.dag_version_id AND heir.name = old.name AND heir.output_datasets = old.output_datasets
+      JOIN jobs successor
+        ON successor.dag_version_id = c.dag_version_id AND successor.name = old.name
+       AND successor.output_datasets = old.output_datasets
       JOIN operator_state st ON st.job_id = old.id
      WHERE NOT d.stays
        AND NOT EXISTS (
            SELECT FROM dag_version_datasets was
              JOIN dag_version_datasets served
-               ON served.dag_version_id = heir.dag_version_id AND served.dataset_uuid = was.dataset_uuid
+               ON served.dag_version_id = successor.dag_version_id AND served.dataset_uuid = was.dataset_uuid
             WHERE was.dag_version_id = old.dag_version_id AND was.dataset_uuid = ANY (old.output_datasets)
               AND was.dataset_version <> served.dataset_version)
     ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
 )
-SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM gone);
+SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM deleted);
 
--- name: end_drain
--- Sources that were told to stop and go on for too long ($1): canceled, so that they cannot commit.
+-- name: cancel_late_drains
+-- Cancels the tasks of sources that drain for longer than $1, so that they cannot commit.
 WITH late AS (
     SELECT t.id, t.attempt
       FROM sources s JOIN tasks t ON t.id = s.task_id
@@ -217,46 +219,46 @@ WITH late AS (
      WHERE h.task_id = l.id AND h.attempt = l.attempt AND h.ended_at IS NULL
 )
 UPDATE tasks t
-   SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, cancel_reason = 'it did not stop when told to'
+   SET status = 'Canceled', completed_at = now(), lease_expires_at = NULL, cancel_reason = 'it did not stop in time'
   FROM late WHERE t.id = late.id AND t.status IN ('Queued', 'Running');
 
 -- name: drain_all
--- The system goes down: every source that runs is told to stop, and none is started for a while ($1). What nobody has
--- claimed yet waits for the next start.
-WITH held AS (
+-- Drains every running source, and keeps sources from starting for a while ($1). Runs that were not claimed wait for
+-- the next start of the system.
+WITH hold AS (
     INSERT INTO source_drains (until) VALUES (now() + $1::interval)
     ON CONFLICT (only_one) DO UPDATE SET since = now(), until = excluded.until
-), told AS (
+), drained AS (
     UPDATE sources s SET state = 'Draining', state_since = now(), drain_reason = 'shutdown'
       FROM tasks t
      WHERE t.id = s.task_id AND s.state = 'Running' AND t.status = 'Running'
     RETURNING s.job_id
 )
-SELECT count(*) FROM told;
+SELECT count(*) FROM drained;
 
 -- name: end_hold
--- The system is up: sources may start.
+-- Lets sources start: the system is up.
 DELETE FROM source_drains;
 
--- name: pause
--- A person holds a job; once, however often it is said.
-WITH held AS (
+-- name: insert_pause
+-- Pauses a job, once however often it is called.
+WITH inserted AS (
     INSERT INTO pauses (org_id, job_id, priority, reason, paused_by) VALUES ($1, $2, 'normal', 'manual', $3)
     ON CONFLICT (job_id, priority, reason, cause_job_id) WHERE until IS NULL DO NOTHING
     RETURNING id
 )
-SELECT count(*) FROM held;
+SELECT count(*) FROM inserted;
 
 -- name: end_pause
--- And lets it go on.
-WITH freed AS (
+-- Ends the pause of a job.
+WITH ended AS (
     UPDATE pauses SET until = now() WHERE org_id = $1 AND job_id = $2 AND reason = 'manual' AND until IS NULL
     RETURNING id
 )
-SELECT count(*) FROM freed;
+SELECT count(*) FROM ended;
 
--- name: inherit_pauses
--- What a person holds stays held in the next version ($2) of its DAG: the pause goes over to the job of the same name.
+-- name: copy_pauses
+-- Moves manual pauses to the jobs of the same name in the next version ($2) of the DAG.
 UPDATE pauses p SET job_id = j.id
   FROM jobs old, jobs j
  WHERE p.job_id = old.id AND p.reason = 'manual' AND p.until IS NULL AND j.dag_version_id = $2 AND j.org_id = $1
@@ -264,8 +266,8 @@ UPDATE pauses p SET job_id = j.id
    AND NOT EXISTS (
        SELECT FROM pauses o WHERE o.job_id = j.id AND o.reason = 'manual' AND o.until IS NULL);
 
--- name: next_source
--- How long until a dead source may start again, or one that drains is given up ($1).
+-- name: next_due
+-- Seconds until a dead source may start again, or a drain is over its limit ($1).
 WITH dead AS (
 -- part: dead_sources
 )
@@ -276,27 +278,27 @@ SELECT extract(epoch FROM min(due) - now())::float8 FROM (
 ) AS times;
 
 -- name: find_job
--- A job by name: in the active version of its DAG, or, to say what is missing, whether the DAG is there at all.
+-- A job by name in the active version of its DAG; a row without a job says that the DAG exists.
 SELECT c.dag_version_id AS active, j.id AS job_id, j.source ->> 'kind' AS kind
   FROM (SELECT DISTINCT org_id, dag_name FROM dag_versions WHERE org_id = $1 AND dag_name = $2) d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.dag_name
   LEFT JOIN jobs j ON j.dag_version_id = c.dag_version_id AND j.name = $3;
 
 -- name: lock_request
--- The same request twice at once is done one after the other; and an activation comes before it or after it, so that
--- the generation it tells of is the one that is served.
+-- Serializes concurrent copies of a request, and the request with activations, so that its events are of the current
+-- generation.
 SELECT pg_advisory_xact_lock(hashtextextended('trace trigger ' || $1::uuid, 0)),
        pg_advisory_xact_lock_shared(hashtextextended('trace activate ' || $2::uuid, 0));
 
 -- name: events_of_request
--- What a request has already made.
+-- The events that a request has created already.
 SELECT e.id, e.scope, d.producer_dag_name AS dag_name, d.producer_job_name AS job_name
   FROM events e JOIN datasets d ON d.id = e.dataset_uuid
  WHERE e.org_id = $1 AND e.producer_run_id = $2 AND e.origin = 'manual'
  ORDER BY d.producer_output_index;
 
 -- name: store_trigger
--- Events that a person caused, with a promise to route them.
+-- Inserts events of a manual trigger, with an outbox entry to route each.
 WITH stored AS (
     INSERT INTO events (id, org_id, origin, kind, producer_run_id, dataset_uuid, dataset_version, scope, cursor_value,
                         partition_key, block_range)
@@ -306,14 +308,14 @@ WITH stored AS (
                   $11::bigint[])
         AS v (event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
     RETURNING id, org_id
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id) FROM stored
 )
 SELECT count(*) FROM stored;
 
 -- name: find_dataset
--- A dataset by published name or id, and the generation that is served.
+-- A dataset by published name or id, and its current generation.
 SELECT d.id, d.name, served.dataset_version
   FROM datasets d
   LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name

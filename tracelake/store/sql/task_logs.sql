@@ -1,6 +1,6 @@
 -- name: store_lines
--- Lines of the current attempt, each once. Also of one that has just ended: its last words come after its completion.
--- No row: another attempt is the current one.
+-- Inserts log lines of the current attempt, each once; also of one that has just ended, whose last lines arrive after its
+-- completion. No row: another attempt is the current one.
 WITH current AS (
     SELECT t.id
       FROM tasks t
@@ -18,8 +18,8 @@ WITH current AS (
 SELECT (SELECT count(*) FROM kept) AS kept FROM current;
 
 -- name: read_lines
--- An attempt's lines in their order, after a number; of the current attempt if none is named. One row at least, if
--- there is such a task.
+-- Log lines of an attempt ($3; NULL: the current one) in their order, from number $4 on. At least one row if the task
+-- exists.
 SELECT t.attempt AS current, t.status::text, l.attempt, l.n, l.at, l.level::text, l.text
   FROM tasks t
   LEFT JOIN LATERAL (
@@ -32,10 +32,10 @@ SELECT t.attempt AS current, t.status::text, l.attempt, l.n, l.at, l.level::text
  ORDER BY l.n;
 
 -- name: delete_old_lines
--- Some of those that are older than we keep them for.
+-- Deletes log lines that are older than they are kept ($1), up to $2.
 WITH old AS (
     SELECT task_id, attempt, n FROM task_logs WHERE said_at < now() - $1::interval LIMIT $2
-), gone AS (
+), deleted AS (
     DELETE FROM task_logs l USING old o WHERE l.task_id = o.task_id AND l.attempt = o.attempt AND l.n = o.n RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT count(*) FROM deleted;

@@ -1,5 +1,5 @@
 -- name: list_datasets
--- Datasets of an organisation with their last commit. One that is shared by role is there for who has the role.
+-- Datasets of an organisation with their last commit. One that is shared with a role is listed for users who have it.
 SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS dag, d.producer_job_name AS job,
        d.producer_output_index AS output_index, coalesce(d.storage ->> 'kind', 'parquet') AS storage,
        h.last_commit, c.created_at AS committed_at, coalesce(b.dead, 0) AS dead_batches
@@ -16,8 +16,8 @@ SELECT d.id AS dataset_uuid, d.name, d.visibility::text, d.producer_dag_name AS 
  ORDER BY d.name IS NULL, d.name, d.producer_dag_name, d.producer_job_name, d.producer_output_index;
 
 -- name: show_dataset
--- A dataset by uuid or name: every generation with what is in force in it, the last $6 commits, published ranges and
--- batches that the sink refused.
+-- A dataset by uuid or name: every generation with its current partitions, the last $6 commits, published ranges and
+-- dead batches.
 SELECT jsonb_build_object(
            'dataset_uuid', d.id, 'name', d.name, 'visibility', d.visibility, 'dag', d.producer_dag_name,
            'job', d.producer_job_name, 'output_index', d.producer_output_index,

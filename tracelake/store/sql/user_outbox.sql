@@ -1,6 +1,6 @@
 -- name: list_pending
--- Promises that are owed or were given up, the newest first. Each state has a small index of its own; those that were
--- kept are history, and left out.
+-- Outbox entries that are pending, processing or failed, the newest first. Each state has a partial index; entries that
+-- are done are left out.
 SELECT o.id, o.kind::text, o.status::text, o.attempts, o.payload, o.last_error, o.created_at, o.available_at
   FROM (SELECT * FROM outbox WHERE status = 'Pending'
         UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
@@ -12,7 +12,7 @@ SELECT o.id, o.kind::text, o.status::text, o.attempts, o.payload, o.last_error, 
  LIMIT $4;
 
 -- name: retry_given_up
--- A person asks for promises that were given up to be tried again; not where the same thing is owed already.
+-- Makes failed entries pending again; not where an entry with the same key is pending already.
 WITH wanted AS (
     SELECT id FROM (
         SELECT o.id, row_number() OVER (PARTITION BY coalesce(o.dedupe_key, o.id::text) ORDER BY o.id DESC) AS nth

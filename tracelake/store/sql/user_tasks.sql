@@ -1,5 +1,5 @@
 -- name: list_tasks
--- Tasks of an organisation, the newest first; ids rise with time, so the last id of a page is where the next begins.
+-- A page of tasks, the newest first. Ids rise with time, so a page starts below the last id of the page before.
 SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures, t.partitions,
        t.created_at,
        t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker,
@@ -17,7 +17,8 @@ SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_
  LIMIT $8;
 
 -- name: failed_tasks
--- Tasks that have failed for good within a day, the newest first, and how many they are. A source is started again.
+-- Tasks that have failed for good within a day, the newest first, and how many there are. Sources are left out: they are
+-- restarted.
 SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_attempts, t.platform_failures, t.partitions,
        t.created_at, t.started_at, t.completed_at, t.next_retry_at, t.worker_id AS worker, t.error_message AS reason,
        t.fault::text, (SELECT count(*) FROM buffer_publishes b WHERE b.task_id = t.id AND b.status = 'Dead') AS dead_batches,
@@ -30,8 +31,7 @@ SELECT t.id, j.dag_name AS dag, j.name AS job, t.status::text, t.attempt, t.max_
  LIMIT $2;
 
 -- name: show_task
--- A task with all that is known of it: why it was made, every attempt, what each read, what was committed, and what has
--- become of its batches; of dead ones the newest $3.
+-- A task with its cause, attempts, inputs, commits and batches; of dead batches the newest $3.
 SELECT jsonb_build_object(
            'id', t.id, 'dag', j.dag_name, 'job', j.name, 'operator', j.operator, 'runtime', j.runtime,
            'dag_version_id', j.dag_version_id, 'status', t.status, 'priority', t.priority, 'attempt', t.attempt,
@@ -103,5 +103,5 @@ SELECT jsonb_build_object(
  WHERE t.id = $1 AND t.org_id = $2;
 
 -- name: task_status
--- How a task stands, for a verb that found it could do nothing.
+-- The status of a task.
 SELECT status::text FROM tasks WHERE id = $1 AND org_id = $2;

@@ -1,5 +1,5 @@
 -- name: task_facts
--- What decides how a task goes on, beside what it is: slots and pauses of its job, and promises about it still owed.
+-- What decides when a task runs, beside the task itself: slots and pauses of its job, and its outbox entry.
 SELECT jsonb_build_object(
            'active', EXISTS (SELECT FROM dag_current_versions c
                               WHERE c.org_id = t.org_id AND c.dag_version_id = j.dag_version_id),
@@ -22,7 +22,7 @@ SELECT jsonb_build_object(
                        FROM pauses p LEFT JOIN jobs cause ON cause.id = p.cause_job_id
                       WHERE p.job_id = j.id AND p.org_id = t.org_id AND p.priority = t.priority AND p.until IS NULL
                       ORDER BY p.since LIMIT 1),
-           'promise', (SELECT jsonb_build_object('id', o.id, 'status', o.status, 'attempts', o.attempts,
+           'outbox_entry', (SELECT jsonb_build_object('id', o.id, 'status', o.status, 'attempts', o.attempts,
                                                  'available_at', o.available_at, 'last_error', o.last_error)
                          FROM (SELECT * FROM outbox WHERE status = 'Pending'
                                UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
@@ -34,8 +34,8 @@ SELECT jsonb_build_object(
   JOIN jobs j ON j.id = t.job_id AND j.org_id = t.org_id
  WHERE t.id = $1 AND t.org_id = $2;
 
--- name: partition_in_force
--- The commit that a partition of a dataset's current generation stands at: by its key, or the range that covers it.
+-- name: find_partition
+-- The last commit of a partition of a dataset's current generation, by its key or a range that covers it.
 SELECT c.task_id, c.number, p.partition_key
   FROM datasets d
   JOIN dag_current_versions a ON a.org_id = d.org_id AND a.dag_name = d.producer_dag_name
@@ -46,10 +46,10 @@ SELECT c.task_id, c.number, p.partition_key
  ORDER BY p.partition_key = $3 DESC
  LIMIT 1;
 
--- name: event_of_partition
--- The newest news of a partition that a dataset itself had, by its key or a range that covers it; one that serves first.
-SELECT e.id, e.created_at, e.partition_key, e.origin::text, e.producer_task_id, e.disposition::text, e.audit_reason,
-       e.routed_at, o.id AS promise, o.status::text AS entry_status, o.last_error
+-- name: find_event
+-- The newest event of a dataset about a partition, by its key or a range that covers it; one to be routed first.
+SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, o.id AS outbox_entry,
+       o.status::text AS entry_status, o.last_error, e.partition_key, e.origin::text, e.producer_task_id
   FROM events e
   LEFT JOIN (SELECT * FROM outbox WHERE status = 'Pending'
              UNION ALL SELECT * FROM outbox WHERE status = 'Processing'
@@ -59,8 +59,8 @@ SELECT e.id, e.created_at, e.partition_key, e.origin::text, e.producer_task_id, 
  ORDER BY e.disposition = 'Route' DESC, e.partition_key = $3 DESC, e.created_at DESC
  LIMIT 1;
 
--- name: readers_of_event
--- The active jobs that read a dataset, and what an event of it has come to with each: a task, a wait, or nothing new.
+-- name: list_readers
+-- The active jobs that read the dataset of an event, and what became of the event for each: a task, a wait, or nothing.
 SELECT DISTINCT ON (j.id) j.dag_name AS dag, j.name AS job, i.where_tree IS NOT NULL AS narrowed, h.held_at,
        t.id AS task, t.status::text AS status, t.created_at
   FROM events e
@@ -71,10 +71,10 @@ SELECT DISTINCT ON (j.id) j.dag_name AS dag, j.name AS job, i.where_tree IS NOT 
  WHERE e.id = $1 AND e.org_id = $2
  ORDER BY j.id;
 
--- name: part_of_partition
--- A task of a dataset's producing job over a part of a range, for jobs that put parts together: one that has not
--- completed first. Also how many parts there are.
-SELECT t.id, t.status::text, count(*) OVER () AS parts
+-- name: find_part
+-- A task of a dataset's producing job over a part of a range, for jobs that join parts: one that has not completed
+-- first; and how many parts there are.
+SELECT t.id, count(*) OVER () AS parts
   FROM datasets d
   JOIN jobs j ON j.org_id = d.org_id AND j.dag_name = d.producer_dag_name AND j.name = d.producer_job_name
   JOIN tasks t ON t.job_id = j.id AND t.org_id = d.org_id
@@ -84,25 +84,25 @@ SELECT t.id, t.status::text, count(*) OVER () AS parts
  ORDER BY t.status IN ('Completed', 'Canceled'), t.id DESC
  LIMIT 1;
 
--- name: task_for_partition
--- The newest task of a dataset's producing job that was to make a partition, or a range that covers it.
+-- name: find_task
+-- The newest task of a dataset's producing job for a partition, or a range that covers it.
 SELECT t.id, t.status::text
   FROM datasets d
   JOIN jobs j ON j.org_id = d.org_id AND j.dag_name = d.producer_dag_name AND j.name = d.producer_job_name
   JOIN tasks t ON t.job_id = j.id AND t.org_id = d.org_id
  WHERE d.org_id = $1 AND d.id = $2
    AND ($3 = ANY (t.partitions)
-        -- Without both ends int8range would be all numbers, and cover everything.
+        -- With both ends NULL, int8range would cover everything.
         OR ($4::bigint IS NOT NULL AND t.input_versions ? 'start'
             AND int8range((t.input_versions ->> 'start')::bigint, (t.input_versions ->> 'end')::bigint, '[]')
                 @> int8range($4, $5)))
  ORDER BY t.id DESC
  LIMIT 1;
 
--- name: events_for_partition
--- Why nothing was made of a partition: the news of it that the inputs of the producing job had, and what became of it.
-SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, coalesce(d.name, d.id::text) AS dataset,
-       h.held_at, o.id AS promise, o.status::text AS entry_status, o.last_error, o.available_at,
+-- name: list_input_events
+-- Events of the producing job's inputs about a partition, and what became of them.
+SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, o.id AS outbox_entry,
+       o.status::text AS entry_status, o.last_error, coalesce(d.name, d.id::text) AS dataset, h.held_at,
        p.reason::text AS pause_reason, p.since AS paused_since, cause.name AS pause_cause
   FROM datasets wanted
   JOIN dag_current_versions a ON a.org_id = wanted.org_id AND a.dag_name = wanted.producer_dag_name
@@ -122,8 +122,8 @@ SELECT e.id, e.created_at, e.disposition::text, e.audit_reason, e.routed_at, coa
  ORDER BY e.created_at DESC
  LIMIT 5;
 
--- name: producer_of
--- Who makes a dataset, whether that is active, and what it reads.
+-- name: find_producer
+-- The job that writes a dataset, whether its DAG is active, and what it reads.
 SELECT d.producer_dag_name AS dag, d.producer_job_name AS job, a.dag_version_id IS NOT NULL AS active,
        j.activation::text, j.source ->> 'kind' AS source,
        (SELECT array_agg(coalesce(i.name, i.id::text) ORDER BY e.position)
@@ -133,8 +133,8 @@ SELECT d.producer_dag_name AS dag, d.producer_job_name AS job, a.dag_version_id 
   LEFT JOIN jobs j ON j.dag_version_id = a.dag_version_id AND j.name = d.producer_job_name
  WHERE d.org_id = $1 AND d.id = $2;
 
--- name: events_like
--- News that found its task already made: later events about the same part that this job's dedupe key stood for.
+-- name: list_repeated_events
+-- Events about the same part as a task's event that created no task of their own, because of the dedupe key.
 SELECT e.id, e.created_at
   FROM tasks t
   JOIN events first ON first.id = t.event_id
@@ -145,10 +145,10 @@ SELECT e.id, e.created_at
  ORDER BY e.created_at
  LIMIT 5;
 
--- name: writers_of
--- The active jobs that write a dataset, whether a person holds them, and their tasks that have not ended well: by state,
--- how many there are, the newest of them and its error.
-SELECT j.dag_name AS dag, j.name AS job, j.activation::text, j.source ->> 'kind' AS source, j.runtime,
+-- name: list_writers
+-- The active jobs that write a dataset, whether they are paused, and their tasks that have not completed: by state, how
+-- many there are, the newest of them and its error.
+SELECT j.dag_name AS dag, j.name AS job, j.activation::text, j.source ->> 'kind' AS source,
        (SELECT array_agg(coalesce(i.name, i.id::text) ORDER BY e.position)
           FROM job_inputs e JOIN datasets i ON i.id = e.dataset_uuid WHERE e.job_id = j.id) AS inputs,
        EXISTS (SELECT FROM pauses p WHERE p.job_id = j.id AND p.until IS NULL) AS paused,
@@ -174,8 +174,8 @@ SELECT j.dag_name AS dag, j.name AS job, j.activation::text, j.source ->> 'kind'
  WHERE d.org_id = $1 AND d.id = $2
  ORDER BY j.name, s.state;
 
--- name: last_event_of
--- The newest event of a dataset: one that has no rows of its own, such as a manual source's, is made of events alone.
+-- name: find_last_event
+-- The newest event of a dataset; one without rows, such as that of a manual source, consists of events alone.
 SELECT e.scope, e.created_at
   FROM events e
  WHERE e.org_id = $1 AND e.dataset_uuid = $2

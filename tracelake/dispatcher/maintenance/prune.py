@@ -1,0 +1,49 @@
+"""Deletes rows that are older than they are kept, a batch at a time: outbox entries, task logs, query audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+
+from tracelake.dispatcher.maintenance.loop import Periodic
+from tracelake.runtime.crash_points import crash_point
+from tracelake.store.queries import queries
+
+BATCH = 5_000
+
+
+@dataclass
+class PruneOutbox(Periodic):
+    """Deletes entries that are done, in the order of their ids, up to the first that are too recent; then restarts."""
+
+    pool: asyncpg.Pool
+    keep: timedelta
+    after: int = 0
+
+    async def once(self) -> int:
+        sql = queries("outbox")["delete_done_entries"]
+        [(deleted, self.after)] = await self.pool.fetch(sql, self.after, self.keep, BATCH)
+        crash_point("prune_outbox.forgotten", when=deleted)
+        return int(deleted)
+
+
+@dataclass(frozen=True)
+class PruneLogs(Periodic):
+    pool: asyncpg.Pool
+    keep: timedelta
+
+    async def once(self) -> int:
+        return int(await self.pool.fetchval(queries("task_logs")["delete_old_lines"], self.keep, BATCH))
+
+
+@dataclass(frozen=True)
+class PruneAudit(Periodic):
+    every_seconds = 60.0
+
+    pool: asyncpg.Pool
+    keep: timedelta
+
+    async def once(self) -> int:
+        return int(await self.pool.fetchval(queries("relations")["prune_audit"], self.keep, BATCH))
