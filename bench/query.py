@@ -34,10 +34,11 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.sql.gate import _check, _parsed, check_sql
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.query.process import serving
-from tracelake.query.spark import OwnSpark, starter
+from tracelake.query.spark import QuerySpark, query_options
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
+from tracelake.spark.owner import SparkOwner
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.query_messages import (
     AuditAnswer,
@@ -222,13 +223,14 @@ async def service(
     home: Path, objects: DiskObjects, parts: list[PartitionFiles], columns: Columns = COLUMNS
 ) -> AsyncIterator[tuple[Any, Callable[[str], Awaitable[None]]]]:
     settings, context = _settings(home)
-    own = OwnSpark(starter(settings), settings.query.sessions)
+    owner = SparkOwner(query_options(settings), settings.home / "cache")
+    spark = QuerySpark(owner, settings.query.sessions)
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "bench"}
     pool: Any = NoPool()
     try:
-        await own.sessions()
+        await spark.sessions()
         async with (
-            serving(settings, pool, KnownDispatcher(parts, columns), own, objects, metrics=Metrics()) as listeners,
+            serving(settings, pool, KnownDispatcher(parts, columns), spark, objects, metrics=Metrics()) as listeners,
             AsyncClient(base_url=listeners["query_internal"], headers=headers, verify=context, timeout=120) as http,
         ):
 
@@ -237,9 +239,9 @@ async def service(
                 if not answer.is_success:
                     raise SystemExit(answer.text)
 
-            yield own._spark, ask  # noqa: SLF001 - the bare session is one of the same JVM
+            yield owner.session(), ask
     finally:
-        await own.close()
+        await spark.close()
 
 
 def _settings(home: Path) -> tuple[Settings, ssl.SSLContext]:

@@ -33,7 +33,7 @@ from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.sink.drain import Sink
-from tracelake.sink.spark import QUICK
+from tracelake.sink.process import QUICK
 from tracelake.sink.write import Writer
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import find_java

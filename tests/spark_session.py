@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import find_java
@@ -25,17 +25,18 @@ QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 
 @contextmanager
-def a_session(folder: Path, threads: int = 2) -> Iterator[SparkSession]:
-    """One of the caller's own. `threads`: so many Spark tasks may stand still at once."""
+def a_session(folder: Path, threads: int = 2, **options: Any) -> Iterator[SparkSession]:
+    """A session for the caller only. `threads`: how many Spark tasks run at once."""
     end_shared()
-    with _running(folder, threads) as session:
+    with _running(folder, threads, **options) as session:
         yield session
 
 
 @contextmanager
-def _running(folder: Path, threads: int = 2) -> Iterator[SparkSession]:
-    options = SparkOptions(local_dir=folder / "spark", master=f"local[{threads}]", driver_memory="768m", conf=QUICK)
-    session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
+def _running(folder: Path, threads: int = 2, **options: Any) -> Iterator[SparkSession]:
+    usual = {"master": f"local[{threads}]", "driver_memory": "768m", "conf": QUICK}
+    merged = SparkOptions(folder / "spark", **{**usual, **options})
+    session = start_session(merged, find_java(os.environ, folder / "cache"), os.environ)
     try:
         yield session
     finally:

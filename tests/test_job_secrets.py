@@ -59,7 +59,7 @@ def test_a_task_is_handed_those_that_its_job_names_and_no_others(tmp_path: Path)
     handed = secrets_of_job(["ONE"], settings.secrets)
     assert dict(handed) == {"ONE": "hush-one"}
     assert "TWO" not in handed
-    with pytest.raises(KeyError, match="this task was handed no secret 'TWO': does the job name it"):
+    with pytest.raises(KeyError, match="this task has no secret 'TWO': does the job name it"):
         handed["TWO"]
     assert repr(handed) == f"{handed}" == "Secrets(ONE)"
     assert dict(secrets_of_job([], settings.secrets)) == {}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.chain_walk.rig import Rig, truth
 from tests.chain_walk.test_follow import FOLLOW
-from tests.query.house import Given
+from tests.query.query_system import SharedSpark
 from tests.walk.walking import working
 from tracelake.errors import Unavailable
 from tracelake.query.answer import QueryAnswerer
@@ -35,7 +35,7 @@ WHOLE = """
 
 def desk_of(rig: Rig, folder: Path) -> QueryAnswerer:
     settings = QuerySettings(timeout_seconds=900)
-    engine = Engine(Given(rig.spark), rig.walk.control.objects, rig.data_dsn, settings)
+    engine = Engine(SharedSpark(rig.spark), rig.walk.control.objects, rig.data_dsn, settings)
     return QueryAnswerer(Resolver(rig.walk.dispatcher), engine, Audit(folder / "audit", rig.walk.dispatcher), settings)
 
 

@@ -61,7 +61,7 @@ def test_no_input_makes_the_user_api_fail(at: tuple[str, str, str]) -> None:
     headers = {"authorization": f"Bearer {token}"}
     schema: Any = schemathesis.openapi.from_url(f"{url}/v1/openapi.json", verify=ca)
     operations = {item.label: item for item in (found.ok() for found in schema.get_all_operations())}
-    del operations["POST /v1/query"]  # there is no Query service here; tests/query/test_any_question.py asks one
+    del operations["POST /v1/query"]  # there is no Query service here; tests/query/test_api_fuzz.py tests it
     for call in CALLS.values():
         if call.service != "dispatcher":  # nor a delivery process: tests/delivery
             del operations[f"{call.method} /v1{call.path}"]

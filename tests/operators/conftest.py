@@ -27,7 +27,7 @@ def spark() -> SparkSession:
 
 @pytest.fixture
 async def rig(state_db: str, queue_db: str, tmp_path: Path, spark: SparkSession) -> AsyncIterator[Rig]:
-    """In a folder whose name must be told to Spark as it is."""
+    """In a folder whose name Spark must get unchanged."""
     folder = tmp_path / "Jörg's files"
     folder.mkdir()
     async with rigged(state_db, queue_db, folder, spark) as made:
@@ -46,7 +46,7 @@ async def s3_rig(
 
 @pytest.fixture
 def numbers() -> Iterator[Numbers]:
-    """The operator `numbers`; what it writes as `value` can be changed."""
+    """The operator `numbers`; its `value` can be changed."""
     made = Numbers()
     with operator("numbers", made):
         yield made

@@ -46,7 +46,7 @@ def too_late(frames: Mapping[str, DataFrame], call: Call) -> Any:
 
 
 def alerts(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
-    """For a buffered dataset: a row for each number, told apart by what the job says."""
+    """For a buffered dataset: a row for each number, marked by the job's argument."""
     return frames["n"].selectExpr(
         f"concat('{call.args['prefix']}', block_number) AS dedupe_key",
         "'python' AS severity",
@@ -78,27 +78,27 @@ def marks(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
 
 
 def proves_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
-    """A row with what it was handed: names, and of each value a proof that it knew it."""
+    """A row with the secrets that it got: their names, and a proof of each value."""
     del frames
-    said = f"{call.secrets} {call!r}"
+    message = f"{call.secrets} {call!r}"
     proofs = ",".join(f"{name}:{proof(value)}" for name, value in call.secrets.items())
-    leaked = any(value in said for value in call.secrets.values())
+    leaked = any(value in message for value in call.secrets.values())
     return call.spark.createDataFrame([(proofs, leaked)], "proofs string, leaked boolean")
 
 
 def tells_secrets(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
-    """Says them wherever a function can say anything to people, and breaks."""
+    """Prints the secrets in every possible way, and fails."""
     del frames
     for number, value in enumerate(call.secrets.values()):
         call.progress(number, None, f"logs in with {value}")
-    awaited = call.args.get("told")  # a file that a test makes when it has seen that in the database
+    awaited = call.args.get("told")  # a file that the test creates when it has seen the progress in the database
     while awaited is not None and not Path(awaited).exists():
         time.sleep(0.02)
     raise RuntimeError(f"cannot log in with {dict(call.secrets)}")
 
 
 def fails_on_spark(frames: Mapping[str, DataFrame], call: Call) -> DataFrame:
-    """Spark repeats a long text, with the secret where a careless one would cut it."""
+    """Spark repeats a long text, with the secret where it would be cut."""
     del frames
     text = "p" * call.args["before"] + "".join(call.secrets.values())
     return call.spark.sql(f"SELECT raise_error('{text}') AS x")

@@ -1,4 +1,4 @@
-"""Operators as they run: a Dispatcher with its listeners, worker loops, one Spark session, datasets read back."""
+"""Operators in a test system: a Dispatcher with its listeners, worker loops, a Spark session, datasets read back."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tracelake.domain.dag.model import Storage
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.operators.api.context import Resources, TaskContext
-from tracelake.operators.api.outcome import Outcome, Settings
-from tracelake.operators.registry import ON_WORKERS, OnWorkers
+from tracelake.operators.api.outcome import OperatorConfig, Outcome
+from tracelake.operators.registry import WORKER_OPERATORS, WorkerOperator
 from tracelake.ports import ObjectStore
 from tracelake.worker.wrapper import Wrapper
 
@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECONDS = 240
+
+
+def numbers_dag(attempts: int = 1, more: str = "") -> str:
+    """The beginning of a DAG whose job `numbers` makes rows when `ask` is triggered."""
+    return f"""
+name: d
+defaults: {{runtime: ecs_platform, max_attempts: {attempts}{more}}}
+jobs:
+  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
+  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
+"""
 
 
 @dataclass(frozen=True)
@@ -45,20 +56,20 @@ class Rig:
         return await deployed_and_active(self.walk.control, self.walk.org, text)
 
     async def trigger(self, dag: str, job: str, **scope: Any) -> None:
-        """A manual source is set off: `start` and `end`, `partition`, `cursor`, or nothing for the whole."""
+        """Trigger a manual source: `start` and `end`, `partition`, `cursor`, or nothing for the whole."""
         await trigger(self.walk.control, self.walk.org.id, dag, job, request_id=uuid4(), **scope)
 
     def worker(self, name: str = "worker") -> Wrapper:
         return self.walk.worker(name, spark=self.spark, resources=self.resources)
 
     async def run(self, dag: str, job: str, **scope: Any) -> dict[str, list[str]]:
-        """Set off, worked until nothing is left to do; the tasks' states by job."""
+        """Trigger, and work until nothing is left to do; return the tasks' states by job."""
         async with working(self.worker()):
             await self.trigger(dag, job, **scope)
             return await self.settled()
 
     async def settled(self) -> dict[str, list[str]]:
-        """When nothing is owed, queued or running."""
+        """Wait until no outbox entry is left and no task is queued or running."""
         async with asyncio.timeout(SECONDS):
             while await self._busy():  # noqa: ASYNC110 - several processes' work is waited for
                 await asyncio.sleep(0.02)
@@ -69,11 +80,11 @@ class Rig:
         return {row["name"]: row["states"] for row in rows}
 
     async def _busy(self) -> bool:
-        owed = (
+        unfinished = (
             "SELECT EXISTS (SELECT FROM outbox WHERE status <> 'Done')"
             " OR EXISTS (SELECT FROM tasks WHERE status IN ('Queued', 'Running'))"
         )
-        return bool(await self.walk.control.pool.fetchval(owed))
+        return bool(await self.walk.control.pool.fetchval(unfinished))
 
     async def until(self, sql: str, *values: Any) -> None:
         async with asyncio.timeout(SECONDS):
@@ -84,16 +95,16 @@ class Rig:
         return list(await self.walk.control.pool.fetch(sql, *values))
 
     async def error(self, job: str) -> str:
-        """What the last failed task of a job said."""
-        said = await self.walk.control.pool.fetchval(
+        """Return the error of the last failed task of a job."""
+        message = await self.walk.control.pool.fetchval(
             "SELECT t.error_message FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE j.name = $1 AND t.error_message IS NOT NULL ORDER BY t.id DESC LIMIT 1",
             job,
         )
-        return str(said)
+        return str(message)
 
     async def partitions(self, name: str, commit: int | None = None) -> list[Mapping[str, Any]]:
-        """Those in force, or that were at a commit, of the dataset published by this name."""
+        """Return the current partitions, or those at a commit, of the dataset published by this name."""
         rows = await self.fetch(
             "SELECT p.partition_key, p.location, p.files::text, p.row_count, p.valid_from"
             " FROM partition_versions p JOIN datasets d ON d.id = p.dataset_uuid"
@@ -108,7 +119,7 @@ class Rig:
         return [{**dict(row), "files": msgspec.json.decode(row["files"])} for row in rows]
 
     async def table(self, name: str, commit: int | None = None) -> pa.Table:
-        """The dataset's rows, as its files in force hold them."""
+        """Return the dataset's rows from its current files."""
         tables = []
         for partition in await self.partitions(name, commit):
             for file in partition["files"]:
@@ -138,14 +149,18 @@ async def rigged(
 
 @contextmanager
 def operator(
-    name: str, run: Callable[[TaskContext[Any]], Outcome | None], *, config: type[Settings] | None = None, **spec: Any
+    name: str,
+    run: Callable[[TaskContext[Any]], Outcome | None],
+    *,
+    config: type[OperatorConfig] | None = None,
+    **spec: Any,
 ) -> Iterator[None]:
-    """An operator of a test's own, for as long as the block lasts."""
-    given = config or Settings
+    """Register an operator of the test inside the block."""
+    given = config or OperatorConfig
     of_ours: dict[str, Any] = {"storages": (Storage.PARQUET,), "narrows": every_input, **spec}
     made = OperatorSpec(checked_by(given), frozenset({"ecs_platform"}), **of_ours)
-    known = cast("dict[str, OnWorkers]", ON_WORKERS)
-    known[name] = OnWorkers(made, given, run)
+    known = cast("dict[str, WorkerOperator]", WORKER_OPERATORS)
+    known[name] = WorkerOperator(made, given, run)
     try:
         yield
     finally:
@@ -154,7 +169,7 @@ def operator(
 
 @dataclass
 class Numbers:
-    """A test's source of rows: one for each number of the range, `value` as it is told at the time."""
+    """A source of rows for tests: one for each number of the range, with the current `value`."""
 
     value: Callable[[int], Any] = field(default=lambda number: number * 10)
 

@@ -1,4 +1,4 @@
-"""Jobs about alerts are refused at deploy with what is missing; the page's DAG is one that is not."""
+"""Jobs about alerts are refused at deploy with what is missing; the DAG of the documentation is accepted."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_the_dag_of_the_page_can_be_deployed(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("column", [name for name in COLUMNS if name not in KEY])
-def test_a_column_that_alert_events_lack_is_named(column: str) -> None:
+def test_a_missing_column_of_alert_events_is_named(column: str) -> None:
     text = re.sub(rf"      {column}: .*\n", "", DAG).replace("    indexes: [[block_number]]\n", "")
-    # Both the job that writes them and the one that routes them would fail: each says so.
+    # Both the job that writes them and the one that routes them are refused.
     with pytest.raises(InvalidDag) as refusal:
         parsed(text)
     assert {item.code for item in refusal.value.problems} == {"not_alert_events"}
@@ -61,17 +61,17 @@ def test_a_column_that_alert_events_lack_is_named(column: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes", "says"),
+    ("was", "becomes", "reason"),
     [
         ("event_time: {type: timestamp, nullable: false}", "event_time: timestamp", "'event_time' needs nullable"),
         ("payload: json", "payload: text", "'payload' is text, not json"),
         ("unique_key: [alert_definition_id, dedupe_key]", "unique_key: [dedupe_key]", "unique_key is not"),
     ],
 )
-def test_alert_events_of_another_shape_are_refused(was: str, becomes: str, says: str) -> None:
+def test_alert_events_of_another_shape_are_refused(was: str, becomes: str, reason: str) -> None:
     with pytest.raises(InvalidDag) as refusal:
         parsed(DAG.replace(was, becomes))
-    assert all(says in item.reason for item in refusal.value.problems)
+    assert all(reason in item.reason for item in refusal.value.problems)
 
 
 def test_an_output_that_is_no_declared_dataset_is_refused_with_what_to_write() -> None:
@@ -82,7 +82,7 @@ def test_an_output_that_is_no_declared_dataset_is_refused_with_what_to_write() -
         assert "outputs: [{dataset: alert_events}]" in (ours.suggestion or "")
 
 
-def test_an_alert_that_is_not_defined_is_refused_with_the_one_that_was_meant() -> None:
+def test_an_undefined_alert_is_refused_with_a_suggestion() -> None:
     problem = refused(DAG.replace("[whales]", "[minnows, whale]"))
     assert (problem.code, problem.field, problem.suggestion) == (
         "unknown_alert",
@@ -91,7 +91,7 @@ def test_an_alert_that_is_not_defined_is_refused_with_the_one_that_was_meant() -
     )
 
 
-def test_code_that_evaluates_never_runs_among_our_own() -> None:
+def test_alert_evaluate_never_runs_on_trusted_workers() -> None:
     problems = all_refused(DAG.replace("runtime: lambda", "runtime: ecs_platform"))
     assert {item.code for item in problems} == {"runtime_not_allowed", "udf_on_trusted_runtime"}
     assert refused(re.sub(r"    udf: .*\n", "", DAG)).field == "jobs[0].udf"

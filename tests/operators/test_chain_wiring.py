@@ -1,4 +1,4 @@
-"""What can be known of a chain job before it runs is said when it is deployed, with its place and what to do."""
+"""Wrong chain jobs are refused at deploy, with the location and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.domain.ids import OrgId
 from tracelake.errors import InvalidDag, InvalidRequest, Problem
 from tracelake.operators.api.context import Resources
 from tracelake.operators.helpers.chain_tables import pool_of
-from tracelake.operators.registry import ON_WORKERS
+from tracelake.operators.registry import WORKER_OPERATORS
 from tracelake.settings import RUNTIMES
 
 DAG = """
@@ -58,13 +58,13 @@ SWAPPED = HOT + ", {from: {job: follow, output: blocks}, trigger: false}"
         (
             INGEST + "    config: {rpc_pool: dev, tables: [logs, blocks]}\n    outputs: [blocks, logs]",
             14,
-            "output 'blocks' would hold the logs: outputs stand in the order of tables",
+            "output 'blocks' would hold the logs: outputs must be in the order of tables",
             "outputs: [logs, blocks]",
         ),
         (
             COMPACT + "    config: {tables: [blocks, logs]}\n    outputs: [blocks, logs]\n    inputs: [" + HOT + "]",
             13,
-            "2 hot tables and the input that says which ranges are 3 inputs, and the job has 2",
+            "2 hot tables and the input with the ranges need 3 inputs, and the job has 2",
             "name the follower's outputs as inputs",
         ),
         (
@@ -73,7 +73,7 @@ SWAPPED = HOT + ", {from: {job: follow, output: blocks}, trigger: false}"
             + SWAPPED
             + "]",
             13,
-            "inputs logs, blocks are the hot tables blocks, logs: inputs stand in the order of tables",
+            "inputs logs, blocks are the hot tables blocks, logs: inputs must be in the order of tables",
             "name the follower's outputs as inputs",
         ),
         (
@@ -114,7 +114,7 @@ def test_a_chain_job_that_cannot_work_is_refused_at_deploy(job: str, line: int, 
     ["https://node.example/v3/SECRET-KEY-1", "https://me:SECRET-KEY-1@node", "Main", "a-b", "", "x" * 9 + "?k=v"],
 )
 @pytest.mark.parametrize("operator", ["follow", "ingest"])
-def test_an_address_in_the_place_of_a_pools_name_is_refused_and_not_repeated(operator: str, given: str) -> None:
+def test_an_address_instead_of_a_pool_name_is_refused_and_not_repeated(operator: str, given: str) -> None:
     job = INGEST + "    config: {rpc_pool: NAMED}\n    outputs: [blocks, transactions, logs]"
     dag = (DAG + job) if operator == "ingest" else DAG.replace("rpc_pool: dev", "rpc_pool: NAMED") + NOOP
     problem = refusal(dag.replace("NAMED", json.dumps(given)))
@@ -124,7 +124,7 @@ def test_an_address_in_the_place_of_a_pools_name_is_refused_and_not_repeated(ope
     assert "SECRET" not in repr(problem)
 
 
-def test_a_pool_that_is_not_in_the_settings_is_named_and_an_address_is_not() -> None:
+def test_an_unknown_pool_is_named_in_the_error_and_an_address_is_not() -> None:
     resources = Resources("", {"main": None})
     with pytest.raises(InvalidRequest, match="'other'") as refused:
         pool_of(resources, "other")
@@ -140,7 +140,7 @@ def test_a_follower_may_have_one_output_more_and_not_two() -> None:
     assert "need as many outputs, or 4, and the job has 2" in problem.reason
 
 
-def test_a_follower_begins_at_a_block_that_there_can_be() -> None:
+def test_a_follower_starts_at_a_valid_block_number() -> None:
     problem = refusal(DAG.replace("{rpc_pool: dev}", "{rpc_pool: dev, start_block: -5}") + NOOP)
     assert "blocks are numbered from 0" in problem.reason
     assert (problem.line, problem.field) == (9, "jobs[1].config.start_block")
@@ -160,7 +160,7 @@ def test_a_follower_begins_at_a_block_that_there_can_be() -> None:
         ("compact", "delete_after_compact: false", False),
     ],
 )
-def test_what_only_says_how_a_chain_job_works_makes_no_new_generation(job: str, setting: str, decides: bool) -> None:
+def test_tuning_settings_of_a_chain_job_make_no_new_generation(job: str, setting: str, decides: bool) -> None:
     before = parse_dag(TUNED, CATALOG)
     after = parse_dag(TUNED.replace(f"name: {job}\n    config: {{", f"name: {job}\n    config: {{{setting}, "), CATALOG)
     assert after.yaml_hash != before.yaml_hash
@@ -170,14 +170,14 @@ def test_what_only_says_how_a_chain_job_works_makes_no_new_generation(job: str, 
     assert str(changed.config[name]).lower() == value
 
 
-def test_a_setting_that_does_not_count_is_one_of_the_operator() -> None:
-    tuned = {name: worker for name, worker in ON_WORKERS.items() if worker.spec.tuning}
+def test_every_tuning_setting_is_a_field_of_its_operator() -> None:
+    tuned = {name: worker for name, worker in WORKER_OPERATORS.items() if worker.spec.tuning}
     assert "block_follower" in tuned
     for name, item in tuned.items():
         assert set(item.spec.tuning) <= set(item.config.model_fields), name
 
 
-def test_an_abi_of_ones_own_is_part_of_the_config_and_so_of_its_hash() -> None:
+def test_a_custom_abi_is_part_of_the_config_hash() -> None:
     swap = json.dumps([{"type": "event", "name": "Swap", "inputs": []}])
     dag = parse_dag(f"{DAG}{DECODE}    config: {{abi: '{swap}', events: [swap]}}", CATALOG)
     assert json.loads(dag.jobs[-1].config["abi"])[0]["name"] == "Swap"
@@ -217,14 +217,14 @@ def deep_tuples(depth: int) -> list[Any]:
     ],
     ids=range(17),
 )
-def test_an_abi_that_nobody_can_read_is_refused_at_its_place(abi: str) -> None:
+def test_an_unreadable_abi_is_refused_with_its_location(abi: str) -> None:
     problem = refusal(f"{DAG}{DECODE}    config:\n      events: [swap]\n      abi: {json.dumps(abi)}\n")
     assert (problem.line, problem.column, problem.field) == (16, 12, "jobs[2].config.abi")
     assert problem.code == "invalid_abi"
     assert len(problem.reason) < 300
 
 
-def test_a_name_that_is_no_abi_is_told_with_the_one_that_was_meant() -> None:
+def test_an_unknown_abi_name_is_refused_with_a_suggestion() -> None:
     problem = refusal(f"{DAG}{DECODE}    config: {{events: [transfer], abi: erc_20}}\n")
     assert (problem.reason, problem.suggestion) == ("there is no ABI called 'erc_20'", "did you mean erc20?")
 

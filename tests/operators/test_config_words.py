@@ -1,4 +1,4 @@
-"""A wrong `config` of any operator is refused in words of ours, at a place that is in it."""
+"""A wrong `config` of any operator is refused with our own message, at a location that exists in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PYDANTICS = (
     "Unable to",
     "does not match",
     "pydantic",
-    "does not fit here",  # ours, of a kind of error that nobody thought of
+    "does not fit here",  # ours, for an unexpected kind of error
 )
 NONSENSE = st.recursive(
     st.none()
@@ -40,7 +40,7 @@ NONSENSE = st.recursive(
 
 
 def nearly(annotation: Any) -> st.SearchStrategy[Any]:
-    """Of the shape that is wanted, down to some depth where it is not."""
+    """Values of the expected shape, with wrong values at some depth."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return NONSENSE | nearly_all(annotation)
@@ -74,14 +74,14 @@ def leads_into(config: Any, path: tuple[str | int, ...], *, missing: bool) -> bo
 @pytest.mark.parametrize(("name", "spec"), specs().items(), ids=specs())
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
-def test_nonsense_is_refused_in_words_of_ours_and_at_a_place_that_is_there(
+def test_an_invalid_config_is_refused_with_our_message_and_an_existing_location(
     name: str, spec: OperatorSpec, data: st.DataObject
 ) -> None:
     model = import_module(f"tracelake.operators.{name}").Config
     config = data.draw(nearly_all(model))
     for problem in spec.check_config(config):
-        said = f"{problem.reason} ({problem.suggestion})"
-        assert not [words for words in PYDANTICS if words in said], said
+        message = f"{problem.reason} ({problem.suggestion})"
+        assert not [words for words in PYDANTICS if words in message], message
         assert leads_into(config, problem.path, missing=problem.code == "missing"), problem
 
 
@@ -140,7 +140,7 @@ def test_nonsense_is_refused_in_words_of_ours_and_at_a_place_that_is_there(
         ),
     ],
 )
-def test_a_wrong_value_is_told_with_what_is_wanted_and_what_was_probably_meant(
+def test_the_error_for_a_wrong_value_says_what_is_expected_and_suggests_a_value(
     operator: str, config: dict[str, Any], problem: tuple[tuple[str | int, ...], str, str | None]
 ) -> None:
     (found,) = specs()[operator].check_config(config)
@@ -149,7 +149,7 @@ def test_a_wrong_value_is_told_with_what_is_wanted_and_what_was_probably_meant(
     assert (hint is None and found.suggestion is None) or (hint or "") in (found.suggestion or "nothing")
 
 
-def test_an_address_in_place_of_a_name_is_not_repeated() -> None:
+def test_an_address_instead_of_a_name_is_not_repeated() -> None:
     found: list[ConfigProblem] = []
     for given_ in ("https://node/hush", ["https://node/hush"], {"hush": 1}):
         found += specs()["cryo_ingest"].check_config({"rpc_pool": given_})
@@ -171,5 +171,5 @@ def test_an_address_in_place_of_a_name_is_not_repeated() -> None:
 def test_a_number_that_is_too_large_for_its_setting_is_refused_at_deploy(
     operator: str, config: dict[str, object], path: tuple[str | int, ...]
 ) -> None:
-    """A file may hold numbers of 38 digits: what an operator cannot count to, it says."""
+    """A file may have numbers of 38 digits: an operator refuses those that it cannot use."""
     assert [item.path for item in specs()[operator].check_config(config)] == [path]

@@ -1,4 +1,4 @@
-"""What every operator may rely on: pinned inputs, staged outputs, an end at once, and nothing counted from who lost."""
+"""What every operator relies on: pinned inputs, staged outputs, an immediate end, and no result after a lost lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from tests.operators.rig import Numbers, Rig, operator
+from tests.operators.rig import Numbers, Rig, numbers_dag, operator
 from tests.walk.walking import working
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
@@ -28,22 +28,20 @@ from tracelake.wire.markers import decode_marker, marker_in
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
 ONE_ATTEMPT = "max_attempts: 1, max_platform_failures: 1, heartbeat_interval_seconds: 1"
-DAG = """
-name: d
-defaults: {runtime: ecs_platform, max_attempts: 2}
-jobs:
-  - {name: ask, operator: noop, runtime: dispatcher, source: {kind: manual}}
-  - {name: numbers, operator: numbers, inputs: [{from: {job: ask}}]}
+DAG = (
+    numbers_dag(2)
+    + """\
   - {name: work, operator: probe, inputs: [{from: {job: numbers}}]}
 publish:
   numbers: {job: numbers}
   made: {job: work}
 """
+)
 
 
 def test_the_registry_needs_neither_spark_nor_arrow_nor_a_sql_parser() -> None:
     code = (
-        "import sys; import tracelake.operators.registry as r; assert 'sql' in r.ON_WORKERS;"
+        "import sys; import tracelake.operators.registry as r; assert 'sql' in r.WORKER_OPERATORS;"
         "print([name for name in ('pyspark', 'pyarrow', 'pandas') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -96,7 +94,7 @@ async def test_an_operators_refusal_is_the_tasks_error_with_its_hint(rig: Rig) -
 
 
 @pytest.mark.parametrize("how", ["canceled", "lease lost"])
-async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, how: str) -> None:
+async def test_spark_jobs_end_when_the_lease_of_their_task_is_lost(rig: Rig, how: str) -> None:
     running = threading.Event()
     ended: list[float] = []
 
@@ -130,7 +128,7 @@ async def test_spark_jobs_end_at_once_when_the_task_is_no_longer_ours(rig: Rig, 
     assert await rig.partitions("made") == []
 
 
-async def test_files_are_named_after_their_range_and_the_marker_says_what_is_in_them(rig: Rig) -> None:
+async def test_files_are_named_after_their_range_and_listed_in_the_marker(rig: Rig) -> None:
     query = "SELECT block_number, value FROM numbers"
     await rig.deploy(DAG.replace("operator: probe", f'operator: sql, config: {{query: "{query}", files: 2}}'))
     await rig.run("d", "ask", start=0, end=9)
@@ -150,7 +148,7 @@ async def test_files_are_named_after_their_range_and_the_marker_says_what_is_in_
 
 
 @pytest.mark.parametrize(
-    ("tables", "said"),
+    ("tables", "message"),
     [
         (({"n": [1], "v": [1]}, {"n": [2], "v": ["x"]}), "(n bigint, v bigint) and (n bigint, v string)"),
         (({"n": [1]}, {"n": [2], "v": [2]}), "(n bigint) and (n bigint, v bigint)"),
@@ -158,7 +156,7 @@ async def test_files_are_named_after_their_range_and_the_marker_says_what_is_in_
     ],
 )
 async def test_all_partitions_of_a_completion_have_one_schema_that_can_be_read(
-    rig: Rig, tables: tuple[dict[str, Any], ...], said: str
+    rig: Rig, tables: tuple[dict[str, Any], ...], message: str
 ) -> None:
     def probe(ctx: TaskContext[Any]) -> None:
         for start, table in enumerate(tables):
@@ -168,12 +166,12 @@ async def test_all_partitions_of_a_completion_have_one_schema_that_can_be_read(
         await rig.deploy(DAG)
         states = await rig.run("d", "ask", start=0, end=1)
     assert states["work"] == ["Failed"]
-    assert said in await rig.error("work")
+    assert message in await rig.error("work")
     assert await rig.partitions("made") == []
 
 
 async def test_a_canceled_task_ends_its_own_spark_jobs_and_no_others(rig: Rig, tmp_path: Path) -> None:
-    """Two tasks in one session, each with a Spark job that runs: they are told apart by the first block they are of."""
+    """Two tasks in one session, each with a running Spark job, distinguished by their first block."""
     go, tasks, ended = tmp_path / "go", dict[int, UUID](), set[int]()
 
     def probe(ctx: TaskContext[Any]) -> None:

@@ -1,4 +1,4 @@
-"""`evm_decode` of several inputs: a partition is made from all of them, whichever made the task, each log once."""
+"""`evm_decode` of several inputs: a partition is made from all of them, whichever created the task, each log once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelake.chain.schemas import LOGS
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.domain.ranges import Range
 from tracelake.operators.api.context import TaskContext
-from tracelake.operators.api.outcome import Settings
+from tracelake.operators.api.outcome import OperatorConfig
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ publish: {past_logs: {job: past}, recent_logs: {job: recent}, transfers: {job: d
 WHO = bytes(12) + b"a" * 20
 
 
-class Fork(Settings):
+class Fork(OperatorConfig):
     fork: str
     chain: int = 0
     empty: list[int] | None = None
@@ -57,7 +57,7 @@ class Fork(Settings):
 
 
 def write_logs(ctx: TaskContext[Fork]) -> None:
-    """A transfer in each block of the range, worth its number; on a fork of its own, two."""
+    """A transfer in each block of the range, worth its number; on another fork, two."""
     logs_of_a_block = 1 if ctx.config.fork == "past" else 2
     empty = range(ctx.config.empty[0], ctx.config.empty[1] + 1) if ctx.config.empty else ()
     for part in ctx.ranges(ctx.outputs[0]):
@@ -125,7 +125,7 @@ async def test_a_log_that_two_inputs_hold_is_one_row(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("where", ["", ", where: log_index < 2"], ids=["all logs", "a selection"])
-async def test_where_inputs_disagree_about_a_block_the_last_of_them_counts(rig: Rig, where: str) -> None:
+async def test_the_last_input_wins_where_inputs_disagree_about_a_block(rig: Rig, where: str) -> None:
     with operator("some_logs", write_logs, config=Fork):
         await rig.deploy(DAG.replace("FORK", "recent").replace("recent_logs}\n", f"recent_logs{where}}}\n"))
         async with working(rig.worker()):
@@ -140,7 +140,7 @@ async def test_where_inputs_disagree_about_a_block_the_last_of_them_counts(rig: 
 
 SPANS = {"old": {"start": 0, "end": 499}, "new": {"start": 450, "end": 499}}
 EMPTIED = DAG.replace("{fork: FORK}", "{fork: recent, empty: [470, 470]}")
-"""A reorg has put a block without logs in the place of 470, and the backfill was there before."""
+"""A reorg replaced 470 by a block without logs, after the backfill."""
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,7 @@ EMPTIED = DAG.replace("{fork: FORK}", "{fork: recent, empty: [470, 470]}")
     [(("old", "new"), ""), (("new", "old"), ""), (("old", "new"), ", where: log_index < 2")],
     ids=["backfill first", "tip first", "the same selection of both"],
 )
-async def test_a_block_that_has_become_empty_has_no_rows_of_the_one_it_replaced(
-    rig: Rig, order: tuple[str, str], where: str
-) -> None:
+async def test_a_block_replaced_by_an_empty_one_keeps_no_rows(rig: Rig, order: tuple[str, str], where: str) -> None:
     with operator("some_logs", write_logs, config=Fork):
         await rig.deploy(EMPTIED.replace("_logs}\n", f"_logs{where}}}\n"))
         async with working(rig.worker()):
@@ -162,8 +160,8 @@ async def test_a_block_that_has_become_empty_has_no_rows_of_the_one_it_replaced(
     assert found == kept + sorted([(block, b"recent") for block in range(450, 500) if block != 470] * 2)
 
 
-async def test_inputs_with_selections_of_their_own_add_up(rig: Rig) -> None:
-    """What a selection leaves out may be what another one is for: that it has no log of a block says nothing."""
+async def test_rows_of_inputs_with_different_filters_are_united(rig: Rig) -> None:
+    """Inputs may have different filters: a missing log of a block proves nothing."""
     both = DAG.replace("fork: past", "fork: recent").replace("FORK", "recent")
     with operator("some_logs", write_logs, config=Fork):
         await rig.deploy(
@@ -179,8 +177,8 @@ async def test_inputs_with_selections_of_their_own_add_up(rig: Rig) -> None:
     assert found == sorted([*((block, 0) for block in range(500)), *((block, 1) for block in range(450, 500))])
 
 
-async def test_a_block_of_another_chain_takes_nothing_away(rig: Rig) -> None:
-    """Also where the other chain has no log in the whole of a partition, and so none that says which chain it is."""
+async def test_a_block_of_another_chain_removes_no_rows(rig: Rig) -> None:
+    """Even where the other chain has no log in a whole partition, and so none that shows its chain."""
     other = DAG.replace("{fork: FORK}", "{fork: recent, chain: 7, empty: [450, 499]}")
     with operator("some_logs", write_logs, config=Fork):
         await rig.deploy(other)

@@ -1,4 +1,4 @@
-"""`evm_decode`: what an event says becomes rows, and what has no row is counted where people look."""
+"""`evm_decode`: logs of events become rows, and logs without a row are counted and reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FOUND: list[tuple[bytes | None, list[bytes], bytes]] = [
     (ERC20_TRANSFER.topic0, [WHO, WHO], WORD),
     (ERC20_TRANSFER.topic0, [WHO, WHO], WORD[:31]),  # too short for a number
     (ERC20_TRANSFER.topic0, [NOT_AN_ADDRESS, WHO], WORD),
-    (ERC721_TRANSFER.topic0, [WHO, WHO, WORD], b""),  # the same first topic, and another event
+    (ERC721_TRANSFER.topic0, [WHO, WHO, WORD], b""),  # the same first topic, but another event
     (ERC20_APPROVAL.topic0, [WHO, WHO], WORD),
     (b"c" * 32, [], b""),
     (None, [], b""),
@@ -51,7 +51,7 @@ FOUND: list[tuple[bytes | None, list[bytes], bytes]] = [
 
 
 @pytest.mark.parametrize("files", [1, 3])
-async def test_logs_without_a_row_are_counted_and_said(rig: Rig, files: int) -> None:
+async def test_logs_without_a_row_are_counted_and_reported(rig: Rig, files: int) -> None:
     worker = rig.worker()
     with operator("some_logs", write_logs):
         await rig.deploy(DAG if files == 1 else DAG.replace("approval]}", f"approval], files: {files}}}"))
@@ -62,11 +62,11 @@ async def test_logs_without_a_row_are_counted_and_said(rig: Rig, files: int) -> 
     assert [row["value"] for row in await rig.rows("transfers")] == ["7"]
     assert len(await rig.rows("approvals")) == 1
     assert [len(partition["files"]) for partition in await rig.partitions("transfers")] == [files]
-    (said,) = await rig.fetch(
+    (row,) = await rig.fetch(
         "SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL AND job_id ="
         " (SELECT id FROM jobs WHERE name = 'decode')"
     )
-    assert said["it"] == "left out: 2 undecoded, 3 of no event"
+    assert row["it"] == "left out: 2 undecoded, 3 of no event"
     counted = worker.metrics.registry.get_sample_value
     for reason, count in {"undecoded": 2, "of no event": 3}.items():
         labels = {"dag": "d", "job": "decode", "reason": reason}
@@ -74,7 +74,7 @@ async def test_logs_without_a_row_are_counted_and_said(rig: Rig, files: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("schema", "where", "said"),
+    ("schema", "where", "message"),
     [
         (BLOCKS, "", NO_LOGS),
         (TEXTS, "", "logs is no dataset of logs: it lacks topic0 (binary) ("),
@@ -82,15 +82,15 @@ async def test_logs_without_a_row_are_counted_and_said(rig: Rig, files: int) -> 
     ],
     ids=["blocks", "texts", "where"],
 )
-async def test_what_holds_no_logs_fails_once_and_says_what_is_missing(
-    rig: Rig, schema: pa.Schema, where: str, said: str
+async def test_an_input_without_log_columns_fails_once_and_the_error_names_them(
+    rig: Rig, schema: pa.Schema, where: str, message: str
 ) -> None:
     with operator("some_logs", lambda ctx: write(ctx, schema.empty_table())):
         await rig.deploy(DAG.replace("{from: {job: logs}}", "{from: {job: logs}, name: logs" + where + "}"))
         states = await rig.run("d", "ask", start=0, end=9)
     assert states["decode"] == ["Failed"]
     error = await rig.error("decode")
-    assert said in error
+    assert message in error
     assert "Traceback" not in error
     assert "\tat " not in error
     assert [row["attempt"] for row in await rig.fetch("SELECT attempt FROM tasks WHERE status = 'Failed'")] == [1]
@@ -126,11 +126,11 @@ OWN_DAG = (
 )
 
 
-async def test_an_abi_of_ones_own_makes_rows_and_of_what_is_indexed_and_long_the_hash(rig: Rig) -> None:
+async def test_a_custom_abi_makes_rows_with_hashes_for_long_indexed_values(rig: Rig) -> None:
     (event,) = read_abi(OWN)
     kinds = tuple(argument.type for argument in event.arguments[1:])
     data = encode(kinds, ["a title", [{"amount": 2**200}, {"amount": 1}], -5, [b"\1"]])
-    # A hundred calls, all of them the same 3200 bytes: more than any log may unpack to.
+    # A hundred calls with the same 3200 bytes: more than any log may unpack to.
     numbers = [128, 128, 0, 160, 0, 100, *[3200] * 100, 3200]
     bomb = b"".join(number.to_bytes(32, "big") for number in numbers) + bytes(3200)
     logs = [(event.topic0, [b"h" * 32], data), (event.topic0, [b"h" * 32], bomb), (None, [], b"")]
@@ -142,11 +142,11 @@ async def test_an_abi_of_ones_own_makes_rows_and_of_what_is_indexed_and_long_the
     assert row["label_hash"] == b"h" * 32
     assert (row["title"], row["tick"], row["calls"]) == ("a title", -5, '["0x01"]')
     assert json.loads(row["legs"]) == [{"amount": str(2**200)}, {"amount": "1"}]
-    said = await rig.fetch("SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL")
-    assert "left out: 1 undecoded, 1 of no event" in [row["it"] for row in said]
+    rows = await rig.fetch("SELECT progress ->> 'message' AS it FROM tasks WHERE progress IS NOT NULL")
+    assert "left out: 1 undecoded, 1 of no event" in [row["it"] for row in rows]
 
 
-async def test_an_event_without_a_name_in_its_logs_cannot_be_asked_for(rig: Rig) -> None:
+async def test_an_anonymous_event_cannot_be_selected(rig: Rig) -> None:
     with operator("some_logs", write_logs), pytest.raises(InvalidDag, match="the ABI has no event 'hidden'"):
         await rig.deploy(OWN_DAG.replace("[named]", "[hidden]"))
 

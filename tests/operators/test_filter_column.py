@@ -1,4 +1,4 @@
-"""A `where` of the DAG means on Spark what it means everywhere: row for row what `filter_eval.holds` says."""
+"""A `where` of the DAG selects the same rows on Spark as `filter_eval.holds`."""
 
 from __future__ import annotations
 
@@ -85,24 +85,24 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 def check(frame: DataFrame, trees: list[Filter]) -> None:
-    told = frame.select(
+    rows = frame.select(
         "n", *[as_column(tree, frame).alias(f"f{number}") for number, tree in enumerate(trees)]
     ).collect()
-    for row in told:
+    for row in rows:
         for number, tree in enumerate(trees):
             assert row[f"f{number}"] == holds(tree, ROWS[row["n"]]), (tree, ROWS[row["n"]])
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(trees=st.lists(TREES, min_size=10, max_size=10))
-def test_a_filter_on_spark_keeps_the_rows_that_hold(frame: DataFrame, trees: list[Filter]) -> None:
-    """Many trees in one job: Spark takes longer to begin than to do this."""
+def test_a_filter_on_spark_keeps_the_matching_rows(frame: DataFrame, trees: list[Filter]) -> None:
+    """Many trees in one job: Spark takes longer to start it than to run it."""
     check(frame, trees)
 
 
 @pytest.mark.parametrize("column", ["a", "wei", "cents"])
 def test_a_number_beyond_64_bits_or_between_two_values_is_compared_exactly(frame: DataFrame, column: str) -> None:
-    """What no value can be is still more or less than all of them; NULL stays unknown."""
+    """A number out of range is still more or less than all values; NULL stays unknown."""
     numbers: list[Whole | Exact] = [Whole(sign * item) for item in (2**63, WEI, MOST) for sign in (1, -1)]
     numbers += [Exact(Decimal(item)) for item in ("0.5", "-0.005", "100")]
     check(frame, [Comparison(column, op, number) for op in Op for number in numbers])

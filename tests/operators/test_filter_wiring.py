@@ -1,4 +1,4 @@
-"""A `where` is accepted where an operator reads the rows that it keeps, and refused where it would change nothing."""
+"""A `where` is accepted where an operator reads the rows, and refused where it would change nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IGNORED = {
     "parquet_compact": "    config: {tables: [blocks]}\n",
 }
 ELSEWHERE = {"alert_evaluate", "block_follower"}
-"""One needs alerts that are defined (`test_alert_wiring`), the other has no inputs."""
+"""The first needs defined alerts (`test_alert_wiring`), the second has no inputs."""
 
 
 def dag(operator: str, rest: str, where: str = WHERE) -> str:
@@ -86,7 +86,7 @@ def test_a_filter_on_an_input_that_the_query_does_not_read_is_refused() -> None:
 
 @pytest.mark.parametrize("operator", IGNORED)
 def test_a_file_that_was_deployed_before_can_still_be_read(operator: str) -> None:
-    """Going back to it must be possible; the filter changes as little as it did."""
+    """A rollback to it must be possible; the filter still changes nothing."""
     assert parsed(dag(operator, IGNORED[operator]), replace(KNOWN, deployed=True))
 
 

@@ -1,7 +1,7 @@
-"""kill -9 of a worker in the middle of every operator, and of the next one at its end: only the third attempt counts.
+"""kill -9 of a worker in the middle of every operator, and of the next at its end: only the third attempt commits.
 
-What the dead ones wrote is never seen, and removed. `block_follower`, and `parquet_compact` at each of its points, are
-killed in `tests/chain_walk/test_storm.py`; what runs in sandboxes, in `tests/runner/test_killed.py`.
+Files of the killed ones are never visible, and are deleted. `block_follower`, and `parquet_compact` at each
+crash point, are killed in `tests/chain_walk/test_storm.py`; sandboxes in `tests/runner/test_killed.py`.
 """
 
 from __future__ import annotations
@@ -181,56 +181,56 @@ def devchain() -> Iterator[Devchain]:
 
 
 @dataclass(frozen=True)
-class House:
-    """The rig of operators and that of the sink, on one Dispatcher."""
+class KilledSystem:
+    """The test systems of operators and of the sink, on one Dispatcher."""
 
     rig: Rig
     sink: SinkRig
     chain: ChainRig
-    told: dict[str, Any]
+    victim_settings: dict[str, Any]
 
 
 @pytest.fixture
-async def house(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> AsyncIterator[House]:
+async def system(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> AsyncIterator[KilledSystem]:
     resources = replace(rig.resources, data_dsn=data_db, rpc_pools={"dev": devchain.pool("a")})
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
-    told = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
+    victim_settings = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
     sink = SinkRig(rig.walk, rig.spark, data_db, rig.folder)
     chain = ChainRig(rig.walk, data_db, rig.spark, devchain)
     with registered(pull=replace(PULL, runtimes=frozenset({"ecs_udf"}))), operator("some_logs", write_logs):
         async with sink.sinking():
-            yield House(replace(rig, resources=resources), sink, chain, told)
+            yield KilledSystem(replace(rig, resources=resources), sink, chain, victim_settings)
 
 
 @pytest.mark.timeout(600)
-async def test_workers_killed_in_the_middle_and_at_the_end_leave_garbage_and_the_third_attempt_counts(
-    house: House,
+async def test_two_killed_workers_leave_orphan_files_and_the_third_attempt_commits(
+    system: KilledSystem,
 ) -> None:
-    rig = house.rig
-    await what_is_read(house)
+    rig = system.rig
+    await what_is_read(system)
     await rig.deploy(DAG)
     await rig.trigger("d", "go", start=0, end=4)
     await decode_again(rig)
     left = {}
     for attempt, how in enumerate(("in the middle", "at the end"), 1):
-        async with stopped_by_locks(house, attempt), a_victim({**house.told, "hold": how}):
-            left[attempt] = await all_stand_still(house, attempt)
-        await nothing_is_seen(house, attempt, left[attempt])
+        async with stopped_by_locks(system, attempt), a_victim({**system.victim_settings, "hold": how}):
+            left[attempt] = await all_stand_still(system, attempt)
+        await nothing_is_seen(system, attempt, left[attempt])
         await leases_end(rig)
     async with working(rig.worker("third")):
         await rig.until("SELECT count(*) = $1 FROM tasks WHERE status = 'Completed' AND attempt = 3", len(left[1]))
         await rig.settled()
-    await house.sink.settled()
+    await system.sink.settled()
     await swept(rig.walk)
     await DeleteAppliedBatches(rig.walk.control.pool, rig.walk.control.objects, timedelta()).once()
     for attempt, tasks in left.items():
         assert [files_of(rig.folder, task, attempt) for task in tasks.values()] == [[]] * len(tasks)
-    await every_row_is_there_once(house)
+    await every_row_is_there_once(system)
 
 
-async def what_is_read(house: House) -> None:
-    """Numbers and logs as files, a buffered table, hot tables, and alert events that wait to be routed."""
-    rig = house.rig
+async def what_is_read(system: KilledSystem) -> None:
+    """Numbers and logs as files, a buffered table, hot tables, and alert events to route."""
+    rig = system.rig
     (rig.folder / "files" / "in").mkdir()
     held_in(rig.folder).mkdir()
     for number in range(3):
@@ -241,18 +241,18 @@ async def what_is_read(house: House) -> None:
     await rig.deploy(FOLLOW)
     async with working(rig.worker()):
         await rig.trigger("rows", "ask", start=0, end=19)
-        await house.chain.until_followed(await house.chain.version("live", "follow"))
+        await system.chain.until_followed(await system.chain.version("live", "follow"))
         await pause_source(rig.walk.control, user, "live", "follow")
         await rig.settled()
-    await house.sink.settled()
+    await system.sink.settled()
     await rig.deploy(WATCH)
-    alerts = await alerts_of(house.sink, "acme")
-    await publish(house.sink, [event(alerts["whales"], f"k{number}") for number in range(EVENTS)])
-    await house.sink.settled()
+    alerts = await alerts_of(system.sink, "acme")
+    await publish(system.sink, [event(alerts["whales"], f"k{number}") for number in range(EVENTS)])
+    await system.sink.settled()
 
 
 async def decode_again(rig: Rig) -> None:
-    """It follows logs, which are there already."""
+    """It follows logs, which exist already."""
     org = rig.walk.org
     await invalidate(
         rig.walk.control, org.id, org.user, "logs", start=0, end=4, reason="to see it done", request_id=uuid4()
@@ -260,37 +260,38 @@ async def decode_again(rig: Rig) -> None:
 
 
 @asynccontextmanager
-async def stopped_by_locks(house: House, attempt: int) -> AsyncIterator[None]:
-    """Those that put no file before their end are stopped where they ask the database: `quality` while Spark reads,
-    `alert_route` before its first items, and the next time between those and the second ones.
+async def stopped_by_locks(system: KilledSystem, attempt: int) -> AsyncIterator[None]:
+    """Block operators that put no file before their end in the database.
+
+    `quality` while Spark reads, `alert_route` before its first items, the next time before the second ones.
     """
-    with psycopg.connect(house.sink.data_dsn, options="-c idle_in_transaction_session_timeout=0") as connection:
+    with psycopg.connect(system.sink.data_dsn, options="-c idle_in_transaction_session_timeout=0") as connection:
         if attempt == 1:
-            kept = await table_of(house, "kept")
+            kept = await table_of(system, "kept")
             connection.execute(f"LOCK TABLE alerts.deliveries, {kept} IN ACCESS EXCLUSIVE MODE".encode())
         else:
             connection.execute(STOP_AT_THE_SECOND.encode())
             connection.commit()
         yield
-        # A statement under way outlives who asked for it; where it began, it may also have ended.
+        # A running statement outlives its session; a finished one may be seen too.
         connection.execute(WAITING.replace("SELECT pid", "SELECT pg_terminate_backend(pid, 10000)").encode())
 
 
-async def all_stand_still(house: House, attempt: int) -> dict[str, UUID]:
-    """The tasks by their jobs, when none of them goes on."""
+async def all_stand_still(system: KilledSystem, attempt: int) -> dict[str, UUID]:
+    """Return the tasks by job, when all of them are blocked."""
     locked = {1: {"by_quality", "by_route"}, 2: {"by_route"}}[attempt]
     async with asyncio.timeout(180):
         while True:
-            tasks = {row["name"]: row["id"] for row in await house.rig.fetch(IN_HAND, attempt)}
-            held = {path.name for path in held_in(house.rig.folder).iterdir()}
+            tasks = {row["name"]: row["id"] for row in await system.rig.fetch(IN_HAND, attempt)}
+            held = {path.name for path in held_in(system.rig.folder).iterdir()}
             moving = {job for job, task in tasks.items() if f"{task}.{attempt}" not in held}
-            if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(house.sink.data(WAITING)) >= len(locked):
+            if len(tasks) == len(SEVERAL) + 2 and moving == locked and len(system.sink.data(WAITING)) >= len(locked):
                 return tasks
             await asyncio.sleep(0.1)
 
 
-async def nothing_is_seen(house: House, attempt: int, tasks: dict[str, UUID]) -> None:
-    rig = house.rig
+async def nothing_is_seen(system: KilledSystem, attempt: int, tasks: dict[str, UUID]) -> None:
+    rig = system.rig
     there = {job: len(files_of(rig.folder, task, attempt)) for job, task in tasks.items()}
     if attempt == 1:
         assert there == {**dict.fromkeys(SEVERAL, 1), "by_quality": 0, "by_route": 0}, "one file of several"
@@ -298,10 +299,10 @@ async def nothing_is_seen(house: House, attempt: int, tasks: dict[str, UUID]) ->
         assert all(there[job] > 1 for job in SEVERAL), there
     assert await rig.fetch(COMMITS, FILES) == []
     assert [await rig.partitions(name) for name in FILES] == [[]] * len(FILES)
-    await house.sink.settled()
+    await system.sink.settled()
     (published,) = await rig.fetch(PUBLISHED, TABLES)
     assert published["n"] == {1: 0, 2: len(TABLES)}[attempt], "what was published counts, whatever becomes of it"
-    assert len(house.sink.data("SELECT FROM alerts.deliveries")) == {1: 0, 2: 2 * 1000}[attempt]
+    assert len(system.sink.data("SELECT FROM alerts.deliveries")) == {1: 0, 2: 2 * 1000}[attempt]
 
 
 async def leases_end(rig: Rig) -> None:
@@ -313,8 +314,8 @@ async def leases_end(rig: Rig) -> None:
     rig.walk.control.leases.notify()
 
 
-async def every_row_is_there_once(house: House) -> None:
-    rig = house.rig
+async def every_row_is_there_once(system: KilledSystem) -> None:
+    rig = system.rig
     commits = {row["name"]: (row["commits"], row["attempt"]) for row in await rig.fetch(COMMITS, FILES)}
     assert commits == dict.fromkeys(FILES, (1, 3)), "one each, and it is the third attempt's"
     for name in FILES:
@@ -328,16 +329,16 @@ async def every_row_is_there_once(house: House) -> None:
     for table in ("blocks", "logs"):
         for made in ("ingested", "compacted"):
             found = rows_of(await rig.table(f"{made}_{table}"), table)
-            assert found == truth(house.chain.devchain, table, 0, 4), (made, table)
-    marks = house.sink.data(f"SELECT id, number FROM {await table_of(house, 'marks')}")  # noqa: S608
+            assert found == truth(system.chain.devchain, table, 0, 4), (made, table)
+    marks = system.sink.data(f"SELECT id, number FROM {await table_of(system, 'marks')}")  # noqa: S608
     expected = {(f"{who}{number}", number) for who in "sp" for number in range(20)}
     assert len(marks) == len(expected)
     assert {(mark["id"], mark["number"]) for mark in marks} == expected
-    items = house.sink.data("SELECT dedupe_key, channel FROM alerts.deliveries")
+    items = system.sink.data("SELECT dedupe_key, channel FROM alerts.deliveries")
     assert len(items) == len({(item["dedupe_key"], item["channel"]) for item in items}) == 2 * EVENTS
 
 
-async def table_of(house: House, name: str) -> str:
+async def table_of(system: KilledSystem, name: str) -> str:
     find = "SELECT dataset_version FROM buffered_datasets WHERE name = $1"
-    version: UUID = await house.rig.walk.control.pool.fetchval(find, name)
+    version: UUID = await system.rig.walk.control.pool.fetchval(find, name)
     return f"buffered.b_{version.hex}"

@@ -1,4 +1,4 @@
-"""Which failures a worker reports as an outage of the data database, and so as the platform's."""
+"""Which failures a worker reports as an outage of data Postgres, a platform error."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def test_a_connection_that_postgres_ended_is_an_outage_also_as_the_cause_of_anot
     assert is_outage(wrapped.value)
 
 
-def test_nobody_who_answers_is_an_outage() -> None:
+def test_an_unreachable_server_is_an_outage() -> None:
     with pytest.raises(psycopg.OperationalError) as away:
         psycopg.connect("postgresql://127.0.0.1:1/data", connect_timeout=2)
     assert is_outage(away.value)
 
 
-def test_a_statement_that_is_wrong_is_the_jobs_own(data_db: str) -> None:
+def test_a_wrong_statement_is_an_error_of_the_job(data_db: str) -> None:
     with psycopg.connect(data_db) as connection, pytest.raises(psycopg.Error) as wrong:
         connection.execute("SELECT 1 / 0")
     assert not is_outage(wrong.value)
     assert not is_outage(ValueError("terminating connection due to administrator command"))
 
 
-def test_the_error_tree_says_which_codes_are_the_platforms_where_a_retry_may_help() -> None:
+def test_the_error_tree_lists_the_retryable_platform_codes() -> None:
     assert {"busy", "unavailable", "query_timeout", "provider_unavailable", DatabaseUnavailable.code} <= PLATFORM_CODES
     assert not {"work_failed", "query_failed", "conflict", "trace_error", "provider_refused"} & PLATFORM_CODES
     assert is_platform_fault("busy", retryable=True)

@@ -1,4 +1,4 @@
-"""Which partitions a task makes, and from which rows: inputs that are cut differently, invalidations, names."""
+"""Which partitions a task makes, and from which rows: inputs with different partitions, invalidations, labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOTH = "SELECT 'wide' AS side, block_number FROM wide UNION ALL SELECT 'narrow' 
 
 
 def dag(job: str, *, attempts: int = 1, inputs: str = "[{from: {job: wide}}, {from: {job: narrow}}]") -> str:
-    """Two datasets, each made when it is asked for, and a job that reads both."""
+    """Two datasets, made on request, and a job that reads both."""
     return f"""
 name: d
 defaults:
@@ -46,25 +46,23 @@ async def keys(rig: Rig, name: str = "made") -> list[str]:
 
 
 async def all_done(rig: Rig) -> None:
-    """Retries and all."""
+    """Including retries."""
     await rig.settled()
     await rig.until("SELECT NOT EXISTS (SELECT FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL)")
     await rig.settled()
 
 
 @pytest.mark.parametrize("first", ["wide", "narrow"])
-async def test_inputs_that_are_cut_differently_all_get_into_the_output_whichever_comes_first(
-    rig: Rig, first: str
-) -> None:
+async def test_inputs_with_different_partitions_all_reach_the_output_in_any_order(rig: Rig, first: str) -> None:
     await rig.deploy(dag(sql(BOTH), attempts=9))
     async with working(rig.worker()):
         await rig.trigger("d", "ask_wide", start=5000, end=5499)
         await rig.trigger("d", "ask_narrow", start=5000, end=5099)
         await all_done(rig)  # both have a schema now
         before = {row["id"] for row in await rig.fetch("SELECT id FROM tasks")}
-        news = [("ask_narrow", start, start + 99) for start in range(0, 500, 100)]
-        news.insert(0 if first == "wide" else 2, ("ask_wide", 0, 499))
-        for job, start, end in news:
+        updates = [("ask_narrow", start, start + 99) for start in range(0, 500, 100)]
+        updates.insert(0 if first == "wide" else 2, ("ask_wide", 0, 499))
+        for job, start, end in updates:
             await rig.trigger("d", job, start=start, end=end)
             await rig.settled()
     found = await rig.fetch("SELECT id, status::text, attempt, error_message FROM tasks")
@@ -75,7 +73,7 @@ async def test_inputs_that_are_cut_differently_all_get_into_the_output_whichever
     assert [key for key in await keys(rig) if not key.startswith("5")] == made[first]
 
 
-async def test_a_range_that_cuts_a_partition_is_refused_once_and_then_makes_that_partition_whole(
+async def test_a_range_that_cuts_a_partition_is_refused_once_and_then_rewrites_the_partition(
     rig: Rig, numbers: Numbers
 ) -> None:
     await rig.deploy(dag(sql("SELECT block_number, value FROM wide"), attempts=3, inputs="[{from: {job: wide}}]"))
@@ -103,38 +101,38 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-async def test_a_followed_input_that_is_one_whole_is_refused_beside_ranges_and_never_read_as_empty(
+async def test_a_followed_unpartitioned_input_is_refused_beside_ranges_and_never_read_as_empty(
     rig: Rig, reader: str
 ) -> None:
     await rig.deploy(dag(READERS[reader]))
     await rig.run("d", "ask_wide", start=0, end=9)
     await rig.run("d", "ask_narrow")
     assert await keys(rig, "narrow") == ["all"]
-    said = await rig.error("made")
-    assert "wide is made of ranges, such as 0-9" in said, said
+    message = await rig.error("made")
+    assert "wide is made of ranges, such as 0-9" in message, message
     await rig.run("d", "ask_wide", start=10, end=19)
-    failed = await rig.fetch("SELECT error_message AS said FROM tasks WHERE status = 'Failed'")
-    (refused,) = [row["said"] for row in failed if "narrow is made whole" in row["said"]]
+    failed = await rig.fetch("SELECT error_message AS message FROM tasks WHERE status = 'Failed'")
+    (refused,) = [row["message"] for row in failed if "narrow is made whole" in row["message"]]
     assert "trigger: false" in refused
     assert "mode: full" in refused
     assert await keys(rig) == []
 
 
 @pytest.mark.parametrize("reader", ["sql", "python"])
-async def test_a_partition_with_a_name_is_made_from_the_partitions_of_that_name(rig: Rig, reader: str) -> None:
+async def test_a_labelled_partition_is_made_from_the_partitions_with_that_label(rig: Rig, reader: str) -> None:
     await rig.deploy(dag(READERS[reader], attempts=9))
     async with working(rig.worker()):
         for job, name in (("wide", "a"), ("narrow", "a"), ("wide", "b")):
             await rig.trigger("d", f"ask_{job}", partition=name)
             await all_done(rig)
-    # There is no `b` of `narrow` yet: that is nothing wrong.
+    # `narrow` has no `b` yet, which is not an error.
     assert {partition["partition_key"]: partition["row_count"] for partition in await rig.partitions("made")} == {
         "a": 20,
         "b": 10,
     }
 
 
-async def test_an_update_makes_its_range_and_one_that_names_no_part_makes_the_whole(rig: Rig) -> None:
+async def test_an_update_makes_its_range_and_an_update_without_range_makes_the_whole_dataset(rig: Rig) -> None:
     query = "SELECT count(*) AS n FROM wide"
     reading = "[{from: {job: ask_narrow}}, {from: {job: wide}, trigger: false}]"
     await rig.deploy(dag(sql(query, ", mode: update"), inputs="[{from: {job: wide}}]"))
@@ -157,8 +155,8 @@ async def test_an_update_makes_its_range_and_one_that_names_no_part_makes_the_wh
     assert "a partition is needed, and this is cursor 8" in await rig.error("made")
 
 
-async def test_an_update_that_names_no_part_is_refused_where_ranges_are_followed(rig: Rig) -> None:
-    """The whole beside its own ranges would be every row twice."""
+async def test_an_update_without_range_is_refused_where_ranges_are_followed(rig: Rig) -> None:
+    """The whole dataset beside its ranges would repeat every row."""
     both = "[{from: {job: ask_narrow}}, {from: {job: wide}}]"
     await rig.deploy(dag(sql("SELECT block_number FROM wide", ", mode: update"), inputs=both))
     await rig.run("d", "ask_wide", start=0, end=4)
@@ -180,7 +178,7 @@ async def test_rows_outside_of_the_range_are_not_read_from_a_wider_partition(rig
     ]
 
 
-async def test_a_range_is_refused_where_rows_of_a_wider_partition_cannot_be_told_apart(rig: Rig) -> None:
+async def test_a_range_is_refused_where_rows_of_a_wider_partition_have_no_number(rig: Rig) -> None:
     query = "SELECT number FROM renamed UNION ALL SELECT block_number AS number FROM narrow"
     text = dag(sql(query), inputs="[{from: {job: renamed}}, {from: {job: narrow}}]")
     renamed = sql("SELECT block_number AS number FROM wide")
@@ -188,10 +186,10 @@ async def test_a_range_is_refused_where_rows_of_a_wider_partition_cannot_be_told
     await rig.deploy(text.replace("  - {name: made", f"{more}  - {{name: made"))
     await rig.run("d", "ask_wide", start=0, end=9)
     await rig.run("d", "ask_narrow", start=0, end=4)
-    said = await rig.fetch("SELECT error_message AS said FROM tasks WHERE error_message LIKE '%block_number%'")
-    assert [row["said"].partition(" (")[0] for row in said] == [
-        "renamed has no column block_number, so the rows of 0-4 cannot be told from the others of its partition 0-9"
-    ]
+    rows = await rig.fetch("SELECT error_message AS message FROM tasks WHERE error_message LIKE '%block_number%'")
+    (refusal,) = [row["message"].partition(" (")[0] for row in rows]
+    assert refusal.startswith("renamed has no column block_number, so the rows of 0-4 cannot be distinguished")
+    assert refusal.endswith("from the others of its partition 0-9")
     assert await keys(rig) == []
     await rig.run("d", "ask_narrow", start=20, end=24)
     await rig.run("d", "ask_wide", start=20, end=24)
@@ -199,9 +197,7 @@ async def test_a_range_is_refused_where_rows_of_a_wider_partition_cannot_be_told
 
 
 @pytest.mark.parametrize("reader", ["python", "quality"])
-async def test_an_invalidation_over_several_partitions_makes_each_of_them_again_in_one_commit(
-    rig: Rig, reader: str
-) -> None:
+async def test_an_invalidation_over_several_partitions_rewrites_each_in_one_commit(rig: Rig, reader: str) -> None:
     job = {
         "python": f'operator: python, config: {{function: "{FUNCTIONS}:copied"}}',
         "quality": "operator: quality, config: {checks: [{kind: row_count, min: 5, max: 5}, {kind: continuous}]}",
@@ -220,7 +216,7 @@ async def test_an_invalidation_over_several_partitions_makes_each_of_them_again_
     assert await rig.rows("made") == before
 
 
-async def test_each_range_is_compared_by_the_task_that_finds_both_sides_of_it_and_others_say_that_they_wait(
+async def test_each_range_is_compared_by_the_task_that_has_both_sides_and_others_report_waiting(
     rig: Rig,
 ) -> None:
     check = "{kind: compare_rows, input: wide, other: narrow}"
@@ -235,8 +231,8 @@ async def test_each_range_is_compared_by_the_task_that_finds_both_sides_of_it_an
         seen.append(await keys(rig))
     assert seen[:3] == [[], ["0-4"], ["0-4", "5-9"]]
     assert [item[2:] for item in seen[3:]] == [[], ["20-24"], ["20-24", "25-29"]]
-    said = await rig.fetch("SELECT progress->>'message' AS said FROM tasks WHERE progress IS NOT NULL")
-    assert sorted(row["said"] for row in said) == [
+    rows = await rig.fetch("SELECT progress->>'message' AS message FROM tasks WHERE progress IS NOT NULL")
+    assert sorted(row["message"] for row in rows) == [
         "0-9 is left to a later task: narrow is not there yet",
         "20-24 is left to a later task: wide is not there yet",
         "25-29 is left to a later task: narrow is not there yet",

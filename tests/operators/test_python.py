@@ -1,10 +1,10 @@
-"""`python`: a function of an installed module gets DataFrames by input name and gives DataFrames back."""
+"""`python`: a function of an installed module gets DataFrames by input name and returns DataFrames."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.operators.rig import Rig
+from tests.operators.rig import Rig, numbers_dag
 from tracelake.errors import InvalidDag
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
@@ -13,13 +13,7 @@ MODULE = "tests.operators.functions"
 
 
 def dag(function: str, outputs: str = "[{name: made}]", publish: str = "made: {job: work}") -> str:
-    return f"""
-name: d
-defaults: {{runtime: ecs_platform, max_attempts: 1}}
-jobs:
-  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
-  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
-  - name: work
+    return f"""{numbers_dag()}  - name: work
     operator: python
     config: {{function: "{function}", args: {{times: 3}}}}
     inputs: [{{from: {{job: numbers}}}}]
@@ -36,7 +30,7 @@ async def test_a_function_makes_a_dataset(rig: Rig) -> None:
     assert await rig.rows("made") == [{"block_number": 1, "more": 30}, {"block_number": 2, "more": 60}]
 
 
-async def test_what_was_there_no_more_when_it_was_read_is_read_again_as_of_a_later_commit(rig: Rig) -> None:
+async def test_a_task_whose_input_was_swept_is_retried(rig: Rig) -> None:
     await rig.deploy(dag(f"{MODULE}:too_late").replace("max_attempts: 1", "max_attempts: 2"))
     states = await rig.run("d", "ask", start=1, end=2)
     assert states["work"] == ["Failed"]
@@ -57,32 +51,32 @@ async def test_two_outputs_are_committed_together_by_name_or_in_order(rig: Rig, 
     assert [row["block_number"] for row in await rig.rows("high")] == [5, 6, 7, 8, 9]
 
 
-async def test_the_names_of_outputs_are_those_they_are_published_by_and_the_error_says_them(rig: Rig) -> None:
+async def test_outputs_are_named_as_published_and_the_error_lists_the_names(rig: Rig) -> None:
     await rig.deploy(dag(f"{MODULE}:halves", "[{name: low}, {name: high}]", "low: {job: work, output: 0}"))
     await rig.run("d", "ask", start=0, end=9)
-    said = await rig.error("work")
-    assert "the function gave high, low; the outputs are low, work_1" in said
-    assert "as they are published, else by job and place" in said
+    message = await rig.error("work")
+    assert "the function returned high, low; the outputs are low, work_1" in message
+    assert "as they are published, else by job and place" in message
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         ("no.such.module:f", "module no.such.module cannot be imported on this worker: ModuleNotFoundError"),
         (f"{MODULE}:absent", f"module {MODULE} has no function absent"),
-        (f"{MODULE}:nothing", "is not a DataFrame but NoneType"),
-        (f"{MODULE}:halves", "the function gave high, low; the outputs are made"),
+        (f"{MODULE}:nothing", "the function returned NoneType for"),
+        (f"{MODULE}:halves", "the function returned high, low; the outputs are made"),
         (f"{MODULE}:broken", "cannot do ['numbers'] with {'times': 3}"),
     ],
 )
-async def test_what_is_wrong_with_a_function_is_said(rig: Rig, function: str, said: str) -> None:
+async def test_the_error_names_what_is_wrong_with_a_function(rig: Rig, function: str, message: str) -> None:
     await rig.deploy(dag(function))
     states = await rig.run("d", "ask", start=1, end=2)
     assert states["work"] == ["Failed"]
-    assert said in await rig.error("work")
+    assert message in await rig.error("work")
 
 
 @pytest.mark.parametrize("function", ["no_colon", "a.b:c:d", "../x:y", "os:system('x')", ":f", "a:"])
-async def test_the_form_of_the_name_is_checked_at_deploy_and_nothing_is_imported(rig: Rig, function: str) -> None:
+async def test_the_function_name_is_checked_at_deploy_without_an_import(rig: Rig, function: str) -> None:
     with pytest.raises(InvalidDag, match="named by its module"):
         await rig.deploy(dag(function))

@@ -1,4 +1,4 @@
-"""`quality`: what must hold stops the task and says which rows; what should hold is reported."""
+"""`quality`: a failed check stops the task and names rows; a warning is reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.operators.rig import Numbers, Rig
+from tests.operators.rig import Numbers, Rig, numbers_dag
 from tracelake.errors import InvalidDag
 from tracelake.operators.quality import SPEC
 
@@ -16,13 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 def dag(*checks: str, inputs: str = "[{from: {job: numbers}}]") -> str:
     query = "SELECT block_number FROM numbers WHERE value > 30"
     lines = "\n".join(f"        - {check}" for check in checks)
-    return f"""
-name: d
-defaults: {{runtime: ecs_platform, max_attempts: 3}}
-jobs:
-  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
-  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
-  - name: few
+    return f"""{numbers_dag(3)}  - name: few
     operator: sql
     config: {{query: {query}}}
     inputs: [{{from: {{job: numbers}}}}]
@@ -69,8 +63,8 @@ async def test_a_report_has_one_row_for_each_check_and_partition(rig: Rig, numbe
     assert {(row["partition"], row["start"], row["end"]) for row in found.values()} == {("0-9", 0, 9)}
 
 
-async def test_uniqueness_counts_the_same_when_the_column_is_counted_anyway(rig: Rig, numbers: Numbers) -> None:
-    """With `continuous` beside it there is a pass less, and nothing else is different: NULL is one key."""
+async def test_uniqueness_is_the_same_when_another_check_counts_the_column(rig: Rig, numbers: Numbers) -> None:
+    """With `continuous` there is one pass less, and the result is the same: NULL is one key."""
     among = ("{kind: unique, columns: [value], level: warn}", "{kind: continuous, column: value, level: warn}")
     await rig.deploy(dag(*among))
     given: dict[tuple[int, int], dict[int, int | None]] = {
@@ -93,18 +87,18 @@ async def test_a_failed_check_fails_the_task_for_good_with_its_rows_and_commits_
     await rig.deploy(dag("{kind: range, column: value, min: 0}", "{kind: row_count, max: 3}"))
     states = await rig.run("d", "ask", start=0, end=9)
     assert states["look"] == ["Failed"]
-    said = await rig.error("look")
-    assert "2 checks failed" in said
-    assert "range value: 2 rows outside 0 or more" in said
-    assert "block_number=2" in said
-    assert "row_count: 10 rows, not at most 3" in said
+    message = await rig.error("look")
+    assert "2 checks failed" in message
+    assert "range value: 2 rows outside 0 or more" in message
+    assert "block_number=2" in message
+    assert "row_count: 10 rows, not at most 3" in message
     assert await rig.partitions("report") == []
     again = await rig.fetch("SELECT next_retry_at FROM tasks WHERE status = 'Failed'")
     assert [row["next_retry_at"] for row in again] == [None], "the same rows would fail again"
 
 
 async def test_numbers_beyond_64_bits_are_checked_exactly(rig: Rig, numbers: Numbers) -> None:
-    """As wei are: 1000 ETH have 22 digits, and doubles would not tell them from one more."""
+    """Like wei: 1000 ETH have 22 digits, which doubles cannot hold exactly."""
     wei = 10**21
     numbers.value = lambda number: Decimal(wei + number - 5) if number != 3 else Decimal(10**37)
     checks = {
@@ -135,7 +129,7 @@ async def test_gaps_are_named_from_the_first_number_of_the_partition_to_the_last
 
 
 async def test_rows_of_two_inputs_are_compared_when_both_are_there(rig: Rig) -> None:
-    """Either job may be the first to tell of a range: the comparison is the other's task then, and none fails."""
+    """Either job may be the first to update a range: then the other's task compares, and none fails."""
     both = "[{from: {job: few}}, {from: {job: numbers}, trigger: true}]"
     await rig.deploy(
         dag(
@@ -159,7 +153,7 @@ async def test_rows_of_two_inputs_are_compared_when_both_are_there(rig: Rig) -> 
     ]
 
 
-async def test_what_is_only_read_is_compared_as_it_is(rig: Rig) -> None:
+async def test_an_input_that_is_not_followed_is_compared_as_it_is(rig: Rig) -> None:
     check = "{kind: compare_rows, input: few, other: numbers, level: warn}"
     await rig.deploy(dag(check, inputs="[{from: {job: few}}, {from: {job: numbers}, trigger: false}]"))
     await rig.run("d", "ask", start=0, end=9)
@@ -169,7 +163,7 @@ async def test_what_is_only_read_is_compared_as_it_is(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "said"),
+    ("check", "message"),
     [
         (
             "{kind: not_null, columns: [value]}",
@@ -181,14 +175,14 @@ async def test_what_is_only_read_is_compared_as_it_is(rig: Rig) -> None:
         ("{kind: sql, query: SELECT value FROM numbers WHERE value > 8}", "sql: 1 rows, such as (value=9)"),
     ],
 )
-async def test_every_kind_of_check_can_fail_the_task(rig: Rig, numbers: Numbers, check: str, said: str) -> None:
+async def test_every_kind_of_check_can_fail_the_task(rig: Rig, numbers: Numbers, check: str, message: str) -> None:
     values = [1, 2, 3, None, 4, 5, 7, 7, 8, 9]
     numbers.value = values.__getitem__
     other = ", {from: {job: few}}" if "few" in check else ""
     await rig.deploy(dag(check, inputs=f"[{{from: {{job: numbers}}}}{other}]"))
     states = await rig.run("d", "ask", start=0, end=9)
     assert "Failed" in states["look"]
-    assert said in await rig.error("look")
+    assert message in await rig.error("look")
     assert await rig.partitions("report") == []
 
 
@@ -203,9 +197,9 @@ async def test_all_rows_are_checked_together_in_full_mode(rig: Rig, numbers: Num
         ("all", None, True)
     ] * 3
     await rig.run("d", "ask", start=12, end=12)
-    said = await rig.error("look")
-    assert "continuous block_number: 2 of 13 numbers are missing, such as 10-11" in said
-    assert "unique value: 1 rows more than keys, such as (value=2)" in said
+    message = await rig.error("look")
+    assert "continuous block_number: 2 of 13 numbers are missing, such as 10-11" in message
+    assert "unique value: 1 rows more than keys, such as (value=2)" in message
 
 
 async def test_only_the_column_that_numbers_the_rows_must_fill_the_range(rig: Rig, numbers: Numbers) -> None:
@@ -230,9 +224,7 @@ async def test_a_column_of_nothing_but_null_is_not_continuous(rig: Rig, numbers:
     assert "continuous value: 10 rows, and all of them with NULL" in await rig.error("look")
 
 
-async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_other(
-    rig: Rig, numbers: Numbers
-) -> None:
+async def test_a_check_that_cannot_run_warns_if_it_is_a_warning_and_stops_no_other(rig: Rig, numbers: Numbers) -> None:
     numbers.value = lambda number: f"t{number}"
     checks = [
         "{kind: range, column: value, min: 0}",
@@ -261,7 +253,7 @@ async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_o
 
 
 @pytest.mark.parametrize(
-    ("check", "field", "said"),
+    ("check", "field", "message"),
     [
         ("{kind: not_null, columns: [a], input: numbrs}", "jobs[3].config.checks[0].input", "numbrs"),
         (
@@ -290,16 +282,16 @@ async def test_a_check_that_cannot_be_made_warns_if_it_is_to_warn_and_stops_no_o
         ("{kind: sum, column: a}", "jobs[3].config.checks[0].kind", "sum"),
     ],
 )
-async def test_a_check_that_cannot_work_is_refused_at_deploy(rig: Rig, check: str, field: str, said: str) -> None:
+async def test_a_check_that_cannot_work_is_refused_at_deploy(rig: Rig, check: str, field: str, message: str) -> None:
     with pytest.raises(InvalidDag) as refused:
         await rig.deploy(dag(check))
     (problem,) = refused.value.problems
     assert problem.field == field
-    assert said in problem.reason
+    assert message in problem.reason
 
 
 @pytest.mark.parametrize("end", [10**38, -(10**38), float("nan"), float("inf"), -float("inf")])
-def test_an_end_that_nothing_can_be_compared_with_is_refused_whoever_gives_it(end: float) -> None:
+def test_a_bound_that_cannot_be_compared_is_refused(end: float) -> None:
     check = {"kind": "range", "column": "a", "min": end}
     (problem,) = SPEC.check_config({"checks": [check]})
     assert problem.path == ("checks", 0, "min")

@@ -38,7 +38,7 @@ publish: {{loaded: {{job: load}}}}
 
 
 def written(rig: Rig, **files: str) -> Path:
-    """Files by name, `__` for the dot, in the folder that jobs may read."""
+    """Write files by name, `__` for the dot, to the folder that jobs may read."""
     assert rig.resources.folder is not None
     for name, text in files.items():
         path = rig.resources.folder / "in" / name.replace("__", ".")
@@ -48,7 +48,7 @@ def written(rig: Rig, **files: str) -> Path:
 
 
 async def retries(rig: Rig) -> list[datetime | None]:
-    """When each task of the job is tried again, if it is."""
+    """When each task of the job is retried, if it is."""
     found = await rig.fetch("SELECT t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'load'")
     return [row["next_retry_at"] for row in found]
 
@@ -68,7 +68,7 @@ async def files_quickstart(rig: Rig) -> None:
     shutil.copytree(DAGS / "data", rig.resources.folder, dirs_exist_ok=True)
     await rig.deploy((DAGS / "files_quickstart.yaml").read_text())
     states = await rig.run("files_quickstart", "load")
-    # It recomputes all: of two updates that wait, the newer one's task runs and the other is superseded.
+    # It recomputes all: of two waiting updates, the newer one's task runs and the other is superseded.
     summed = set(states.pop("sales_by_product"))
     assert "Completed" in summed, await rig.error("sales_by_product")
     assert summed <= {"Completed", "Canceled"}
@@ -109,8 +109,8 @@ async def test_a_guessed_schema_is_guessed_once(rig: Rig) -> None:
 async def test_a_worker_without_a_folder_of_files_fails_the_task_and_names_the_setting(rig: Rig) -> None:
     await rig.deploy(dag("{path: in, format: csv}"))
     assert (await replace(rig, resources=Resources()).run("d", "ask"))["load"] == ["Failed"]
-    said = await rig.error("load")
-    assert "worker.files_folder is not set (TRACE_WORKER__FILES_FOLDER" in said
+    message = await rig.error("load")
+    assert "worker.files_folder is not set (TRACE_WORKER__FILES_FOLDER" in message
 
 
 async def test_bad_lines_are_left_out_up_to_the_number_given(rig: Rig) -> None:
@@ -123,9 +123,9 @@ async def test_bad_lines_are_left_out_up_to_the_number_given(rig: Rig) -> None:
     assert await rig.rows("loaded") == [{"id": 1, "n": 1}, {"id": 6, "n": 6}]
     await rig.deploy(dag(f"{{path: in, format: csv, {types}, bad_lines: 2}}"))
     await rig.run("d", "ask")
-    said = await rig.error("load")
-    assert "line 2" not in said
-    assert "line 3: n is 'two', which is no int; line 4: 1 values, not 2; line 5:" in said
+    message = await rig.error("load")
+    assert "line 2" not in message
+    assert "line 3: n is 'two', which is no int; line 4: 1 values, not 2; line 5:" in message
 
 
 async def test_json_lines_lists_of_objects_and_parquet_are_read_alike(rig: Rig) -> None:
@@ -189,7 +189,7 @@ async def test_nothing_outside_the_folder_is_read(rig: Rig, tmp_path: Path) -> N
     (secret / "s.csv").write_text("id\n42\n")
     (folder / "link").symlink_to(secret)
     (folder / "in" / "b.csv").symlink_to(secret / "s.csv")
-    for path, said in (
+    for path, message in (
         ("link", "leads out"),
         ("in", "in/b.csv leads out"),
         ("link/s.csv", "leads out"),
@@ -198,23 +198,23 @@ async def test_nothing_outside_the_folder_is_read(rig: Rig, tmp_path: Path) -> N
         await rig.deploy(dag(f"{{path: {path}, format: csv}}"))
         states = await rig.run("d", "ask")
         assert set(states["load"]) == {"Failed"}
-        assert said in await rig.error("load")
+        assert message in await rig.error("load")
         assert "42" not in await rig.error("load")
 
 
 @pytest.mark.parametrize("path", ["/etc", "../x", "a/../../b", "a\\b"])
-async def test_a_path_that_leaves_is_refused_at_deploy(rig: Rig, path: str) -> None:
+async def test_a_path_outside_the_folder_is_refused_at_deploy(rig: Rig, path: str) -> None:
     with pytest.raises(InvalidDag, match="goes down from the workers' folder"):
         await rig.deploy(dag(f"{{path: '{path}', format: csv}}"))
 
 
-async def test_files_that_would_be_one_partition_are_refused_with_what_to_do_and_are_one_whole(rig: Rig) -> None:
+async def test_files_with_the_same_partition_name_are_refused_and_can_be_one_whole_dataset(rig: Rig) -> None:
     written(rig, sales__2024__csv="id\n1\n", sales__2025__csv="id\n2\n")
     await rig.deploy(dag("{path: in, format: csv}"))
     await rig.run("d", "ask")
-    said = await rig.error("load")
-    assert "sales.2025.csv and sales.2024.csv would be one partition, sales" in said
-    assert "up to its first dot: rename one (sales_2024.csv), narrow `pattern`, or set `partition: whole`" in said
+    message = await rig.error("load")
+    assert "sales.2025.csv and sales.2024.csv would be one partition, sales" in message
+    assert "up to its first dot: rename one (sales_2024.csv), narrow `pattern`, or set `partition: whole`" in message
     await rig.deploy(dag("{path: in, format: csv, partition: whole}"))
     states = await rig.run("d", "ask")
     assert states["load"][-1] == "Completed", await rig.error("load")
@@ -227,7 +227,7 @@ async def test_a_broken_file_is_refused_once_by_name_and_a_folder_named_as_a_fil
     (folder / "b.csv.gz").write_bytes(gzip.compress(b"id\n2\n"))
     (folder / "c.csv").write_bytes("id\ncafé\n".encode("latin-1"))
     retried = "defaults: {runtime: ecs_platform, max_attempts: 3}"
-    for pattern, said in (
+    for pattern, message in (
         ("null", "in/b.csv.gz is packed with gzip, and packed files are not read (unpack it, or leave it out"),
         ("c*", "in/c.csv: line 2 is not UTF-8: byte 0xe9 (save the file as UTF-8)"),
     ):
@@ -235,7 +235,7 @@ async def test_a_broken_file_is_refused_once_by_name_and_a_folder_named_as_a_fil
             text = dag(f"{{path: in, format: csv, pattern: {pattern}, columns: {columns}}}")
             await rig.deploy(text.replace("defaults: {runtime: ecs_platform, max_attempts: 1}", retried))
             await rig.run("d", "ask")
-            assert said in await rig.error("load")
+            assert message in await rig.error("load")
             assert "Traceback" not in await rig.error("load")
     assert await retries(rig) == [None] * 4
     await rig.deploy(dag("{path: in, format: csv, pattern: '[ax]*'}"))
@@ -243,7 +243,7 @@ async def test_a_broken_file_is_refused_once_by_name_and_a_folder_named_as_a_fil
     assert await rig.rows("loaded") == [{"id": 1}]
 
 
-async def test_a_file_whose_name_is_no_text_is_named_all_the_same(rig: Rig) -> None:
+async def test_the_error_names_a_file_whose_name_is_not_utf8(rig: Rig) -> None:
     folder = written(rig) / "in"
     folder.mkdir()
     (folder / os.fsdecode(b"caf\xe9.csv")).write_text("id\nx\n")
@@ -252,7 +252,7 @@ async def test_a_file_whose_name_is_no_text_is_named_all_the_same(rig: Rig) -> N
     assert "in/caf\ufffd.csv: line 2: id is 'x', which is no int" in await rig.error("load")
 
 
-async def test_a_store_that_is_away_is_told_in_a_sentence_and_tried_again(rig: Rig) -> None:
+async def test_an_unavailable_object_store_is_one_sentence_and_retried(rig: Rig) -> None:
     written(rig, a__csv="id\n1\n")
     await rig.deploy(dag("{path: in, format: csv}").replace("max_attempts: 1", "max_attempts: 2"))
     objects = rig.walk.control.objects
@@ -260,9 +260,9 @@ async def test_a_store_that_is_away_is_told_in_a_sentence_and_tried_again(rig: R
     shutil.rmtree(objects.root, ignore_errors=True)
     objects.root.write_text("a file in the place of the store")
     await rig.run("d", "ask")
-    said = await rig.error("load")
-    assert said.startswith("the object store does not answer: "), said
-    assert "\n" not in said
+    message = await rig.error("load")
+    assert message.startswith("the object store does not answer: "), message
+    assert "\n" not in message
     assert await retries(rig) != [None]
 
 

@@ -1,4 +1,4 @@
-"""A job's code gets the secrets that the job names, from the worker alone; nobody else gets to see them."""
+"""A job's code gets the secrets that the job names, only from the worker; they are shown nowhere else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from tests.operators.functions import proof
-from tests.operators.rig import Rig, operator
+from tests.operators.rig import Rig, numbers_dag, operator
 from tests.walk.walking import working
 from tracelake.errors import InvalidDag
 from tracelake.operators.api.context import TaskContext
@@ -35,13 +35,7 @@ def dag(*jobs: str, attempts: int = 1) -> str:
         for number, job in enumerate(jobs)
     )
     published = "\n".join(f"  made_{number}: {{job: work_{number}}}" for number in range(len(jobs)))
-    return f"""
-name: d
-defaults: {{runtime: ecs_platform, max_attempts: {attempts}, retry: {{backoff: 1s, max_backoff: 1s}}}}
-jobs:
-  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
-  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
-{listed}
+    return f"""{numbers_dag(attempts, ", retry: {backoff: 1s, max_backoff: 1s}")}{listed}
 publish:
 {published}
 """
@@ -53,7 +47,7 @@ def python(function: str, secrets: str | None) -> str:
 
 
 def worker(rig: Rig, settings: Settings) -> Wrapper:
-    """As `trace worker` makes it of its settings."""
+    """As `trace worker` makes it from its settings."""
     made = rig.worker()
     assert isinstance(made.runner, Runner)
     return replace(made, runner=replace(made.runner, hide=redactor(settings), secrets=settings.secrets))
@@ -67,7 +61,7 @@ async def ran(rig: Rig, env: dict[str, str]) -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def logged(settings: Settings) -> Iterator[io.StringIO]:
-    """What the worker says meanwhile, set up as its process sets it up."""
+    """The worker's log, set up as in its process."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         configure_logging("worker", LogSettings(level="debug"), redactor(settings))
         try:
@@ -90,7 +84,7 @@ async def test_a_function_gets_the_secrets_that_its_job_names_and_another_jobs_f
     ]
 
 
-async def test_a_function_that_says_its_secrets_says_them_to_no_log_no_error_and_no_table(rig: Rig) -> None:
+async def test_secrets_printed_by_a_function_reach_no_log_error_or_table(rig: Rig) -> None:
     settings, told = load_settings(ENV, home=rig.folder), rig.folder / "told"
     job = python("tells_secrets", "[API_KEY, OTHER]").replace("}", f", args: {{told: {told}}}}}")
     with logged(settings) as log:
@@ -110,7 +104,7 @@ async def test_a_function_that_says_its_secrets_says_them_to_no_log_no_error_and
 
 
 @pytest.mark.parametrize("before", [1_966, 9_966])
-async def test_a_long_error_is_cut_after_its_secrets_are_hidden(rig: Rig, before: int) -> None:
+async def test_a_long_error_is_cut_after_its_secrets_are_redacted(rig: Rig, before: int) -> None:
     settings = load_settings(ENV, home=rig.folder)
     with logged(settings) as log:
         job = python("fails_on_spark", "[API_KEY]")
@@ -130,32 +124,34 @@ async def tables(rig: Rig) -> dict[str, str]:
     return {name: "\n".join(row["row"] for row in found) for name, found in rows.items()}
 
 
-async def test_a_secret_that_the_worker_does_not_have_fails_the_task_at_once_and_says_how_to_set_it(rig: Rig) -> None:
+async def test_a_secret_missing_on_the_worker_fails_the_task_and_the_error_says_how_to_set_it(rig: Rig) -> None:
     await rig.deploy(dag(python("proves_secrets", "[API_KEY, NO_SUCH, other]"), attempts=3))
     states = await ran(rig, ENV)
     assert states["work_0"] == ["Failed"]
-    said = await rig.error("work_0")
-    assert said.startswith("this worker has no secret NO_SUCH (set TRACE_SECRETS__NO_SUCH in the environment of `trace")
+    message = await rig.error("work_0")
+    assert message.startswith(
+        "this worker has no secret NO_SUCH (set TRACE_SECRETS__NO_SUCH in the environment of `trace"
+    )
     (task,) = await rig.fetch(
         "SELECT t.attempt, t.next_retry_at FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'work_0'"
     )
     assert (task["attempt"], task["next_retry_at"]) == (1, None)
 
 
-async def test_an_operator_that_does_nothing_with_secrets_is_not_deployed_with_any(rig: Rig) -> None:
+async def test_secrets_are_refused_at_deploy_for_an_operator_that_takes_none(rig: Rig) -> None:
     with pytest.raises(InvalidDag, match=r"jobs\[2\]\.secrets: operator 'sql' does nothing with secrets"):
         await rig.deploy(dag('operator: sql\n    config: {query: "SELECT 1 AS one"}\n    secrets: [API_KEY]'))
 
 
-async def test_what_was_deployed_before_that_was_refused_runs_as_it_did(rig: Rig) -> None:
-    handed: list[Any] = []
+async def test_a_dag_deployed_before_that_refusal_still_runs(rig: Rig) -> None:
+    secrets: list[Any] = []
 
     def run(ctx: TaskContext[Any]) -> None:
-        handed.append(dict(ctx.secrets))
+        secrets.append(dict(ctx.secrets))
 
     with operator("former", run, takes_secrets=True):
         await rig.deploy(dag("operator: former\n    secrets: [NO_SUCH]"))
     with operator("former", run):
         states = await ran(rig, ENV)
     assert states["work_0"] == ["Completed"], await rig.error("work_0")
-    assert handed == [{}]
+    assert secrets == [{}]

@@ -1,4 +1,4 @@
-"""`sql`: a SELECT over pinned inputs becomes partitions; what it may read and say is settled at deploy."""
+"""`sql`: a SELECT over pinned inputs becomes partitions; it is checked at deploy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.operators.rig import Numbers, Rig
+from tests.operators.rig import Numbers, Rig, numbers_dag
 from tests.walk.walking import working
 from tracelake.dispatcher.datasets.show import show_dataset
 from tracelake.dispatcher.events.invalidate import invalidate
@@ -20,13 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("numbers")]
 
 def dag(query: str, more: str = "", inputs: str = "[{from: {job: numbers}}]") -> str:
     lines = query.replace("\n", "\n        ")
-    return f"""
-name: d
-defaults: {{runtime: ecs_platform, max_attempts: 1}}
-jobs:
-  - {{name: ask, operator: noop, runtime: dispatcher, source: {{kind: manual}}}}
-  - {{name: numbers, operator: numbers, inputs: [{{from: {{job: ask}}}}]}}
-  - name: made
+    return f"""{numbers_dag()}  - name: made
     operator: sql
     config:
       query: |
@@ -61,7 +55,7 @@ async def test_an_invalidated_range_replaces_whole_partitions_and_nothing_else(r
         asked = await rig.dataset("numbers")
         await invalidate(control, org.id, org.user, asked, start=3, end=5, reason="a test", request_id=uuid4())
         await rig.settled()
-    # `numbers` itself was not made again, so its rows are as they were; `made` was, from the same rows, in whole parts.
+    # `numbers` was not made again, so its rows are unchanged; `made` was, from the same rows, in whole partitions.
     assert await rig.rows("made") == before
     assert [(item["partition_key"], item["valid_from"]) for item in await rig.partitions("made")] == [
         ("0-4", 3),
@@ -79,8 +73,8 @@ async def test_full_mode_reads_all_of_every_input_and_replaces_the_whole(rig: Ri
     assert await rig.rows("made", commit=1) == [{"n": 5, "total": 100}], "the former one can still be read"
 
 
-async def test_of_many_updates_at_once_the_newest_is_run_and_a_whole_is_made_once(rig: Rig) -> None:
-    """One that finds nothing new has nothing to do; news, or an order to do it again, have."""
+async def test_of_many_concurrent_updates_only_the_newest_runs_in_full_mode(rig: Rig) -> None:
+    """A task without new commits has nothing to do; an update or a rerun has."""
     await rig.deploy(dag("SELECT count(*) AS n, sum(value) AS total FROM numbers", "mode: full"))
     await rig.run("d", "ask", start=0, end=4)
     waiting = [await another_task(rig, "made") for _ in range(3)]
@@ -90,8 +84,8 @@ async def test_of_many_updates_at_once_the_newest_is_run_and_a_whole_is_made_onc
     superseded = await rig.fetch("SELECT DISTINCT superseded_by FROM tasks WHERE status = 'Canceled'")
     assert [record["superseded_by"] for record in superseded] == [waiting[-1]]
     assert [item["valid_from"] for item in await rig.partitions("made")] == [1], "no commit, and so no event"
-    said = await rig.fetch("SELECT progress->>'message' AS said FROM tasks WHERE progress IS NOT NULL")
-    assert ["already" in record["said"] for record in said] == [True]
+    rows = await rig.fetch("SELECT progress->>'message' AS message FROM tasks WHERE progress IS NOT NULL")
+    assert ["already" in record["message"] for record in rows] == [True]
 
     await rig.run("d", "ask", start=5, end=9)
     assert await rig.rows("made") == [{"n": 10, "total": 450}]
@@ -104,7 +98,7 @@ async def test_of_many_updates_at_once_the_newest_is_run_and_a_whole_is_made_onc
 
 
 async def another_task(rig: Rig, job: str) -> UUID:
-    """As if news had made one."""
+    """As if an update had created one."""
     control = rig.walk.control
     task: UUID = await control.pool.fetchval(
         "INSERT INTO tasks (org_id, job_id, dedupe_key, timeout_seconds, woken_at)"
@@ -116,7 +110,7 @@ async def another_task(rig: Rig, job: str) -> UUID:
     return task
 
 
-async def test_followed_inputs_are_narrowed_alike_and_others_read_whole(rig: Rig) -> None:
+async def test_followed_inputs_are_narrowed_and_others_are_read_in_full(rig: Rig) -> None:
     text = dag(
         "SELECT a.block_number, b.value AS other, (SELECT count(*) FROM names) AS names\n"
         "  FROM numbers a LEFT JOIN again b ON a.block_number = b.block_number",
@@ -125,9 +119,9 @@ async def test_followed_inputs_are_narrowed_alike_and_others_read_whole(rig: Rig
     await rig.deploy(text)
     await rig.run("d", "ask", start=0, end=1)
     states = await rig.run("d", "ask", start=2, end=3)
-    # Of the first two inputs one is there before the other: what is made for it then waits for its next attempt.
+    # Of the first two inputs one exists before the other: the task created for it waits for its next attempt.
     assert set(states["made"]) == {"Completed"} or "nothing has been committed" in await rig.error("made")
-    # Of `names` each task sees what is committed, and not only its own two blocks.
+    # Each task reads all committed rows of `names`, not only its own two blocks.
     assert [(row["block_number"], row["other"], row["names"]) for row in await rig.rows("made")] == [
         (0, 0, 2),
         (1, 10, 2),
@@ -144,7 +138,7 @@ async def test_where_of_the_dag_narrows_what_the_query_sees(rig: Rig) -> None:
 
 
 async def test_files_that_neither_query_nor_where_can_need_are_not_opened(rig: Rig) -> None:
-    """Both read all of the dataset each time, and one of its files is not there any more."""
+    """Both read the whole dataset each time, and one of its files is missing."""
     by_query = "WITH c AS (SELECT * FROM numbers) SELECT block_number FROM c WHERE block_number >= 7"
     by_where = """
   - name: picked
@@ -183,22 +177,22 @@ async def test_no_rows_are_a_partition_too_and_many_become_several_files(rig: Ri
     assert len({(row["block_number"], row["n"]) for row in await rig.rows("many")}) == 100_000
 
 
-async def test_what_goes_wrong_is_said_in_a_line_and_not_tried_again(rig: Rig) -> None:
+async def test_a_failing_query_is_one_line_and_not_retried(rig: Rig) -> None:
     await rig.deploy(dag("SELECT block_number, nothing AS n FROM numbers"))
     states = await rig.run("d", "ask", start=0, end=4)
     assert states["made"] == ["Failed"]
-    said = await rig.error("made")
-    assert "nothing" in said
-    assert len(said) < 500, said
+    message = await rig.error("made")
+    assert "nothing" in message
+    assert len(message) < 500, message
     await rig.deploy(dag("SELECT block_number, value div (value - 20) AS n FROM numbers"))
     await rig.run("d", "ask", start=0, end=4)
-    said = await rig.error("made")
-    assert "DIVIDE_BY_ZERO" in said
-    assert "Traceback" not in said
-    assert "\tat " not in said
+    message = await rig.error("made")
+    assert "DIVIDE_BY_ZERO" in message
+    assert "Traceback" not in message
+    assert "\tat " not in message
 
 
-async def test_tasks_at_once_do_not_see_each_others_rows(rig: Rig) -> None:
+async def test_concurrent_tasks_do_not_see_each_others_rows(rig: Rig) -> None:
     await rig.deploy(dag("SELECT block_number, value AS v FROM numbers"))
     async with working(rig.worker("one")), working(rig.worker("two")):
         for start in range(0, 60, 5):
@@ -209,8 +203,8 @@ async def test_tasks_at_once_do_not_see_each_others_rows(rig: Rig) -> None:
     assert rig.spark.catalog.listTables() == []
 
 
-async def test_a_bad_query_is_refused_at_deploy_with_its_place_and_what_was_meant(rig: Rig) -> None:
-    for query, code, said in (
+async def test_a_bad_query_is_refused_at_deploy_with_its_location_and_a_suggestion(rig: Rig) -> None:
+    for query, code, message in (
         ("SELECT a FROM numbrs", "unknown_table", "line 1, column 15 of the query: there is no table named 'numbrs'"),
         ("SELECT rand() AS x FROM numbers", "refused_sql", "another result each time"),
         ("SELECT count(*) FROM numbers", "refused_sql", "column 1 of the result has no name"),
@@ -221,7 +215,7 @@ async def test_a_bad_query_is_refused_at_deploy_with_its_place_and_what_was_mean
         (problem,) = refused.value.problems
         assert (problem.code, problem.field) == (code, "jobs[2].config.query")
         assert problem.line == 10
-        assert said in problem.reason
+        assert message in problem.reason
         assert problem.suggestion
 
 

@@ -1,7 +1,7 @@
-"""A worker in a process of its own, with Spark, whose tasks all stand still at a bad moment until it is killed.
+"""A worker process with Spark, whose tasks all block at a critical moment until it is killed.
 
-In the middle: a first file is there, and the Spark task that wrote it, and those that write the others, go no further.
-At the end: everything is written and the marker about to be put, or a first batch published and the next is not.
+In the middle: a first file is written, and the Spark tasks that write it and the others block.
+At the end: everything is written but the marker, or a first batch is published and the next is not.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tracelake.worker.wrapper import Wrapper
 
 ROOT = Path(__file__).parents[2]
 MOST = 24
-"""Tasks, and Spark tasks, that may stand still at once."""
+"""How many tasks, and Spark tasks, may be blocked at once."""
 SECONDS = 120
 
 
 class Holding(DiskObjects):
-    """Notes which tasks stand still as empty files beside the store: executors have no other way to say so."""
+    """Notes blocked tasks as empty files beside the store: executors have no other way."""
 
     def hold(self, name: ObjectName) -> NoReturn:
         (held_in(self.root.parent) / attempt_of(name)).touch()
@@ -53,7 +53,7 @@ class Holding(DiskObjects):
 
 
 class InTheMiddle(Holding):
-    """One file of an attempt is put, and no other. Travels to the executors."""
+    """One file of an attempt is put, and no other. Sent to the executors."""
 
     def put(self, name: ObjectName, body: bytes | memoryview, *, replace: bool = False) -> None:
         first = held_in(self.root.parent) / f"first {attempt_of(name)}"
@@ -78,7 +78,7 @@ HOW = {"in the middle": InTheMiddle, "at the end": AtTheEnd}
 
 
 class OnePublish(TaskClient):
-    """A task's first batch is published, and it is never told so."""
+    """A task's first batch is published, but it never gets the answer."""
 
     held: Path
 
@@ -94,15 +94,15 @@ def held_in(folder: Path) -> Path:
 
 
 def attempt_of(name: ObjectName) -> str:
-    """Its folder, of an output or of batches, ends so."""
+    """The end of the folder's name, of an output or of batches."""
     return ".".join(name.segments[-3:-1])
 
 
 @asynccontextmanager
 async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
-    """A process of its own with these resources, ready to work; killed when the block is left.
+    """Start a process with these resources; it is killed at the end of the block.
 
-    What it had started ends by itself then, and soon: nobody goes on writing for it.
+    Its child processes then end by themselves, and write nothing more.
     """
     victim = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.operators.victim"),
@@ -117,8 +117,8 @@ async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
         victim.stdin.write(json.dumps(given).encode() + b"\n")
         await victim.stdin.drain()
         async with asyncio.timeout(SECONDS):
-            while (said := await victim.stdout.readline()) != b"ready\n":
-                assert said, "the victim has ended"
+            while (message := await victim.stdout.readline()) != b"ready\n":
+                assert message, "the victim has ended"
         yield
         left = psutil.Process(victim.pid).children(recursive=True)
     finally:
@@ -129,7 +129,7 @@ async def a_victim(given: dict[str, Any]) -> AsyncIterator[None]:
 
 
 def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[str, Any]:
-    """What a victim has to know to work beside the workers of a walk whose files are in `folder`."""
+    """What a victim needs to work beside the workers of a test system whose files are in `folder`."""
     return {
         "queue": queue_db,
         "internal": walk.listeners["dispatcher_internal"],
@@ -142,13 +142,13 @@ def event_status(walk: Walk, queue_db: str, folder: Path, **more: Any) -> dict[s
 
 
 def files_of(folder: Path, task: Any, attempt: int) -> list[str]:
-    """What lies in an attempt's folders, of outputs and of batches."""
+    """The files in an attempt's folders, of outputs and of batches."""
     return [path.name for path in (folder / "objects").glob(f"**/{task}/{attempt}/*") if path.is_file()]
 
 
 async def swept(walk: Walk) -> None:
-    """The janitor has been everywhere, without waiting for anybody who might still write."""
-    for _ in range(10):  # while the Dispatcher's own is at it, another finds nothing to do
+    """Run the deletion of orphan files everywhere, without a grace period."""
+    for _ in range(10):  # while the Dispatcher's own runs, another does nothing
         while await DeleteOrphanFiles(
             walk.control.pool, walk.control.objects, walk.control.places.scratch_bucket, grace=timedelta(0)
         ).once():

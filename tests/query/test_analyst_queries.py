@@ -1,4 +1,4 @@
-"""What analysts write over chain data passes the gate, and Spark runs what the gate has made of it. 20 s."""
+"""Queries of analysts over chain data pass the SQL gate, and Spark runs the checked text. 20 s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """Active only here: what Spark decodes for other tests follows the settings of the active session."""
+    """Active only here: what Spark decodes for other tests depends on the settings of the active session."""
     yield quick_session(spark)
     spark.createDataFrame([(1,)], "n int")  # makes its own session the active one
 
@@ -27,7 +27,7 @@ def frames(session: SparkSession) -> dict[str, DataFrame]:
     return tables(session)
 
 
-def test_there_are_two_hundred_of_them_and_each_is_another() -> None:
+def test_the_corpus_has_two_hundred_different_queries() -> None:
     assert len(QUERIES) >= 200
     assert len(set(QUERIES.values())) == len(QUERIES)
 
@@ -60,7 +60,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("query", ANSWERS)
-def test_what_runs_means_what_was_written(query: str, session: SparkSession, frames: dict[str, DataFrame]) -> None:
+def test_the_checked_query_returns_the_rows_of_the_original(
+    query: str, session: SparkSession, frames: dict[str, DataFrame]
+) -> None:
     for bounded in (True, False):
         rows = select(session, check_sql(query, TABLES, bounded=bounded), frames).collect()
         assert [tuple(row) for row in rows] == ANSWERS[query]

@@ -1,6 +1,6 @@
-"""What makes much of little is refused by its text; what passes costs nobody else their query.
+"""Queries with huge results are refused by their text; those that pass do not fail concurrent queries.
 
-`--bomb-examples N` makes up more of them, `--bomb-seed` others.
+`--bomb-examples N` generates more of them, `--bomb-seed` others.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 from tests.hostile.bomb_cases import BOMBS, FINE
 from tests.query.analysts import quick_session
-from tests.query.house import ROWS, House
-from tests.query.made_up_bombs import made_up
+from tests.query.query_system import ROWS, QuerySystem
+from tests.query.random_bombs import made_up
 from tracelake.domain.sql.gate import check_sql
 from tracelake.spark.plan_check import select
 
@@ -27,23 +27,23 @@ SECONDS = 20
 
 
 @pytest.mark.parametrize("case", BOMBS)
-async def test_a_bomb_is_refused_by_its_text(case: str, house: House) -> None:
-    answer = await house.ask("reader", BOMBS[case].replace("granted", "orders"))
+async def test_a_bomb_is_refused_by_its_text(case: str, system: QuerySystem) -> None:
+    answer = await system.ask("reader", BOMBS[case].replace("granted", "orders"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_sql"), answer.text
     assert answer.json()["error"]["hint"] or "nested too deeply" in answer.text, answer.text
 
 
-async def test_a_setting_says_how_large_a_value_may_be(house: House) -> None:
-    most = house.settings.query.max_value_bytes
-    assert await house.rows("reader", f"SELECT length(repeat('x', {most - 100})) AS n") == [[most - 100]]
-    answer = await house.ask("reader", f"SELECT length(\n repeat('x', {most + 1})) AS n")
+async def test_a_setting_limits_the_size_of_a_value(system: QuerySystem) -> None:
+    most = system.settings.query.max_value_bytes
+    assert await system.rows("reader", f"SELECT length(repeat('x', {most - 100})) AS n") == [[most - 100]]
+    answer = await system.ask("reader", f"SELECT length(\n repeat('x', {most + 1})) AS n")
     error = answer.json()["error"]
     assert (answer.status_code, error["where"]) == (400, "line 2, column 2")
     assert "repeat()" in error["message"]
     assert f"{most:,} bytes" in error["message"]
 
 
-def test_what_is_near_a_bomb_and_ordinary_is_accepted_and_spark_understands_it(spark: SparkSession) -> None:
+def test_ordinary_queries_similar_to_bombs_are_accepted_and_analysed_by_spark(spark: SparkSession) -> None:
     session = quick_session(spark)
     rows = session.sql(
         "SELECT * FROM VALUES (1L, '0xab', array('a', 'b')), (2L, '0xcd', array('c')) AS g (id, name, a)"
@@ -53,8 +53,8 @@ def test_what_is_near_a_bomb_and_ordinary_is_accepted_and_spark_understands_it(s
         assert select(session, checked, {"granted": rows}).columns, title
 
 
-async def test_whatever_is_made_up_is_refused_or_ends_and_who_asks_beside_it_gets_an_answer(
-    house: House, request: pytest.FixtureRequest
+async def test_a_random_bomb_is_refused_or_ends_and_a_concurrent_query_is_answered(
+    system: QuerySystem, request: pytest.FixtureRequest
 ) -> None:
     seed, examples = (int(request.config.getoption(name)) for name in ("--bomb-seed", "--bomb-examples"))
     random = Random(seed)  # noqa: S311 - made up again from its seed
@@ -63,7 +63,7 @@ async def test_whatever_is_made_up_is_refused_or_ends_and_who_asks_beside_it_get
         query = made_up(random)
         about = f"--bomb-seed {seed}, example {number}: {query}"
         answer, beside = await asyncio.gather(
-            house.ask("reader", query, timeout_seconds=SECONDS), house.ask("clerk", COUNT)
+            system.ask("reader", query, timeout_seconds=SECONDS), system.ask("clerk", COUNT)
         )
         assert answer.status_code in {200, 400, 422, 504}, (about, answer.text)
         assert (beside.status_code, beside.json().get("rows")) == (200, [[ROWS]]), (about, beside.text)

@@ -1,4 +1,4 @@
-"""`trace query` and `trace datasets sample`, as a person types them, against a running Gateway."""
+"""`trace query` and `trace datasets sample` against a running Gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.query.house import ROWS, House
+from tests.query.query_system import ROWS, QuerySystem
 from tracelake.cli.commands.udf_test import _dataset
 from tracelake.errors import InvalidSql
 
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.anyio
 TOP = "SELECT block_number, value, X'ff' AS b FROM orders ORDER BY block_number LIMIT 2"
 
 
-async def trace(house: House, *words: str, home: Path) -> tuple[int, bytes, str]:
+async def trace(system: QuerySystem, *words: str, home: Path) -> tuple[int, bytes, str]:
     env = {
         **os.environ,
         "TRACE_HOME": str(home),
-        "TRACE_CLIENT__GATEWAY_URL": str(house.gateway.base_url).rstrip("/"),
-        "TRACE_CLIENT__CA": str(house.rig.walk.ca),
-        "TRACE_CLIENT__TOKEN": house.token("reader"),
+        "TRACE_CLIENT__GATEWAY_URL": str(system.gateway.base_url).rstrip("/"),
+        "TRACE_CLIENT__CA": str(system.rig.walk.ca),
+        "TRACE_CLIENT__TOKEN": system.token("reader"),
     }
     argv = [sys.executable, "-m", "tracelake", *words]
     pipe = asyncio.subprocess.PIPE
@@ -37,48 +37,48 @@ async def trace(house: House, *words: str, home: Path) -> tuple[int, bytes, str]
     return process.returncode or 0, out, err.decode()
 
 
-async def test_a_question_is_answered_as_a_table_csv_json_parquet_or_arrow(house: House, tmp_path: Path) -> None:
-    code, out, err = await trace(house, "query", TOP, home=tmp_path)
+async def test_a_query_prints_a_table_csv_json_parquet_or_arrow(system: QuerySystem, tmp_path: Path) -> None:
+    code, out, err = await trace(system, "query", TOP, home=tmp_path)
     assert (code, "0xff" in out.decode(), "2 rows" in out.decode()) == (0, True, True), err
-    _, out, _ = await trace(house, "query", "-", "--format", "csv", home=tmp_path)
+    _, out, _ = await trace(system, "query", "-", "--format", "csv", home=tmp_path)
     assert list(csv.reader(io.StringIO(out.decode()))) == [
         ["block_number", "value", "b"],
         ["0", "0", "0xff"],
         ["1", "10", "0xff"],
     ]
-    _, out, _ = await trace(house, "query", TOP, "--format", "json", home=tmp_path)
+    _, out, _ = await trace(system, "query", TOP, "--format", "json", home=tmp_path)
     assert json.loads(out)[1] == {"block_number": 1, "value": 10, "b": "0xff"}
     file = tmp_path / "rows.parquet"
-    await trace(house, "query", TOP, "--format", "parquet", "--output", str(file), home=tmp_path)
+    await trace(system, "query", TOP, "--format", "parquet", "--output", str(file), home=tmp_path)
     assert pq.read_table(file).column("b").to_pylist() == [b"\xff", b"\xff"]
-    _, out, _ = await trace(house, "query", TOP, "--format", "arrow", home=tmp_path)
+    _, out, _ = await trace(system, "query", TOP, "--format", "arrow", home=tmp_path)
     assert pa.ipc.open_stream(out).read_all().num_rows == 2
 
 
-async def test_some_rows_of_a_dataset_are_shown_and_a_commit_can_be_asked_for(house: House, tmp_path: Path) -> None:
-    code, out, err = await trace(house, "datasets", "sample", "orders", "--limit", "3", "--json", home=tmp_path)
+async def test_datasets_sample_shows_rows_as_of_a_commit(system: QuerySystem, tmp_path: Path) -> None:
+    code, out, err = await trace(system, "datasets", "sample", "orders", "--limit", "3", "--json", home=tmp_path)
     assert (code, json.loads(out)["row_count"]) == (0, 3), err
     commit = json.loads(out)["datasets"][0]["commit"]
     count = "SELECT count(*) AS n FROM orders"
-    _, out, _ = await trace(house, "query", count, "--as-of", f"orders={commit}", "--json", home=tmp_path)
+    _, out, _ = await trace(system, "query", count, "--as-of", f"orders={commit}", "--json", home=tmp_path)
     assert json.loads(out)["rows"] == [[ROWS]]
 
 
-async def test_a_refusal_is_said_as_a_person_would_and_the_exit_code_is_not_zero(house: House, tmp_path: Path) -> None:
-    code, _, err = await trace(house, "query", "SELECT nope FROM orders", home=tmp_path)
+async def test_a_refused_query_prints_its_code_and_exits_with_1(system: QuerySystem, tmp_path: Path) -> None:
+    code, _, err = await trace(system, "query", "SELECT nope FROM orders", home=tmp_path)
     assert (code, "invalid_sql" in err, "Traceback" in err) == (1, True, False)
-    code, _, err = await trace(house, "query", TOP, "--as-of", "orders=soon", home=tmp_path)
+    code, _, err = await trace(system, "query", TOP, "--as-of", "orders=soon", home=tmp_path)
     assert (code, "--as-of" in err) == (1, True)
 
 
-async def test_a_published_dataset_becomes_a_file_to_rehearse_a_function_with(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_published_dataset_is_exported_to_a_file_for_testing_a_function(
+    system: QuerySystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACE_HOME", str(tmp_path))
-    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", str(house.gateway.base_url).rstrip("/"))
-    monkeypatch.setenv("TRACE_CLIENT__CA", str(house.rig.walk.ca))
-    monkeypatch.setenv("TRACE_CLIENT__TOKEN", house.token("reader"))
+    monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", str(system.gateway.base_url).rstrip("/"))
+    monkeypatch.setenv("TRACE_CLIENT__CA", str(system.rig.walk.ca))
+    monkeypatch.setenv("TRACE_CLIENT__TOKEN", system.token("reader"))
     name, file = await asyncio.to_thread(_dataset, "orders", None, tmp_path)
     assert (name, pq.read_table(file).num_rows) == ("orders", ROWS)
     with pytest.raises(InvalidSql):
-        await asyncio.to_thread(_dataset, "pay", None, tmp_path)  # not the reader's to see
+        await asyncio.to_thread(_dataset, "pay", None, tmp_path)  # the reader may not see it

@@ -1,4 +1,4 @@
-"""Users' exports with default settings on an S3 server: the Query service's own key lets it write them, and no more."""
+"""Users' exports with default settings on an S3 server: the Query service's key may write only them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from tests.query.house import House
+from tests.query.query_system import QuerySystem
 from tests.walk.walking import TOKEN
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import TraceError
@@ -22,24 +22,24 @@ from tracelake.wiring import s3_objects
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_user_exports_to_the_default_place_with_the_key_that_the_service_is_given(
-    house: House, seaweedfs: SeaweedFS, tmp_path: Path
+async def test_a_user_exports_to_the_default_location_with_the_key_of_the_service(
+    system: QuerySystem, seaweedfs: SeaweedFS, tmp_path: Path
 ) -> None:
     store = s3_objects(seaweedfs.objects_for("query"))
-    settings = house.settings.model_copy(update={"home": tmp_path})
-    serves = serving(settings, house.pool, house.rig.walk.dispatcher, house.spark, store, metrics=Metrics())
+    settings = system.settings.model_copy(update={"home": tmp_path})
+    serves = serving(settings, system.pool, system.rig.walk.dispatcher, system.spark, store, metrics=Metrics())
     headers = {"X-Trace-Worker-Token": TOKEN, USER: "test|acme"}
     async with (
         serves as listeners,
         httpx.AsyncClient(
-            base_url=listeners["query_internal"], verify=house.context, headers=headers, timeout=120
+            base_url=listeners["query_internal"], verify=system.context, headers=headers, timeout=120
         ) as listener,
     ):
         answer = await listener.post("/v1/query", json={"sql": "SELECT 42 AS answer", "export": {}})
     assert answer.status_code == 200, answer.text
     done = answer.json()["exported"]
     folder = Folder.parse(done["location"])
-    assert str(folder).startswith(f"{settings.query.export_prefix}{house.rig.walk.org.id}/")
+    assert str(folder).startswith(f"{settings.query.export_prefix}{system.rig.walk.org.id}/")
     everything = s3_objects(seaweedfs.objects_for("worker"))
     (file,) = done["files"]
     assert pq.read_table(io.BytesIO(everything.get(folder.object(file)))).to_pylist() == [{"answer": 42}]

@@ -1,4 +1,4 @@
-"""Hot tables through the role that can only read: by generation and organisation, and in one snapshot."""
+"""Hot tables through the read-only role: by generation and organisation, and in one snapshot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.query.house import Given
+from tests.query.query_system import SharedSpark
 from tests.spark.hot_support import chain, hot_table, rows_of
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.buffered.tables import BufferedTable
@@ -36,7 +36,7 @@ SUM = "SELECT count(*) AS n, sum(content) AS s FROM live"
 
 @pytest.fixture
 def reader(data_db: str) -> str:
-    """The DSN of a role with what `roles_data.sql` gives to role query, and no more."""
+    """The DSN of a role with the grants of role query in `roles_data.sql`."""
     name = f"reader_{uuid4().hex[:8]}"
     with psycopg.connect(data_db, autocommit=True) as admin:
         role = sql.Identifier(name)
@@ -67,15 +67,15 @@ def query(table: HotTable, org: UUID) -> CheckedQuery:
     return CheckedQuery(uuid4(), caller, check_sql(SUM, {"live"}), {"live": live}, 100, 240)
 
 
-async def test_a_hot_table_is_read_by_the_role_that_only_reads_and_for_its_own_organisation_alone(
+async def test_a_hot_table_is_read_by_the_read_only_role_and_for_its_own_organisation_only(
     data_db: str, reader: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     table, other = filled(data_db, [5, 6, 7]), filled(data_db, [100])
-    engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
-    found: Any = (await engine.ask(query(table, table.org_id))).table
+    engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    found: Any = (await engine.run(query(table, table.org_id))).table
     assert found.to_pylist() == [{"n": 3, "s": 18}]
     with pytest.raises(Unavailable, match="nothing has been written"):
-        await engine.ask(query(other, table.org_id))
+        await engine.run(query(other, table.org_id))
     with psycopg.connect(reader) as connection:
         connection.execute("SET TRANSACTION READ WRITE")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -96,18 +96,18 @@ IN_PLACES = {
 }
 
 
-async def test_a_question_that_reads_a_table_in_several_places_filters_each_by_itself(
+async def test_a_query_that_scans_a_table_several_times_filters_each_scan_separately(
     data_db: str, reader: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     table = filled(data_db, [5, 6, 7, 8])
-    engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
     for asked, found in IN_PLACES.items():
-        told = replace(query(table, table.org_id), checked=check_sql(asked, {"live"}))
-        answer: Any = (await engine.ask(told)).table
+        checked = replace(query(table, table.org_id), checked=check_sql(asked, {"live"}))
+        answer: Any = (await engine.run(checked)).table
         assert sorted(answer.column("n").to_pylist()) == found, asked
 
 
-async def test_a_buffered_dataset_is_read_by_that_role_with_its_own_columns_and_for_its_own_organisation_alone(
+async def test_a_buffered_dataset_is_read_by_that_role_with_its_columns_and_for_its_own_organisation_only(
     data_db: str, reader: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     declared = Declaration(
@@ -123,16 +123,16 @@ async def test_a_buffered_dataset_is_read_by_that_role_with_its_own_columns_and_
                     " k, content) VALUES (%s, gen_random_uuid(), 1, gen_random_uuid(), 1, now(), %s, %s)"
                 )
                 admin.execute(row.format(table.identifier), (org, key, content))
-    engine = Engine(Given(spark), DiskObjects(tmp_path), reader, QuerySettings())
+    engine = Engine(SharedSpark(spark), DiskObjects(tmp_path), reader, QuerySettings())
     live = Relation("live", ours.dataset_uuid, ours.dataset_version, 0, hot=True, cold=None)
     asked = CheckedQuery(
         uuid4(), Caller(ours.org_id, ("user", uuid4())), check_sql(SUM, {"live"}), {"live": live}, 100, 240
     )
-    found: Any = (await engine.ask(asked)).table
+    found: Any = (await engine.run(asked)).table
     assert found.to_pylist() == [{"n": 2, "s": 11}]
     stranger = replace(asked, caller=Caller(theirs.org_id, ("user", uuid4())))
     with pytest.raises(Unavailable, match="nothing has been written"):
-        await engine.ask(stranger)
+        await engine.run(stranger)
     hidden = replace(asked, id=uuid4(), checked=check_sql("SELECT org_id FROM live", {"live"}))
     with pytest.raises(InvalidSql):
-        await engine.ask(hidden)
+        await engine.run(hidden)

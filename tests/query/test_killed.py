@@ -1,4 +1,4 @@
-"""The Query service as a process of its own: it outlives its Spark, and a kill -9 leaves nothing of it behind."""
+"""The Query service as a process: it survives the loss of its Spark, and kill -9 leaves no process or file behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.query.house import ROWS, House
+from tests.query.query_system import ROWS, QuerySystem
 from tests.spark.hot_support import chain, hot_table, rows_of
 from tests.walk.walking import TOKEN
 from tracelake.data.hot.tables import ensure
@@ -35,22 +35,22 @@ MANY = "SELECT a.value, b.value AS v FROM " + ", ".join(f"orders {name}" for nam
 BOMB = "SELECT length(listagg(cast(a.value AS string))) AS n FROM " + ", ".join(  # noqa: S608
     f"orders {name}" for name in "abcdef"
 )
-"""A list of 64 million texts: how many rows are put together is not known before they are read."""
+"""A list of 64 million texts: the number of collected rows is not known before they are read."""
 LOOPS = "SELECT count(*) AS n FROM " + ", ".join(f"orders t{n}" for n in range(12))  # noqa: S608
-"""One task in a nested loop, which never looks whether it should end."""
+"""A task in a nested loop, which never checks for an interrupt."""
 
 
 @asynccontextmanager
 async def a_service(
-    house: House, home: Path, stuck_seconds: float = 1.0
+    system: QuerySystem, home: Path, stuck_seconds: float = 1.0
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], httpx.AsyncClient]]:
     port = free_port()
-    settings = house.settings.model_copy(
+    settings = system.settings.model_copy(
         update={
             "home": home,
-            "objects": ObjectSettings(folder=house.rig.walk.control.objects.root),  # type: ignore[attr-defined]
-            "endpoints": EndpointSettings(dispatcher_internal=house.rig.walk.listeners["dispatcher_internal"]),
-            "query": house.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": stuck_seconds}),
+            "objects": ObjectSettings(folder=system.rig.walk.control.objects.root),  # type: ignore[attr-defined]
+            "endpoints": EndpointSettings(dispatcher_internal=system.rig.walk.listeners["dispatcher_internal"]),
+            "query": system.settings.query.model_copy(update={"internal_port": port, "stuck_seconds": stuck_seconds}),
         }
     )
     process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
@@ -65,7 +65,7 @@ async def a_service(
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader"}
     url = f"https://127.0.0.1:{port}"
     try:
-        async with AsyncClient(base_url=url, verify=house.context, headers=headers, timeout=300) as listener:
+        async with AsyncClient(base_url=url, verify=system.context, headers=headers, timeout=300) as listener:
             await until_ready(process, listener)
             yield process, listener
     finally:
@@ -85,7 +85,7 @@ async def until_ready(process: subprocess.Popen[bytes], listener: httpx.AsyncCli
 
 
 async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
-    """Asked again for as long as it is told that this may help."""
+    """Retry while the error is retryable."""
     async with asyncio.timeout(240):
         while True:
             answer = await listener.post("/v1/query", json={"sql": sql})
@@ -97,7 +97,7 @@ async def answered(listener: httpx.AsyncClient, sql: str) -> list[list[int]]:
 
 
 def family(leader: int) -> list[int]:
-    """Who lives in the session of a process that began one."""
+    """The processes in the session of a process that started one."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -111,7 +111,7 @@ def family(leader: int) -> list[int]:
 
 
 def members(leader: int, word: str) -> list[int]:
-    """Those of them that were started with this word."""
+    """Those whose command has this word."""
     found = []
     for pid in family(leader):
         with suppress(OSError):
@@ -121,10 +121,12 @@ def members(leader: int, word: str) -> list[int]:
     return found
 
 
-async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: House, tmp_path: Path) -> None:
-    audited, (_, before) = len(await house.audit()), exports(house)
-    await a_hot_table(house)
-    async with a_service(house, tmp_path / "home") as (process, listener):
+async def test_the_service_survives_the_loss_of_spark_and_a_kill_leaves_no_processes(
+    system: QuerySystem, tmp_path: Path
+) -> None:
+    audited, (_, before) = len(await system.audit()), exports(system)
+    await a_hot_table(system)
+    async with a_service(system, tmp_path / "home") as (process, listener):
         assert await answered(listener, COUNT) == [[ROWS]]
         await until_loops_cost_it_its_spark(process, listener)
         assert await answered(listener, COUNT) == [[ROWS]], "Spark is started again, the service goes on"
@@ -136,7 +138,7 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
                 await asyncio.sleep(0.05)
         hot = asyncio.create_task(listener.post("/v1/query", json={"sql": LOOPS.replace("orders", "thought")}))
         async with asyncio.timeout(120):
-            while not holders(house):  # noqa: ASYNC110 - the snapshot is waited for
+            while not holders(system):  # noqa: ASYNC110 - the snapshot is waited for
                 await asyncio.sleep(0.05)
         process.kill()
         for item in (export, hot):
@@ -145,52 +147,52 @@ async def test_it_outlives_its_spark_and_a_kill_leaves_nothing_behind(house: Hou
         async with asyncio.timeout(120):
             while family(process.pid):  # noqa: ASYNC110 - the kernel's and Java's work is waited for
                 await asyncio.sleep(0.05)
-    found, whole = exports(house)
+    found, whole = exports(system)
     assert len(whole - before) == 1, "the one that was done before the kill"
     assert found == whole, "of the one that was killed nothing is visible"
     async with asyncio.timeout(60):
-        while holders(house):  # noqa: ASYNC110 - Postgres sees that they are gone
+        while holders(system):  # noqa: ASYNC110 - Postgres sees that they are gone
             await asyncio.sleep(0.05)
-    async with a_service(house, tmp_path / "home") as (_, listener):
+    async with a_service(system, tmp_path / "home") as (_, listener):
         assert await answered(listener, LAST) == [[HOT_ROWS]], "the next one answers, the hot table too"
-        # What was asked before the kill is told by it.
-        await house.rig.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
+        # The audit has the queries from before the kill.
+        await system.rig.until("SELECT count(*) >= $1 FROM query_audit", audited + 3)
         bomb = await listener.post("/v1/query", json={"sql": BOMB})
         assert bomb.status_code in {422, 503, 504}, bomb.text
         assert (await listener.get("/readyz")).is_success, "whatever became of its Spark"
 
 
-def exports(house: House) -> tuple[set[str], set[str]]:
-    """Those of which there is a file, and those that are whole."""
-    folder = Folder.parse(f"s3://trace/exports/{house.rig.walk.org.id}/")
-    names = [item.name for item in house.rig.walk.control.objects.objects(folder)]
+def exports(system: QuerySystem) -> tuple[set[str], set[str]]:
+    """Exports with any file, and complete ones."""
+    folder = Folder.parse(f"s3://trace/exports/{system.rig.walk.org.id}/")
+    names = [item.name for item in system.rig.walk.control.objects.objects(folder)]
     whole = [item for item in names if item.name == "_SUCCESS"]
     return {str(item).split("/")[5] for item in names}, {str(item).split("/")[5] for item in whole}
 
 
 async def until_loops_cost_it_its_spark(process: subprocess.Popen[bytes], listener: httpx.AsyncClient) -> None:
-    """Asked again if its time was over before its task had begun."""
+    """Retry if the time limit was over before the task had begun."""
     (java,) = members(process.pid, "java")
     async with asyncio.timeout(240):
         while members(process.pid, "java") == [java]:
             await listener.post("/v1/query", json={"sql": LOOPS, "timeout_seconds": 5})
             await asyncio.sleep(2)
-    async with asyncio.timeout(60):  # it is counted when the JVM has ended; once more if the next one was asked too
+    async with asyncio.timeout(60):  # counted when the JVM has ended; once more if the next one was used too
         while not await counted(listener):  # noqa: ASYNC110 - another process' work is waited for
             await asyncio.sleep(0.1)
 
 
 async def counted(listener: httpx.AsyncClient) -> int:
-    """How often Spark was ended with a query."""
-    told = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
-    (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", told, re.MULTILINE)
+    """How often Spark was ended because of a query."""
+    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    (times,) = re.findall(r"^trace_query_stuck_total (\d+)\.0$", text, re.MULTILINE)
     return int(times)
 
 
-def holders(house: House) -> list[int]:
-    """Who is in the middle of a transaction with the data database."""
-    assert house.settings.data.query_dsn is not None
-    with psycopg.connect(house.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
+def holders(system: QuerySystem) -> list[int]:
+    """Sessions in a transaction with data Postgres."""
+    assert system.settings.data.query_dsn is not None
+    with psycopg.connect(system.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
         found = connection.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             " AND xact_start IS NOT NULL"
@@ -198,16 +200,16 @@ def holders(house: House) -> list[int]:
     return [pid for (pid,) in found]
 
 
-async def a_hot_table(house: House) -> None:
-    """Makes dataset `thought`, which no task has written, a hot one with some rows."""
-    row = await house.pool.fetchrow(
+async def a_hot_table(system: QuerySystem) -> None:
+    """Make dataset `thought`, which no task has written, a hot one with some rows."""
+    row = await system.pool.fetchrow(
         'UPDATE datasets d SET storage = \'{"kind": "postgres_hot"}\' FROM dataset_versions v'
         " WHERE v.dataset_uuid = d.id AND d.name = 'thought' AND d.org_id = $1 RETURNING d.id, v.id AS version",
-        house.rig.walk.org.id,
+        system.rig.walk.org.id,
     )
-    table = replace(hot_table(), org_id=house.rig.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"])
-    assert house.settings.data.query_dsn is not None
-    with psycopg.connect(house.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
+    table = replace(hot_table(), org_id=system.rig.walk.org.id, dataset_uuid=row["id"], dataset_version=row["version"])
+    assert system.settings.data.query_dsn is not None
+    with psycopg.connect(system.settings.data.query_dsn.get_secret_value(), autocommit=True) as connection:
         ensure(connection, table)
         rows = rows_of([(number, 0, number) for number in range(HOT_ROWS)])
         rewrite(connection, {table: rows}, chain(0, HOT_ROWS), replace_from=0)

@@ -1,4 +1,4 @@
-"""The Query service as a process, whose Spark is killed or must be ended: no caller pays for it. 60 s."""
+"""The Query service as a process whose Spark is killed or must be ended: callers still get their answers. 60 s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.query.house import ROWS, House
+from tests.query.query_system import ROWS, QuerySystem
 from tests.query.test_killed import COUNT, a_service, answered, members
 from tests.walk.walking import TOKEN
 from tracelake.settings import QuerySettings
@@ -21,10 +21,10 @@ from tracelake.settings import QuerySettings
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 LIMIT = 5
 CORES = 2
-"""That one query may use."""
+"""Cores that one query may use."""
 JAVA_ITSELF = 6
 BEGUN = 2
-"""So many seconds of work are more than planning takes."""
+"""More seconds of work than planning takes."""
 SLOW = "SELECT sum(a.value + b.value) AS n FROM " + ", ".join(f"orders {name}" for name in "abcdef")  # noqa: S608 - a query of a test
 """64 million rows in nested loops."""
 TOTAL = sum(range(0, 10 * ROWS, 10)) * 2 * ROWS**5
@@ -37,13 +37,13 @@ Service = tuple[subprocess.Popen[bytes], httpx.AsyncClient]
 
 
 @pytest.fixture(scope="module")
-async def service(house: House, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+async def service(system: QuerySystem, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     usual = QuerySettings().stuck_seconds
-    async with a_service(house, tmp_path_factory.mktemp("service"), stuck_seconds=usual) as running:
+    async with a_service(system, tmp_path_factory.mktemp("service"), stuck_seconds=usual) as running:
         yield running
 
 
-async def test_queries_under_which_spark_is_killed_are_run_once_more_one_after_the_other(service: Service) -> None:
+async def test_queries_whose_spark_was_killed_are_run_once_more_one_at_a_time(service: Service) -> None:
     process, listener = service
     await answered(listener, COUNT)
     asked = [asyncio.create_task(listener.post("/v1/query", json={"sql": SLOW})) for _ in range(2)]
@@ -61,7 +61,7 @@ async def test_queries_under_which_spark_is_killed_are_run_once_more_one_after_t
 
 
 @pytest.mark.parametrize(("sql", "hangs_up"), [(LOOPS, False), (GENERATED, True)], ids=["loops", "generators"])
-async def test_a_query_that_no_interrupt_ends_costs_little_more_than_its_time(
+async def test_a_query_that_no_interrupt_ends_uses_little_more_than_its_time_limit(
     service: Service, sql: str, hangs_up: bool
 ) -> None:
     process, listener = service
@@ -70,7 +70,7 @@ async def test_a_query_that_no_interrupt_ends_costs_little_more_than_its_time(
     before = processor_seconds(java) or 0
     spent, times = before, 0
     async with asyncio.timeout(300):
-        while processor_seconds(java) is not None:  # asked again if its time was over before its tasks had begun
+        while processor_seconds(java) is not None:  # repeated if the time limit was over before its tasks had begun
             began, times = spent, times + 1
             asked = asyncio.create_task(listener.post("/v1/query", json={"sql": sql, "timeout_seconds": LIMIT}))
             while (now := processor_seconds(java)) is not None and (not asked.done() or await in_hand(listener)):
@@ -80,8 +80,8 @@ async def test_a_query_that_no_interrupt_ends_costs_little_more_than_its_time(
                 await asyncio.sleep(0.05)
             await asyncio.wait({asked})
             if not asked.cancelled():
-                assert said(asked.result()) == (504, "query_timeout", True)
-    # Processor and not wall time, which depends on what else the machine does: it used no more than all its cores.
+                assert error_of(asked.result()) == (504, "query_timeout", True)
+    # Processor time, not wall time, which depends on the load of the machine.
     assert spent - before < times * CORES * (LIMIT + 2) + JAVA_ITSELF
     assert await answered(listener, COUNT) == [[ROWS]]
 
@@ -96,10 +96,10 @@ async def java_of(process: subprocess.Popen[bytes], other_than: int = 0) -> int:
 
 
 async def until_running(listener: httpx.AsyncClient, queries: int) -> None:
-    """As many as have a slot run in Spark, which has started: sessions stand ready."""
+    """Wait until this many queries with a slot run in Spark, which has prepared sessions."""
     async with asyncio.timeout(120):
         while await in_hand(listener) != queries or not await gauge(listener, "trace_query_sessions", "fresh"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)  # another process' work is waited for
+            await asyncio.sleep(0.05)  # waits for another process
 
 
 async def in_hand(listener: httpx.AsyncClient) -> float:
@@ -107,8 +107,8 @@ async def in_hand(listener: httpx.AsyncClient) -> float:
 
 
 async def gauge(listener: httpx.AsyncClient, name: str, state: str) -> float:
-    told = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
-    return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', told, re.MULTILINE)[0])
+    text = (await listener.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})).text
+    return float(re.findall(rf'^{name}{{state="{state}"}} (\S+)$', text, re.MULTILINE)[0])
 
 
 def processor_seconds(pid: int) -> float | None:
@@ -120,6 +120,6 @@ def processor_seconds(pid: int) -> float | None:
     return None if fields[0] == "Z" else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def said(answer: httpx.Response) -> tuple[int, str, bool]:
+def error_of(answer: httpx.Response) -> tuple[int, str, bool]:
     error = answer.json()["error"]
     return answer.status_code, error["code"], error["retryable"]

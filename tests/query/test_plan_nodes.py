@@ -1,4 +1,4 @@
-"""A plan is read node by node, each once: how much is read grows with the query, however its calls nest."""
+"""A plan is read node by node, each once: the size grows with the query, however its calls nest."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def nested(case: str, depth: int) -> str:
 
 
 @pytest.mark.parametrize("case", NESTED)
-def test_each_call_inside_of_another_adds_as_many_nodes_as_the_one_before(case: str, spark: SparkSession) -> None:
-    """Spark's own JSON has twice as many for each, or three times: at 8 of them it is hundreds of times as long."""
+def test_each_nested_call_adds_the_same_number_of_plan_nodes(case: str, spark: SparkSession) -> None:
+    """Spark's own JSON has two or three times as many for each: at 8 of them it is hundreds of times as long."""
     counts = [nodes_read(spark, nested(case, depth)) for depth in (2, 3, 4, 12)]
     for _, second, third, last in zip(*counts, strict=True):
         assert last - third == 8 * (third - second)
@@ -56,8 +56,8 @@ def test_a_job_may_nest_thirty_calls(case: str, spark: SparkSession) -> None:
     assert rows.columns == ["y"]
 
 
-def test_threads_that_read_the_first_plan_together_can_all_read_more(spark: SparkSession) -> None:
-    """Each may compile a reader of its own, and later meet the reader of another."""
+def test_threads_that_read_the_first_plan_concurrently_can_read_more_plans(spark: SparkSession) -> None:
+    """Each may compile its own reader, and later use the reader of another."""
     plan_nodes._reader.cache_clear()
     plan = spark._jsparkSession.sql("SELECT 1 AS x").queryExecution().analyzed()
     together = Barrier(4)

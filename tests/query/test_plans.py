@@ -1,4 +1,4 @@
-"""A plan is kept for the next time the same is asked; its rows never are, nor a plan that time would change."""
+"""Plans are cached for repeated queries; rows never are, nor plans that depend on the time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_plan_is_made_once_and_its_rows_are_read_each_time(prepared: Prepared,
         asked(prepared, store, relation, COUNT)
 
 
-def test_another_commit_or_another_limit_has_a_plan_of_its_own(prepared: Prepared, store: Store) -> None:
+def test_another_commit_or_limit_gets_another_plan(prepared: Prepared, store: Store) -> None:
     assert asked(prepared, store, events(store, 3), COUNT) == [[3]]
     later = events(store, 5, commit=2)
     assert asked(prepared, store, later, COUNT) == [[5]]
@@ -100,7 +100,7 @@ def test_another_commit_or_another_limit_has_a_plan_of_its_own(prepared: Prepare
         "TIMESTAMP 'now'",
     ],
 )
-def test_what_time_or_chance_would_change_is_planned_each_time(
+def test_queries_with_time_or_random_functions_are_planned_each_time(
     prepared: Prepared, store: Store, expression: str
 ) -> None:
     asked(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
@@ -110,12 +110,12 @@ def test_what_time_or_chance_would_change_is_planned_each_time(
 @pytest.mark.parametrize(
     "expression", ["CAST('2026-01-01' AS TIMESTAMP)", "try_cast(text AS DATE)", "unix_timestamp(DATE '2026-01-01')"]
 )
-def test_times_that_stand_still_are_no_hindrance(prepared: Prepared, store: Store, expression: str) -> None:
+def test_constant_times_do_not_prevent_a_cached_plan(prepared: Prepared, store: Store, expression: str) -> None:
     asked(prepared, store, events(store, 1), f"SELECT {expression} AS x FROM events")  # noqa: S608 - a query of a test
     assert len(prepared.plans) == 1
 
 
-def test_a_plan_that_would_hold_rows_is_not_kept(prepared: Prepared, store: Store) -> None:
+def test_a_plan_that_contains_rows_is_not_cached(prepared: Prepared, store: Store) -> None:
     relation = events(store, 3)
     joined = "SELECT count(*) AS n FROM events a JOIN events b ON a.number = b.number"
     assert asked(prepared, store, relation, joined) == [[3]]
@@ -123,7 +123,7 @@ def test_a_plan_that_would_hold_rows_is_not_kept(prepared: Prepared, store: Stor
     assert not prepared.plans
 
 
-def test_only_whole_small_tables_of_files_are_planned_for_good(prepared: Prepared, store: Store) -> None:
+def test_only_plans_over_small_unfiltered_files_are_cached(prepared: Prepared, store: Store) -> None:
     relation = events(store, 3)
     assert relation.cold is not None
     narrowed = replace(relation, filters=(from_json({"lt": ["number", 1]}),))
@@ -133,13 +133,13 @@ def test_only_whole_small_tables_of_files_are_planned_for_good(prepared: Prepare
     assert not prepared.plans
 
 
-def test_a_session_keeps_its_last_plans_only(prepared: Prepared) -> None:
+def test_a_session_caches_only_its_last_plans(prepared: Prepared) -> None:
     for number in range(MOST_PLANS + 3):
         prepared.keep_plan(number, None)  # type: ignore[arg-type]
     assert list(prepared.plans) == list(range(3, MOST_PLANS + 3))
 
 
-def test_what_a_job_stores_depends_on_no_clock_also_where_spark_finds_it_by_itself(spark: SparkSession) -> None:
+def test_a_job_may_not_use_the_clock_even_by_implicit_casts_of_spark(spark: SparkSession) -> None:
     days = spark.sql("SELECT DATE'2026-01-01' AS day, 'nowhere' AS text")
     for query in ("SELECT day FROM days WHERE day < 'now'", "SELECT day FROM days WHERE day IN ('yesterday UTC')"):
         with pytest.raises(InvalidSql, match="another each time"):

@@ -12,7 +12,7 @@ from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by
 from tracelake.domain.dag.model import Storage
-from tracelake.operators.api.outcome import Settings as NoConfig
+from tracelake.operators.api.outcome import OperatorConfig as NoConfig
 from tracelake.store.migrate import Database
 
 HANDS = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET, Storage.BUFFERED))

@@ -71,7 +71,7 @@ BOMBS = {
     "Parquet, text made of text": (
         PARQUET,
         parquet(LONG, use_dictionary=False, column_encoding={"key": "DELTA_BYTE_ARRAY", "doc": "DELTA_BYTE_ARRAY"}),
-        "encoding that is not taken",
+        "unsupported encoding",
     ),
     "Parquet, a large footer": (
         PARQUET,

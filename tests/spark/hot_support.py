@@ -1,4 +1,4 @@
-"""Small hot tables for tests, and blocks that hang together."""
+"""Small hot tables for tests, and linked blocks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def rows_of(contents: Iterable[tuple[int, int, int]]) -> pa.Table:
 
 @contextmanager
 def unheld(dsn: str) -> Iterator[HeldSnapshot]:
-    """A moment to take a view in, for a reader that holds no snapshot."""
+    """A snapshot to take a view in, for a reader that holds none."""
     with held(dsn) as snapshot:
         yield replace(snapshot, name="")
 
 
 def chain(start: int, count: int, branch: str = "a", parent: bytes | None = None) -> list[BlockMark]:
-    """Blocks of one branch; the first hangs on `parent`, or on the same branch's block before it."""
+    """Blocks of one branch; the parent of the first is `parent`, or the same branch's block before it."""
     marks = []
     above = block_hash(start - 1, branch) if parent is None else parent
     for number in range(start, start + count):

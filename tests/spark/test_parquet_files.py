@@ -1,4 +1,4 @@
-"""Parquet files of other writers: types that Spark has not are read where every value fits, or the file is refused."""
+"""Parquet files of other writers: types that Spark lacks are read if every value fits, or the file is refused."""
 
 from __future__ import annotations
 
@@ -120,62 +120,62 @@ def read(path: Path, columns: dict[str, str], **more: Any) -> tuple[pa.Table, in
 
 
 @pytest.mark.parametrize(("have", "value", "kind", "expected"), FITS)
-def test_a_value_that_fits_is_read_as_it_was(
+def test_a_fitting_value_is_read_unchanged(
     tmp_path: Path, have: pa.DataType, value: Any, kind: str, expected: Any
 ) -> None:
     table, left_out = read(written(tmp_path, v=pa.array([value, None], have)), {"v": kind})
     assert (table["v"].to_pylist(), left_out) == ([expected, None], 0)
 
 
-@pytest.mark.parametrize(("have", "value", "kind", "said"), VALUE_TOO_FAR)
-def test_a_value_that_does_not_fit_is_named_with_file_column_and_row(
-    tmp_path: Path, have: pa.DataType, value: Any, kind: str, said: str
+@pytest.mark.parametrize(("have", "value", "kind", "message"), VALUE_TOO_FAR)
+def test_the_error_for_a_misfit_names_file_column_and_row(
+    tmp_path: Path, have: pa.DataType, value: Any, kind: str, message: str
 ) -> None:
     values = pa.array([None, None, value], have)
     path = written(tmp_path, v=values, n=pa.array([1, 2, 3], pa.uint64()))
     with pytest.raises(WorkFailed) as refused:
         read(path, {"v": kind})
     assert refused.value.message.startswith("in/a.parquet: row 3: v is ")
-    assert said in refused.value.message
+    assert message in refused.value.message
     assert refused.value.message.endswith(f"which is no {kind}")
     table, left_out = read(path, {"n": "int", "v": kind}, bad_lines=1)
     assert (table.to_pylist(), left_out) == ([{"n": 1, "v": None}, {"n": 2, "v": None}], 1)
 
 
-@pytest.mark.parametrize(("have", "value", "kind", "said"), TYPES_APART)
-def test_a_type_whose_values_would_be_bent_is_refused_with_both_types(
-    tmp_path: Path, have: pa.DataType, value: Any, kind: str, said: str
+@pytest.mark.parametrize(("have", "value", "kind", "message"), TYPES_APART)
+def test_a_lossy_conversion_is_refused_with_both_types(
+    tmp_path: Path, have: pa.DataType, value: Any, kind: str, message: str
 ) -> None:
     path = written(tmp_path, v=pa.array([value], have))
     with pytest.raises(WorkFailed, match=r"in/a.parquet: v is ") as refused:
         read(path, {"v": kind}, bad_lines=9)
-    assert refused.value.message.startswith(f"in/a.parquet: v is {said}")
+    assert refused.value.message.startswith(f"in/a.parquet: v is {message}")
     assert f"not read as {kind}" in refused.value.message
 
 
 @pytest.mark.parametrize(("have", "kind"), INFERRED)
-def test_without_columns_a_type_is_taken_that_holds_every_value(tmp_path: Path, have: pa.DataType, kind: str) -> None:
+def test_without_columns_a_type_that_holds_every_value_is_chosen(tmp_path: Path, have: pa.DataType, kind: str) -> None:
     path = written(tmp_path, v=pa.nulls(1, have) if have != pa.uint64() else pa.array([2**64 - 1], have))
     assert infer_columns(path, "in/a.parquet", Shape("parquet", {})) == {"v": kind}
     assert read(path, {"v": kind})[0].num_rows == 1
 
 
 @pytest.mark.parametrize("have", [pa.list_(pa.int64()), pa.decimal256(50, 2), pa.time32("s"), pa.duration("s")])
-def test_a_type_that_no_column_has_is_refused_by_name_when_types_are_guessed(tmp_path: Path, have: pa.DataType) -> None:
+def test_an_unsupported_type_is_refused_by_name_when_types_are_inferred(tmp_path: Path, have: pa.DataType) -> None:
     path = written(tmp_path, n=pa.array([1]), odd=pa.nulls(1, have))
     with pytest.raises(WorkFailed) as refused:
         infer_columns(path, "in/a.parquet", Shape("parquet", {}))
     assert refused.value.message.startswith(f"in/a.parquet: odd is {pq.read_schema(path).field('odd').type}, ")
 
 
-def test_columns_are_found_by_name_in_the_order_asked_for_and_others_are_left_out(tmp_path: Path) -> None:
+def test_columns_are_matched_by_name_in_the_requested_order_and_others_are_ignored(tmp_path: Path) -> None:
     path = written(tmp_path, c=pa.array(["x"]), a=pa.array([1]), more=pa.array([0]), b=pa.array([2]))
     table, _ = read(path, {"a": "int", "b": "bigint", "c": "string"})
     assert table.to_pydict() == {"a": [1], "b": [2], "c": ["x"]}
     assert table.column_names == ["a", "b", "c"]
 
 
-def test_a_name_with_a_dot_is_no_way_into_a_struct(tmp_path: Path) -> None:
+def test_a_column_name_with_a_dot_does_not_address_a_struct_field(tmp_path: Path) -> None:
     path = written(tmp_path, **{"a": pa.array([{"b": 1}]), "a.b": pa.array([7])})
     assert read(path, {"a.b": "int"})[0].to_pydict() == {"a.b": [7]}
     path = written(tmp_path, a=pa.array([{"b": 1}]))
@@ -194,7 +194,7 @@ def test_a_column_that_a_file_lacks_is_refused_unless_it_is_optional(tmp_path: P
     assert read(path, {"hash": "binary"}, optional=("hash",))[0].to_pydict() == {"hash": [None, None]}
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_columns_with_the_same_name_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
     with pytest.raises(WorkFailed, match="two columns are called a"):
@@ -204,7 +204,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store_schema", [False, True])
-def test_times_of_sparks_old_kind_do_not_turn_round(tmp_path: Path, store_schema: bool) -> None:
+def test_int96_times_do_not_overflow(tmp_path: Path, store_schema: bool) -> None:
     """Nanoseconds end in 2262: read as such, the year 9999 would be 1816."""
     path = tmp_path / "a.parquet"
     far = [dt.datetime(year, 12, 31, tzinfo=dt.UTC) for year in (1, 1969, 2025, 2262, 9999)]
@@ -214,7 +214,7 @@ def test_times_of_sparks_old_kind_do_not_turn_round(tmp_path: Path, store_schema
 
 
 @pytest.mark.parametrize("store_schema", [False, True])
-def test_times_of_the_old_kind_are_not_cut_to_microseconds(tmp_path: Path, store_schema: bool) -> None:
+def test_int96_times_are_not_truncated_to_microseconds(tmp_path: Path, store_schema: bool) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"at": pa.array([1000, None, 1001, -1001, -1000], pa.timestamp("ns"))})
     pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=store_schema)
@@ -224,8 +224,8 @@ def test_times_of_the_old_kind_are_not_cut_to_microseconds(tmp_path: Path, store
     assert (kept["at"].cast(pa.int64()).to_pylist(), left_out) == ([1, None, -1], 2)
 
 
-@pytest.mark.parametrize("day", [2_816_788, 2_232_400])  # in the years 3000 and 1400, beyond what nanoseconds count
-def test_nor_are_those_that_no_nanoseconds_reach(tmp_path: Path, day: int) -> None:
+@pytest.mark.parametrize("day", [2_816_788, 2_232_400])  # in the years 3000 and 1400, beyond the range of nanoseconds
+def test_int96_times_beyond_the_range_of_nanoseconds_are_not_truncated(tmp_path: Path, day: int) -> None:
     path, plain = tmp_path / "a.parquet", pa.table({"at": pa.array([1_234_567_001], pa.timestamp("ns"))})
     pq.write_table(
         plain, path, use_deprecated_int96_timestamps=True, use_dictionary=False, compression="none", store_schema=False
@@ -249,15 +249,15 @@ def test_misfits_are_found_among_many_rows_and_groups(tmp_path: Path) -> None:
     assert (table["v"].to_pylist(), left_out) == ([number for number in numbers if number < 2**63], 5)
 
 
-def test_a_text_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
-    """A file says that a column is text, and nothing made sure."""
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """The schema of a file calls a column text, but nothing has checked it."""
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"], pa.binary()).buffers())
     with pytest.raises(WorkFailed, match=r"row 1: v is .*which is no string"):
         read(written(tmp_path, v=broken), {"v": "string"})
 
 
 @pytest.mark.parametrize("body", [b"", b"PAR1", b"id,n\n1,2\n", b"PAR1" + bytes(100) + b"PAR1"])
-def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path, body: bytes) -> None:
+def test_a_file_that_is_not_parquet_is_refused_by_name(tmp_path: Path, body: bytes) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(body)
     with pytest.raises(WorkFailed, match=r"^in/a.parquet cannot be read as Parquet: "):
@@ -266,7 +266,7 @@ def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path, body: bytes) -> N
         infer_columns(path, "in/a.parquet", Shape("parquet", {}))
 
 
-def test_a_file_that_breaks_in_the_middle_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_damaged_in_the_middle_is_refused_by_name(tmp_path: Path) -> None:
     path = written(tmp_path, v=pa.array(range(10_000), pa.uint64()))
     body = bytearray(path.read_bytes())
     body[40:4000] = bytes(3960)

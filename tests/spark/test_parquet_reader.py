@@ -1,4 +1,4 @@
-"""Files are read alike, whether Spark opens them itself or its Python workers do. 15 s."""
+"""Files are read alike by Spark itself and by its Python workers. 15 s."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def written(frame: DataFrame, store: ObjectStore, folder: Folder, files: int) ->
     return write_frame(frame, Place(store, folder), "rows", files=files)
 
 
-def test_every_type_comes_back_the_same_from_a_disk_and_from_s3(
-    spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS
-) -> None:
+def test_every_type_round_trips_on_disk_and_s3(spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS) -> None:
     frame = spark.sql(EVERY_TYPE)
     folder = Folder("trace", ("reader", uuid4().hex))
     found = []
@@ -61,7 +59,7 @@ def test_every_type_comes_back_the_same_from_a_disk_and_from_s3(
     "called", ["with a space", "Jörg", "50%20off", "a#b", "x[1]", "{a,b}", "a*", "what?", "back\\", "~+&;'"]
 )
 def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, called: str) -> None:
-    """Also one that Hadoop would take for a pattern, with one beside it that would fit."""
+    """Including one that Hadoop would take for a pattern, beside a folder that matches it."""
     folder = Folder("trace", ("reader", uuid4().hex))
     for number, name in enumerate((called, "x1", "a", "ab", "whatx", "back")):
         [file] = written(spark.range(number, number + 1).toDF("n"), DiskObjects(tmp_path / name), folder, 1)
@@ -69,10 +67,10 @@ def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path, called:
     assert [row.n for row in read_files(spark, DiskObjects(tmp_path / called), names, file.columns).collect()] == [0]
 
 
-def test_columns_are_found_by_name_wherever_they_stand_in_a_file(
+def test_columns_are_matched_by_name_in_any_order_of_the_file(
     spark: SparkSession, tmp_path: Path, seaweedfs: SeaweedFS
 ) -> None:
-    """Their order makes no other schema, so files of one dataset may differ in it."""
+    """The order of columns makes no other schema, so files of one dataset may differ in it."""
     frame = spark.sql("SELECT id AS a, id * 10 AS b FROM range(2)")
     for store in (DiskObjects(tmp_path), s3_objects(seaweedfs.objects_for("worker"))):
         folder = Folder("trace", ("reader", uuid4().hex))

@@ -1,8 +1,7 @@
-"""Postgres rows through a real Spark: one moment for all parts, filters done there, no secret told."""
+"""Postgres rows through Spark: one snapshot for all partitions, filters in Postgres, no secret shown."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from pyspark.sql import types as st
 
 from tests.spark.hot_support import block_hash, chain, hot_table, rows_of, unheld
-from tests.spark_session import end_shared
+from tests.spark_session import a_session
 from tests.support.postgres import RunningServer
 from tracelake.data.filter_column import as_column
 from tracelake.data.hot.reader import pieces_of, read_hot, read_with_cold, spark_schema
@@ -27,19 +27,16 @@ from tracelake.data.postgres.secret_dsn import SecretDsn
 from tracelake.data.postgres.source import cut, read_postgres
 from tracelake.data.postgres.sql_text import columns_of
 from tracelake.data.postgres.staging import make_staging, sweep_staging
+from tracelake.data.postgres.worker_connection import driver_errors, open_session, run
 from tracelake.domain.filter.parse import holds, parse_where
 from tracelake.errors import BadInput, DatabaseUnavailable, SnapshotMoved
-from tracelake.spark.configuration import SparkOptions
-from tracelake.spark.java import find_java
-from tracelake.spark.session import start_session, stop_session
-from tracelake.spark.worker_errors import typed
+from tracelake.spark.failures import typed
 from tracelake.store.migrate import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Connection = psycopg.Connection[Any]
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def schema_of(**types: st.DataType) -> st.StructType:
@@ -48,18 +45,14 @@ def schema_of(**types: st.DataType) -> st.StructType:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores, and every task may be tried three times."""
-    end_shared()
-    folder = tmp_path_factory.mktemp("rows")
-    options = SparkOptions(local_dir=folder / "spark", master="local[2,3]", driver_memory="768m", conf=QUICK)
-    session = start_session(options, find_java(os.environ, folder / "cache"), os.environ)
-    yield session
-    stop_session(session)
+    """Two cores, and three attempts for every task."""
+    with a_session(tmp_path_factory.mktemp("rows"), master="local[2,3]") as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
 def dsn(postgres: RunningServer, template: Callable[[Database], str]) -> Iterator[str]:
-    """One database for all: starting a worker's connection to a new one costs more than the tests."""
+    """One database for all: a worker's connection to a new one takes longer than the tests."""
     yield postgres.create_database("spark_rows", template("data"))
     postgres.drop_database("spark_rows")
 
@@ -70,7 +63,7 @@ def data(dsn: str) -> Iterator[Connection]:
         yield connection
 
 
-def test_all_partitions_see_the_moment_that_is_held_also_after_a_reorg(
+def test_all_partitions_read_the_held_snapshot_even_after_a_reorg(
     spark: SparkSession, dsn: str, data: Connection
 ) -> None:
     table = filled(data, 40)
@@ -85,7 +78,9 @@ def test_all_partitions_see_the_moment_that_is_held_also_after_a_reorg(
         assert numbers(read_hot(spark, dsn, later)) == list(range(5))
 
 
-def test_without_a_held_snapshot_a_read_is_right_or_refused(spark: SparkSession, dsn: str, data: Connection) -> None:
+def test_without_a_held_snapshot_a_read_is_consistent_or_refused(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
     table = filled(data, 10)
     with unheld(dsn) as moment:
         view = view_of(moment, table, start=0, stop=1_000, commit=0)
@@ -103,8 +98,10 @@ def test_without_a_held_snapshot_a_read_is_right_or_refused(spark: SparkSession,
         assert view_of(moment, table, start=0, stop=1_000, commit=1).runs == (Run(1, 10),)
 
 
-def test_hot_and_cold_are_one_table_without_overlap_or_hole(spark: SparkSession, dsn: str, data: Connection) -> None:
-    """Cold to 29, of which 10 to 19 were rewritten; a reorg took back 25 and more and brought 25 and 26."""
+def test_hot_and_cold_rows_form_one_table_without_overlap_or_gap(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
+    """Cold to 29, of which 10 to 19 were rewritten; a reorg removed 25 and later and added 25 and 26."""
     table = hot_table()
     ensure(data, table)
     rewrite(data, {table: rows_of([(n, 0, 1) for n in range(30)])}, chain(0, 30))
@@ -124,9 +121,7 @@ def test_hot_and_cold_are_one_table_without_overlap_or_hole(spark: SparkSession,
         assert sorted(map(tuple, odd.collect())) == [(10, 0, 2), (11, 0, 2)]
 
 
-def test_a_number_of_any_size_keeps_the_same_rows_whether_postgres_filters_or_spark(
-    spark: SparkSession, dsn: str, data: Connection
-) -> None:
+def test_postgres_and_spark_filter_numbers_of_any_size_alike(spark: SparkSession, dsn: str, data: Connection) -> None:
     wei, most = 10**21, 10**38 - 1
     values = [
         (n, None if n == 0 else n - 2, item) for n, item in enumerate([None, 0, wei - 1, wei, wei + 1, most, -most])
@@ -153,7 +148,9 @@ def test_a_number_of_any_size_keeps_the_same_rows_whether_postgres_filters_or_sp
         assert kept == [[row["n"] for row in named if holds(tree, row) is True]] * 2, where
 
 
-def test_many_islands_of_hot_blocks_are_read_and_cut_out(spark: SparkSession, dsn: str, data: Connection) -> None:
+def test_many_separate_ranges_of_hot_blocks_are_read_and_excluded_from_the_cold_rows(
+    spark: SparkSession, dsn: str, data: Connection
+) -> None:
     table = hot_table()
     ensure(data, table)
     for number in range(0, 140, 2):
@@ -202,7 +199,7 @@ FULL = (
 )
 
 
-def test_every_type_goes_through_spark_and_back_with_nulls(spark: SparkSession, dsn: str, data: Connection) -> None:
+def test_every_type_round_trips_through_spark_with_nulls(spark: SparkSession, dsn: str, data: Connection) -> None:
     data.execute(f"CREATE TABLE hot.all_types ({ALL_TYPES})".encode())
     nulls = (2, *[None] * 14)
     given = spark.createDataFrame([FULL, nulls], SCHEMA)
@@ -256,7 +253,7 @@ def numbered(rows: DataFrame) -> list[int]:
     return sorted(row.n for row in rows.collect())
 
 
-def test_parts_cover_all_rows_whatever_the_bounds_say(spark: SparkSession, dsn: str, data: Connection) -> None:
+def test_partitions_cover_all_rows_whatever_the_bounds_are(spark: SparkSession, dsn: str, data: Connection) -> None:
     data.execute("CREATE TABLE hot.parts AS SELECT n, -n AS m FROM generate_series(-5::bigint, 50) AS n")
     data.execute("INSERT INTO hot.parts VALUES (NULL, 0)")
     rows = read_postgres(
@@ -281,16 +278,16 @@ def test_no_password_is_shown_by_plans_errors_or_objects(spark: SparkSession, ds
     wrong = "a/wrong@pass word%"
     nowhere = make_conninfo(dsn, password=wrong, host="127.0.0.1", port=1)
     refused = read_postgres(spark, nowhere, "hot.missing", schema_of(n=st.IntegerType()))
-    said = [raised(missing), raised(refused)]
-    assert isinstance(typed(said[0]), BadInput)
-    assert isinstance(typed(said[1]), DatabaseUnavailable)
-    shown += [str(error) + repr(error) for error in said]
+    errors = [raised(missing), raised(refused)]
+    assert isinstance(typed(errors[0]), BadInput)
+    assert isinstance(typed(errors[1]), DatabaseUnavailable)
+    shown += [str(error) + repr(error) for error in errors]
     shown += [repr(SecretDsn(dsn)), str(vars(refused)), SecretDsn(dsn).redact(f"at {dsn} with {password}")]
     assert all(text for text in shown)
     assert [text for text in shown if password in text or wrong in text or dsn in text] == []
 
 
-def test_a_staging_table_that_a_kill_left_is_swept_when_it_is_old(data: Connection) -> None:
+def test_an_old_staging_table_of_a_killed_process_is_dropped(data: Connection) -> None:
     make_staging(data, columns_of(schema_of(k=st.LongType())))
     assert staging(data) == 1
     assert sweep_staging(data, timedelta(hours=1)) == 0
@@ -298,7 +295,7 @@ def test_a_staging_table_that_a_kill_left_is_swept_when_it_is_old(data: Connecti
     assert staging(data) == 0
 
 
-def test_runs_are_dealt_out_evenly_and_completely() -> None:
+def test_ranges_are_distributed_evenly_and_completely() -> None:
     runs = [Run(0, 5), Run(10, 11), Run(20, 30)]
     wanted = [number for run in runs for number in range(run.start, run.stop)]
     for partitions in range(1, 20):
@@ -342,3 +339,27 @@ def staging(data: Connection) -> int:
     row = data.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'staging'::regnamespace AND relkind = 'r'")
     found = row.fetchone()
     return int(found[0]) if found else -1
+
+
+def test_a_worker_connection_recovers_after_an_outage(data_db: str) -> None:
+    ask(data_db)
+    let_in(data_db, allowed=False)
+    for _ in range(3):
+        with pytest.raises(DatabaseUnavailable):
+            ask(data_db)
+    let_in(data_db, allowed=True)
+    for _ in range(3):
+        ask(data_db)
+
+
+def ask(dsn: str) -> None:
+    secret = SecretDsn(dsn)
+    with driver_errors(secret, "read"), open_session(secret) as connection:
+        run(connection, "SELECT 1")
+
+
+def let_in(dsn: str, *, allowed: bool) -> None:
+    name = str(conninfo_to_dict(dsn)["dbname"])
+    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as connection:
+        word = sql.SQL("true" if allowed else "false")
+        connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(sql.Identifier(name), word))

@@ -1,4 +1,4 @@
-"""A session as operators get it: what it may and may not do, what it leaves, and how it ends when we do not."""
+"""The session that operators use: its limits, its files, and how it ends when its process is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tests.spark_session import end_shared
+from tests.spark_session import QUICK, end_shared
 from tracelake.errors import JavaMissing, SettingsError, SetupError
 from tracelake.spark import configuration
 from tracelake.spark import session as session_module
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SECRET = "not-for-the-command-line"
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A JVM that lives for seconds is better off without the slow compiler."""
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +51,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     assert left == ["lock"], "a stopped session leaves nothing"
 
 
-def test_warming_runs_both_engines_and_says_what_it_took(spark: SparkSession) -> None:
+def test_warming_runs_both_engines_and_reports_its_duration(spark: SparkSession) -> None:
     report = warm(spark)
     assert report.rows == session_module.WARM_ROWS
     assert report.seconds == pytest.approx(report.jvm_seconds + report.python_seconds, rel=0.01)
     assert is_alive(spark)
 
 
-def test_every_promise_is_set_and_holds_in_new_sessions_too(spark: SparkSession) -> None:
+def test_every_fixed_setting_is_set_also_in_new_sessions(spark: SparkSession) -> None:
     for session in (spark, spark.newSession()):
         assert {key: session.conf.get(key) for key in FIXED} == dict(FIXED)
         assert session.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count())
         assert session.conf.get("spark.ui.enabled") == "false"
 
 
-def test_a_setting_arrives_as_it_was_given(spark: SparkSession) -> None:
+def test_a_setting_reaches_spark_unchanged(spark: SparkSession) -> None:
     assert spark.conf.get("spark.trace.odd") == 'a "b" \\ c\td=e:f #g ü'
 
 
 def test_sql_does_not_read_the_environment_or_settings_into_literals(spark: SparkSession) -> None:
-    row = spark.sql("SELECT '${env:PATH} ${spark.trace.password} ${system:user.name}' AS said").first()
+    row = spark.sql("SELECT '${env:PATH} ${spark.trace.password} ${system:user.name}' AS output").first()
     assert row is not None
-    assert row.said == "${env:PATH} ${spark.trace.password} ${system:user.name}"
+    assert row.output == "${env:PATH} ${spark.trace.password} ${system:user.name}"
 
 
 def test_a_path_is_not_a_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -143,7 +141,7 @@ def test_all_that_spark_writes_is_in_its_folder(spark: SparkSession) -> None:
     assert all(Path(path).is_relative_to(folder_of(spark)) for path in written if not path.startswith("/dev/")), written
 
 
-def test_ctrl_c_is_still_ours(spark: SparkSession) -> None:
+def test_the_handler_of_ctrl_c_is_restored(spark: SparkSession) -> None:
     assert is_alive(spark)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert os.getpgid(jvm_of(spark).pid) != os.getpgrp(), "a terminal's Ctrl-C does not reach the JVM"
@@ -157,14 +155,14 @@ def test_a_process_has_one_session(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(FIXED))
-def test_no_setting_undoes_a_promise(tmp_path: Path, key: str) -> None:
+def test_a_fixed_setting_cannot_be_changed(tmp_path: Path, key: str) -> None:
     options = SparkOptions(local_dir=tmp_path, conf={key: "something else"})
     with pytest.raises(SettingsError, match="must stay") as refused:
         start_session(options, None, {})
     assert refused.value.where == f"spark.conf.{key}"
 
 
-def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_impossible_options_are_refused_before_a_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="comma"):
         start_session(SparkOptions(local_dir=tmp_path / "a,b"), None, {})
     with pytest.raises(JavaMissing):
@@ -172,8 +170,8 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
-    """In a process of its own: pyspark ends one whose main module has no file, which it takes for its own tests."""
+def test_the_error_for_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
+    """In a separate process: pyspark ends one whose main module has no file, which it takes for its own tests."""
     code = (
         "import pathlib, sys\n"
         "sys.modules['grpc'] = None\n"
@@ -187,9 +185,9 @@ def test_connect_without_its_packages_says_what_to_install(tmp_path: Path) -> No
     )
     file = tmp_path / "ask.py"
     file.write_text(code)
-    said = subprocess.run([sys.executable, file, tmp_path], capture_output=True, text=True, check=True)
-    assert "not installed" in said.stdout
-    assert "tracelake[connect]" in said.stdout
+    output = subprocess.run([sys.executable, file, tmp_path], capture_output=True, text=True, check=True)
+    assert "not installed" in output.stdout
+    assert "tracelake[connect]" in output.stdout
 
 
 def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variables(tmp_path: Path) -> None:
@@ -197,8 +195,8 @@ def test_a_cluster_master_is_not_bound_to_loopback_and_keeps_the_clusters_variab
     env = {"HADOOP_CONF_DIR": "/etc/hadoop", "SPARK_CONF_DIR": "/etc/spark", "TRACE_STATE__DSN": SECRET}
     for master, local in (("local", True), ("local[4]", True), ("spark://host:7077", False), ("yarn", False)):
         options = SparkOptions(local_dir=tmp_path, master=master)
-        told, given = settings(options, tmp_path), configuration.environment(options, java, env, tmp_path)
-        assert ("spark.driver.bindAddress" in told) == ("SPARK_LOCAL_IP" in given) == local
+        conf, given = settings(options, tmp_path), configuration.environment(options, java, env, tmp_path)
+        assert ("spark.driver.bindAddress" in conf) == ("SPARK_LOCAL_IP" in given) == local
         assert (given.get("HADOOP_CONF_DIR") == "/etc/hadoop") == (not local)
         assert (given.get("SPARK_CONF_DIR") == "/etc/spark") == (not local)
         assert SECRET not in given.values()
@@ -211,15 +209,15 @@ def test_the_class_path_names_each_jar_once_and_in_order(tmp_path: Path) -> None
     assert class_path(given) == f"{tmp_path}/slf4j-api-2.jar:{tmp_path}/a.jar:{tmp_path}/b.jar:{tmp_path}"
 
 
-def test_sparks_own_jars_are_named_alike_wherever_it_is_installed() -> None:
-    """Java takes a class archive for the class path it was made with alone."""
+def test_sparks_jars_have_the_same_order_wherever_it_is_installed() -> None:
+    """Java accepts a class archive only for the class path that it was made with."""
     named = class_path(f"{configuration.spark_home()}/jars/*").split(":")
     assert len(named) > 100
     assert all(item.startswith("jars/") for item in named)
 
 
 def test_a_machine_without_java_and_a_checkout_with_a_space(tmp_path: Path) -> None:
-    """No JAVA_HOME, nothing at all on PATH, every path with a space, a damaged class archive; at last a killed JVM."""
+    """No JAVA_HOME, an empty PATH, every path with a space, a damaged class archive; finally a killed JVM."""
     place = tmp_path / "a folder ü"
     python = other_place(place)
     started_in = place / "started in"
@@ -254,8 +252,8 @@ def test_kill_9_of_the_process_ends_the_jvm_and_its_busy_workers(tmp_path: Path)
     )
     try:
         assert process.stdout is not None
-        with process.stdout as said:
-            assert said.readline() == "busy\n"
+        with process.stdout as output:
+            assert output.readline() == "busy\n"
         family = psutil.Process(process.pid).children(recursive=True)
         names = [" ".join(child.cmdline()) for child in family]
         assert any("SparkSubmit" in name for name in names)
@@ -266,14 +264,14 @@ def test_kill_9_of_the_process_ends_the_jvm_and_its_busy_workers(tmp_path: Path)
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive
 
-    # What it left is cleared by the next start.
+    # The next start removes its files.
     assert list(tmp_path.glob("spark/run-*"))
     session_module._open_run(tmp_path / "spark").remove()
     assert not list(tmp_path.glob("spark/run-*"))
 
 
 def test_a_cluster_gets_our_package_through_sparks_own_script_in_a_path_with_a_space(tmp_path: Path) -> None:
-    """Spark's own small cluster: an executor in a process of its own, all started by shell scripts."""
+    """Spark's own small cluster: an executor in a separate process, started by shell scripts."""
     home = tmp_path / "spark home"
     home.mkdir()
     for entry in configuration.spark_home().iterdir():
@@ -418,7 +416,7 @@ def jvm_of(spark: SparkSession) -> psutil.Process:
 
 
 def other_place(place: Path) -> Path:
-    """Python's packages and our checkout once more, by links, so that every path has a space and an umlaut."""
+    """Links to Python's packages and our checkout, so that every path has a space and an umlaut."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     base = getattr(sys, "_base_executable", sys.executable)
     (place / "venv" / "bin").mkdir(parents=True)

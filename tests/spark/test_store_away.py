@@ -1,4 +1,4 @@
-"""What fails while a Spark task fetches and writes is told as our own error, and is worth another try."""
+"""A failure while a Spark task fetches and writes is reported as our own error, and is retryable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracelake.errors import (
     WrongChain,
     is_platform_fault,
 )
-from tracelake.spark.worker_errors import rebuilt
+from tracelake.spark.failures import rebuilt
 
 
 def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:
@@ -32,19 +32,19 @@ def fetch(span: Range) -> tuple[dict[str, pa.Table], str]:
 
 
 @pytest.mark.parametrize("in_spark", [False, True])
-def test_a_store_that_fails_during_a_put_is_named_in_one_sentence(tmp_path: Path, in_spark: bool) -> None:
+def test_a_store_that_fails_during_a_put_is_an_error_of_one_sentence(tmp_path: Path, in_spark: bool) -> None:
     root, spans = tmp_path / "objects", [Range(0, 2), Range(2, 4)]
     place = Place(DiskObjects(root), Folder.parse("s3://trace/x/"))
     spark: Any = shared_session() if in_spark else None
     (root / "trace").mkdir(parents=True)
     (root / "trace" / "x").write_text("a file in the place of the folder")
-    with pytest.raises(ObjectsUnavailable) as told:
+    with pytest.raises(ObjectsUnavailable) as failure:
         write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
-    assert told.value.message.startswith("the object store does not answer: ")
-    assert "Not a directory" in told.value.message
-    assert "\n" not in told.value.message
-    assert told.value.where == "s3://trace/x/rows_0_1.parquet"
-    assert told.value.retryable
+    assert failure.value.message.startswith("the object store does not answer: ")
+    assert "Not a directory" in failure.value.message
+    assert "\n" not in failure.value.message
+    assert failure.value.where == "s3://trace/x/rows_0_1.parquet"
+    assert failure.value.retryable
     (root / "trace" / "x").unlink()
     written = write_ranges(spark, fetch, spans, {"rows": place}, {"rows": "rows"})
     assert sorted(item.file.rows for _, item in written) == [2, 2]
@@ -60,7 +60,7 @@ def test_a_store_that_fails_during_a_put_is_named_in_one_sentence(tmp_path: Path
     ],
     ids=lambda refusal: str(refusal.code),
 )
-def test_a_full_disk_and_a_node_that_is_away_stay_the_platforms_fault(
+def test_a_full_disk_and_an_unreachable_node_are_platform_errors(
     tmp_path: Path, refusal: TraceError, in_spark: bool
 ) -> None:
     place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
@@ -69,38 +69,38 @@ def test_a_full_disk_and_a_node_that_is_away_stay_the_platforms_fault(
         raise refusal
 
     spark: Any = shared_session() if in_spark else None
-    with pytest.raises(TraceError) as told:
+    with pytest.raises(TraceError) as failure:
         write_ranges(spark, refuse, [Range(0, 2)], {"rows": place}, {"rows": "rows"})
-    assert told.value.as_dict() == refusal.as_dict()
-    assert is_platform_fault(told.value.code, retryable=told.value.retryable)
+    assert failure.value.as_dict() == refusal.as_dict()
+    assert is_platform_fault(failure.value.code, retryable=failure.value.retryable)
 
 
-def test_a_refusal_that_is_the_jobs_own_stays_one(tmp_path: Path) -> None:
+def test_an_error_of_the_job_stays_an_error_of_the_job(tmp_path: Path) -> None:
     place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
 
     def refuse(span: Range) -> tuple[dict[str, pa.Table], str]:
         raise WrongChain(f"block {span.start} is of another chain", where="a")
 
-    with pytest.raises(WorkFailed) as told:
+    with pytest.raises(WorkFailed) as failure:
         write_ranges(None, refuse, [Range(0, 2)], {"rows": place}, {"rows": "rows"})
-    assert not is_platform_fault(told.value.code, retryable=told.value.retryable)
+    assert not is_platform_fault(failure.value.code, retryable=failure.value.retryable)
 
 
 @pytest.mark.parametrize("code", sorted(PLATFORM_CODES))
-def test_every_fault_of_the_platform_is_told_by_a_worker_as_what_it_is(code: str) -> None:
-    told = {"code": code, "message": "m", "where": "w", "hint": "h", "retryable": True}
-    assert rebuilt(told).as_dict() == told
+def test_a_worker_reports_every_platform_error_with_its_code(code: str) -> None:
+    failure = {"code": code, "message": "m", "where": "w", "hint": "h", "retryable": True}
+    assert rebuilt(failure).as_dict() == failure
 
 
-def test_what_nobody_foresaw_is_told_without_the_jvms_own_trace(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_reported_without_the_jvm_stack(tmp_path: Path) -> None:
     place = Place(DiskObjects(tmp_path / "objects"), Folder.parse("s3://trace/x/"))
 
     def cut(span: Range) -> tuple[dict[str, pa.Table], str]:
         raise OSError(f"the cable is cut at {span.start}")
 
-    with pytest.raises(WorkFailed) as told:
+    with pytest.raises(WorkFailed) as failure:
         write_ranges(shared_session(), cut, [Range(0, 2)], {"rows": place}, {"rows": "rows"})
-    assert "OSError: the cable is cut at 0" in told.value.message
-    assert "JVM stacktrace" not in told.value.message
-    assert "\tat org.apache" not in told.value.message
-    assert told.value.retryable
+    assert "OSError: the cable is cut at 0" in failure.value.message
+    assert "JVM stacktrace" not in failure.value.message
+    assert "\tat org.apache" not in failure.value.message
+    assert failure.value.retryable

@@ -1,4 +1,4 @@
-"""CSV and JSON files: a value is read as it was written, or its line is named; a broken file is refused by name."""
+"""CSV and JSON files: a value is read as written, or its line is named; a broken file is refused by name."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def read(path: Path, columns: dict[str, str], **more: Any) -> list[dict[str, Any
 
 
 def refusals(path: Path, columns: dict[str, str]) -> list[WorkFailed]:
-    """What is said by who reads the file, and by who only guesses its columns."""
+    """The errors of reading the file, and of inferring its columns."""
     with pytest.raises(WorkFailed) as reading:
         read(path, columns)
     with pytest.raises(WorkFailed) as guessing:
@@ -125,7 +125,7 @@ def refusals(path: Path, columns: dict[str, str]) -> list[WorkFailed]:
 
 
 @pytest.mark.parametrize(("text", "kind", "expected"), JSON_FITS)
-def test_a_json_value_that_fits_is_read_as_it_was_written(tmp_path: Path, text: str, kind: str, expected: Any) -> None:
+def test_a_fitting_json_value_is_read_as_written(tmp_path: Path, text: str, kind: str, expected: Any) -> None:
     lines = written(tmp_path, "a.json", f'{{"v": {text}, "more": 1.5}}\n{{}}\n')
     assert read(lines, {"v": kind}) == [{"v": expected}, {"v": None}]
     whole = written(tmp_path, "b.json", f'[{{"v": {text}}}, {{"v": null}}]')
@@ -133,23 +133,23 @@ def test_a_json_value_that_fits_is_read_as_it_was_written(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize(("text", "kind"), JSON_MISFITS)
-def test_a_json_value_that_does_not_fit_is_named_with_its_line(tmp_path: Path, text: str, kind: str) -> None:
+def test_the_error_for_a_json_misfit_names_its_line(tmp_path: Path, text: str, kind: str) -> None:
     path = written(tmp_path, "a.json", f'{{"v": null, "n": 1}}\n{{"v": {text}, "n": 2}}\n{{"n": 3}}\n')
-    said = text.strip('"').replace('{"a": 1}', '{"a":1}')
+    message = text.strip('"').replace('{"a": 1}', '{"a":1}')
     with pytest.raises(WorkFailed) as refused:
         read(path, {"v": kind, "n": "int"})
-    assert refused.value.message == f"in/a.json: line 2: v is {said!r}, which is no {kind}"
+    assert refused.value.message == f"in/a.json: line 2: v is {message!r}, which is no {kind}"
     assert not refused.value.retryable
     assert read(path, {"v": kind, "n": "int"}, bad_lines=1) == [{"v": None, "n": 1}, {"v": None, "n": 3}]
 
 
 @pytest.mark.parametrize(("text", "kind", "expected"), CSV_FITS)
-def test_a_csv_value_that_fits_is_read_as_it_was_written(tmp_path: Path, text: str, kind: str, expected: Any) -> None:
+def test_a_fitting_csv_value_is_read_as_written(tmp_path: Path, text: str, kind: str, expected: Any) -> None:
     assert read(written(tmp_path, "a.csv", f"v\n{text}\n"), {"v": kind}) == [{"v": expected}]
 
 
 @pytest.mark.parametrize(("text", "kind"), CSV_MISFITS)
-def test_a_csv_value_that_does_not_fit_is_named_with_its_line(tmp_path: Path, text: str, kind: str) -> None:
+def test_the_error_for_a_csv_misfit_names_its_line(tmp_path: Path, text: str, kind: str) -> None:
     path = written(tmp_path, "a.csv", f"v,n\n{text},1\n,2\n")
     with pytest.raises(WorkFailed) as refused:
         read(path, {"v": kind, "n": "int"})
@@ -157,7 +157,7 @@ def test_a_csv_value_that_does_not_fit_is_named_with_its_line(tmp_path: Path, te
     assert read(path, {"v": kind, "n": "int"}, bad_lines=1) == [{"v": None, "n": 2}]
 
 
-def test_a_number_that_a_guessed_type_does_not_hold_is_refused(tmp_path: Path) -> None:
+def test_a_number_beyond_the_inferred_type_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", "".join(f'{{"v": {number}}}\n' for number in range(1000)) + '{"v": 2.5}\n')
     columns = infer_columns(path, "in/a.json", shape(path, {}))
     assert columns == {"v": "bigint"}
@@ -174,7 +174,7 @@ def test_a_number_that_a_guessed_type_does_not_hold_is_refused(tmp_path: Path) -
         ("1", "1e3", "double"),
     ],
 )
-def test_a_guessed_type_holds_whole_numbers_beyond_64_bits(tmp_path: Path, first: str, second: str, kind: str) -> None:
+def test_an_inferred_type_holds_integers_beyond_64_bits(tmp_path: Path, first: str, second: str, kind: str) -> None:
     for path in (
         written(tmp_path, "a.json", f'{{"v": {first}}}\n{{"v": {second}}}\n'),
         written(tmp_path, "a.csv", f"v\n{first}\n{second}\n"),
@@ -193,7 +193,7 @@ def test_misfits_are_found_among_many_lines(tmp_path: Path) -> None:
     assert [row["v"] for row in rows] == [number for number in range(10_000) if number not in odd]
 
 
-def test_a_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
     for path in (
         written(tmp_path, "a.csv", "id,what\n1,x\n2,café\n".encode("latin-1")),
         written(tmp_path, "a.json", '[{"id": 1, "what": "x"},\n\n{"id": 2, "what": "café"}]'.encode("latin-1")),
@@ -217,7 +217,7 @@ def test_utf_16_is_refused_by_name(tmp_path: Path, name: str, encoding: str) -> 
         assert (refused.hint, refused.retryable) == ("save the file as UTF-8", False)
 
 
-def test_a_byte_order_mark_of_utf8_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+def test_a_utf8_byte_order_mark_is_not_part_of_the_first_column_name(tmp_path: Path) -> None:
     assert read(written(tmp_path, "a.csv", "\ufeffid\n1\n"), {"id": "int"}) == [{"id": 1}]
     assert read(written(tmp_path, "a.json", '\ufeff{"id": 1}\n'), {"id": "int"}) == [{"id": 1}]
     whole = written(tmp_path, "b.json", '\ufeff [{"id": 1}]')
@@ -226,7 +226,7 @@ def test_a_byte_order_mark_of_utf8_is_no_part_of_the_first_name(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.json.gz", "a.csv.xz", "a.csv.zip"])
-def test_a_packed_file_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+def test_a_compressed_file_is_refused_with_a_hint(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     body = b"id\n1\n"
     if name.endswith(".zip"):
@@ -241,7 +241,7 @@ def test_a_packed_file_is_refused_with_what_to_do(tmp_path: Path, name: str) -> 
         assert not refused.retryable
 
 
-def test_a_header_that_is_broken_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_broken_header_is_refused_with_its_line(tmp_path: Path) -> None:
     for refused in refusals(written(tmp_path, "a.csv", 'id,"n"x\n1,2\n'), {"id": "int"}):
         assert refused.message.startswith("in/a.csv: line 1: ',' expected after '\"'")
         assert not refused.retryable
@@ -250,18 +250,18 @@ def test_a_header_that_is_broken_is_refused_with_its_line(tmp_path: Path) -> Non
         assert "UTF-8" in str(refused.hint)
 
 
-def test_a_file_without_a_line_is_refused_where_there_is_a_header_and_has_no_rows_elsewhere(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_if_a_header_is_expected_and_has_no_rows_otherwise(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "")
     for refused in refusals(path, {"id": "int"}):
         assert refused.message == "in/a.csv is empty: there is no line of column names"
         assert refused.hint == "write the file again, or leave it out by `pattern`"
     assert read(path, {"id": "int"}, header=False) == []
     assert read(written(tmp_path, "a.json", ""), {"id": "int"}) == []
-    with pytest.raises(WorkFailed, match="no rows to guess columns from"):
+    with pytest.raises(WorkFailed, match="no rows to infer columns from"):
         infer_columns(tmp_path / "a.json", "in/a.json", shape(tmp_path / "a.json", {}))
 
 
-def test_objects_in_objects_without_end_are_refused(tmp_path: Path) -> None:
+def test_deeply_nested_objects_are_refused(tmp_path: Path) -> None:
     deep = f'{{"id": 1, "v": {"[" * 5000}{"]" * 5000}}}'
     lines = written(tmp_path, "a.json", f'{{"id": 0}}\n{deep}\n')
     for columns in ({"id": "int"}, {"v": "string"}):
@@ -274,33 +274,33 @@ def test_objects_in_objects_without_end_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", ["[", "[1]", '[{"id": 1}', '[{"id": 1}] x', f'[{{"id": {"1" * 5000}}}]'])
-def test_what_is_no_list_of_objects_is_refused_by_name(tmp_path: Path, body: str) -> None:
+def test_a_file_that_is_not_a_list_of_objects_is_refused_by_name(tmp_path: Path, body: str) -> None:
     for refused in refusals(written(tmp_path, "a.json", body), {"id": "int"}):
         assert refused.message.startswith("in/a.json is not a list of JSON objects: ")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
-def test_a_file_that_is_gone_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
     for refused in refusals(tmp_path / name, {"id": "int"}):
-        assert refused.message == f"in/{name} was there a moment ago, and is gone"
+        assert refused.message == f"in/{name} disappeared while the job ran"
         assert "trigger" in str(refused.hint)
         assert not refused.retryable
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
-def test_a_folder_in_the_place_of_a_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_a_folder_instead_of_a_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     for refused in refusals(tmp_path / name, {"id": "int"}):
         assert refused.message == f"in/{name} cannot be read: Is a directory"
         assert not refused.retryable
 
 
-def test_a_file_that_may_not_be_read_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "id\n1\n")
     path.chmod(0)
     with somebody_else():
-        told = refusals(path, {"id": "int"})
-    for refused in told:
+        errors = refusals(path, {"id": "int"})
+    for refused in errors:
         assert refused.message == "in/a.csv may not be read by this worker"
         assert not refused.retryable
 

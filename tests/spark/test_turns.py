@@ -20,7 +20,7 @@ CORES = 2
 TASKS = 10
 
 
-def test_the_oldest_task_of_a_backlog_goes_first_though_its_stage_sorts_last(tmp_path: Path) -> None:
+def test_the_oldest_task_of_a_backlog_runs_first_though_its_stage_sorts_last(tmp_path: Path) -> None:
     with a_session(tmp_path, threads=CORES) as spark:  # one whose stages are counted from 0
         found, pools = backlog(spark, tmp_path)
     numbers = [int(stage) for _, stage in found]
@@ -30,7 +30,9 @@ def test_the_oldest_task_of_a_backlog_goes_first_though_its_stage_sorts_last(tmp
 
 
 def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[str]]:
-    """Jobs that come one after the other while all cores are held: in which order they ran, and the pools after it."""
+    """Start jobs one after the other while all cores are busy; return the order in which they ran, and the pools
+    left.
+    """
     scheduler: Any = spark.sparkContext._jsc.sc()
     ran, held, go_on = folder / "ran", folder / "held", folder / "go on"
     with ThreadPoolExecutor(CORES + TASKS) as threads:
@@ -48,19 +50,19 @@ def backlog(spark: SparkSession, folder: Path) -> tuple[list[list[str]], list[st
 
 
 def first_come(found: list[list[str]]) -> bool:
-    """In order; two at a time, so neighbours may change places."""
+    """In order; two at a time, so neighbours may be swapped."""
     order = [int(tag.removeprefix("task-")) for tag, _ in found]
     return all(abs(place - number) < CORES for place, number in enumerate(order))
 
 
-def job(spark: SparkSession, tag: str, told: Path, until_there: Path | None = None) -> None:
-    """One Spark task, which says that it runs."""
+def job(spark: SparkSession, tag: str, marker: Path, until_there: Path | None = None) -> None:
+    """Run one Spark task, which notes that it runs."""
 
     def say(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         task = TaskContext.get()
-        with told.open("a") as file:
+        with marker.open("a") as file:
             file.write(f"{tag} {task.stageId() if task else -1}\n")
         while until_there is not None and not until_there.exists():
             time.sleep(0.02)
@@ -71,7 +73,7 @@ def job(spark: SparkSession, tag: str, told: Path, until_there: Path | None = No
 
 
 def waits(scheduler: Any, jobs: int) -> bool:
-    """All that are there but those that hold the cores."""
+    """Those that exist, without those that hold the cores."""
     return len(list(scheduler.statusTracker().getActiveStageIds())) == jobs + CORES
 
 

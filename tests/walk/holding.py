@@ -26,13 +26,13 @@ class Holds:
     begun: threading.Event = field(default_factory=threading.Event)
     let_go: threading.Event = field(default_factory=threading.Event)
     canceled: threading.Event = field(default_factory=threading.Event)
-    asked_to_stop: threading.Event = field(default_factory=threading.Event)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
     ended: set[UUID] = field(default_factory=set)
     """Tasks that were canceled."""
     runs: int = 0
 
     def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
-        self.asked_to_stop = listener.asked_to_stop
+        self.stop_requested = listener.stop_requested
         self.runs += 1
         self.begun.set()
         while not (self.let_go.wait(0.02) or claimed.task.task_id in self.ended):

@@ -57,10 +57,10 @@ class Follower:
         if task.bootstrap is not None and task.bootstrap.reset_outputs:
             self.resets.append(n)
         [out] = task.outputs
-        while not (listener.asked_to_stop.wait(0.02) or listener.lost.is_set()):
+        while not (listener.stop_requested.wait(0.02) or listener.lost.is_set()):
             n += 1
             event = EventBody(dataset_uuid=out.dataset_uuid, dataset_version=out.dataset_version, cursor=n)
-            listener.tell([event], [], {"n": n})
+            listener.send_events([event], [], {"n": n})
             listener.report({"done": n, "total": None, "message": "following"})
         return Outcome(state={"n": n})
 

@@ -41,7 +41,7 @@ class Sources(Runner):
 
     def run(self, claimed: Claimed, listener: TaskApi) -> Finished:
         if claimed.task.timeout_seconds is None:
-            listener.asked_to_stop.wait()
+            listener.stop_requested.wait()
         return super().run(claimed, listener)
 
 

@@ -173,7 +173,7 @@ async def test_a_source_that_is_paused_is_asked_to_stop_at_once(walk: Walk) -> N
     async with working(holding(walk, holds)):
         await until(holds.begun, holds)
         await pause_source(walk.control, User(walk.org.user, walk.org.id, "acme", None, "admin"), "feed", "follow")
-        await until(holds.asked_to_stop, holds)
+        await until(holds.stop_requested, holds)
         holds.let_go.set()
 
 

@@ -1,7 +1,7 @@
-"""Compare a column with a number, exactly: the number is brought to the column's own type, never the column to another.
+"""Compares a column with a number exactly: the number is converted to the column's type, never the column.
 
-Spark looks for a type that holds both. For decimals there may be none: then it rounds, or the query fails. And a whole
-number beyond 64 bits does not even get to it as such.
+Spark chooses a type that holds both. For decimals there may be none: then it rounds, or the query fails. An integer
+beyond 64 bits does not even reach it as an integer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BYTES = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The values that a column of an exact type can have, counted in its smallest step."""
+    """The values of a column with an exact type, counted in its smallest step."""
 
     kind: DataType
     scale: int
@@ -35,7 +35,7 @@ class _Steps:
     most: int
 
     def around(self, number: Number) -> tuple[int, int]:
-        """The steps next to a number, below and above; the same one twice if it is a step. They may be out of reach."""
+        """Return the steps below and above a number; twice the same if it is a step. They may be out of range."""
         written = Decimal(repr(number)) if isinstance(number, float) else number
         exact = Fraction(written) * 10**self.scale
         return floor(exact), ceil(exact)
@@ -80,7 +80,7 @@ def compared_with(frame: DataFrame, name: str, op: Op, number: Number) -> Column
     below, above = steps.around(number)
     if below == above and steps.has(below):
         return compared(column, op, steps.literal(below))
-    # No value of the column is this number: it lies between two of them, or beyond all.
+    # No value of the column equals this number: it is between two values, or out of range.
     match op:
         case Op.EQ | Op.NE:
             return _always(column, op is Op.NE)
@@ -98,25 +98,25 @@ def equals_one_of(frame: DataFrame, name: str, numbers: Iterable[Number]) -> Col
     if steps is None:
         return column.isin([_loose(name, kind, number) for number in numbers])
     around = [steps.around(number) for number in numbers]
-    found = [steps.literal(below) for below, above in around if below == above and steps.has(below)]
-    return column.isin(found) if found else _always(column, truth=False)
+    literals = [steps.literal(below) for below, above in around if below == above and steps.has(below)]
+    return column.isin(literals) if literals else _always(column, truth=False)
 
 
 def _always(column: Column, truth: bool) -> Column:
-    """The same for every value; of NULL nothing is known."""
+    """The same result for every value, but NULL for NULL."""
     from pyspark.sql import functions as f
 
     return f.when(column.isNotNull(), f.lit(truth))
 
 
 def _type_of(frame: DataFrame, name: str) -> DataType | None:
-    """None: there is no such column, and Spark says so better than we."""
+    """None: there is no such column, and Spark has the better error."""
     alike = {field.name: field.dataType for field in frame.schema.fields if field.name.lower() == name.lower()}
     return alike.get(name, next(iter(alike.values()), None))
 
 
 def _steps_of(kind: Any) -> _Steps | None:
-    """None: the type holds no exact numbers."""
+    """None: the type has no exact numbers."""
     from pyspark.sql.types import DecimalType, IntegralType
 
     if isinstance(kind, DecimalType):
@@ -129,7 +129,7 @@ def _steps_of(kind: Any) -> _Steps | None:
 
 
 def _loose(name: str, kind: Any, number: Number) -> Column:
-    """Doubles are compared as doubles; with other types Spark does what it can, as in any query."""
+    """Compare doubles as doubles; other types as Spark does in any query."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import DecimalType, StringType
 

@@ -1,4 +1,4 @@
-"""Work items of the delivery process: added by whoever routes alerts, once each."""
+"""Adds work items for the delivery process, once each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.errors import DatabaseUnavailable
 
 @dataclass(frozen=True)
 class Item:
-    """An alert event on its way to one channel."""
+    """An alert event for one channel."""
 
     id: UUID
     alert_definition_id: UUID
@@ -25,11 +25,11 @@ class Item:
     severity: str
     event_time: datetime
     event: str
-    """JSON: what is sent."""
+    """The JSON to send."""
 
 
 def store_items(dsn: str, org_id: UUID, task_id: UUID, items: Sequence[Item]) -> int:
-    """All of them or none; how many were new. Whose they are is said by the task, never by a row."""
+    """Add all items or none; return how many were new. The organisation is the task's, never a value of a row."""
     values = {
         "org": org_id,
         "task": task_id,
@@ -45,5 +45,5 @@ def store_items(dsn: str, org_id: UUID, task_id: UUID, items: Sequence[Item]) ->
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as connection:
             return connection.execute(statements("deliveries")["add_items"], values).rowcount
-    except psycopg.OperationalError as away:
-        raise DatabaseUnavailable(f"data Postgres does not answer: {type(away).__name__}") from None
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(f"data Postgres does not answer: {type(error).__name__}") from None

@@ -1,4 +1,4 @@
-"""A filter of the DAG as a condition on a DataFrame: built from the tree, value by value, never from text."""
+"""Turns a filter of a DAG into a condition on a DataFrame: built from its tree, never from text."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def as_column(tree: Filter, frame: DataFrame) -> SparkColumn:
         case Not(part):
             return ~as_column(part, frame)
         case AllOf(parts):
-            return reduce(lambda item, other: item & other, [as_column(part, frame) for part in parts])
+            return reduce(lambda left, right: left & right, [as_column(part, frame) for part in parts])
         case AnyOf(parts):
-            return reduce(lambda item, other: item | other, [as_column(part, frame) for part in parts])
+            return reduce(lambda left, right: left | right, [as_column(part, frame) for part in parts])
         case _:
             assert_never(tree)
 
@@ -60,9 +60,9 @@ def _compared(frame: DataFrame, column: str, op: Op, right: Literal | Column) ->
 def _one_of(frame: DataFrame, column: str, values: Sequence[Literal]) -> SparkColumn:
     numbers = [value.value for value in values if isinstance(value, Whole | Exact)]
     others = [_literal(value) for value in values if not isinstance(value, Whole | Exact)]
-    found = [equals_one_of(frame, column, numbers)] if numbers else []
-    found += [frame[column].isin(others)] if others else []
-    return reduce(lambda item, other: item | other, found)
+    conditions = [equals_one_of(frame, column, numbers)] if numbers else []
+    conditions += [frame[column].isin(others)] if others else []
+    return reduce(lambda left, right: left | right, conditions)
 
 
 def _literal(value: Text | Truth) -> SparkColumn:

@@ -1,4 +1,4 @@
-"""Named SQL of the data database: `sql/*.sql`, each statement with a sentence; the twin of `store/queries.py`.
+"""Named SQL of data Postgres: `sql/*.sql`, each statement with a comment, as in `store/queries.py`.
 
 Read as a package resource, because on a cluster this package is a zip file.
 """
@@ -16,7 +16,7 @@ NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 @cache
 def statements(file: str) -> Mapping[str, bytes]:
-    """The statements of `sql/<file>.sql` by name; parameters are psycopg's, `%(name)s`."""
+    """Return the statements of `sql/<file>.sql` by name; parameters are psycopg's, `%(name)s`."""
     text = files("tracelake.data").joinpath("sql", f"{file}.sql").read_text(encoding="utf-8")
     _, *parts = NAME.split(text)
     return {name: part.strip().encode() for name, part in zip(parts[::2], parts[1::2], strict=True)}

@@ -1,7 +1,7 @@
-"""`alert_evaluate`: user code that looks for what alerts are defined to be about, and publishes alert events.
+"""`alert_evaluate`: user code that evaluates alert definitions and publishes alert events.
 
-The task is told the enabled ones of the definitions that its config names, with their parameters. The code runs in a
-sandbox; what comes of it are rows of a buffered dataset, which the sink keeps apart by organisation.
+The task gets the enabled definitions that its config names, with their parameters. The code runs in a sandbox and
+publishes rows of a buffered dataset, which the sink separates by organisation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tracelake.domain.dag.model import Storage
 from tracelake.domain.suggest import closest
 from tracelake.errors import WorkFailed
 from tracelake.operators.api.context import TaskContext
-from tracelake.operators.api.outcome import Settings
+from tracelake.operators.api.outcome import OperatorConfig
 from tracelake.operators.api.runtimes import IN_SANDBOXES
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,127}$")]
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     definitions: Annotated[list[Name], Field(min_length=1, max_length=200)]
 
 
@@ -63,5 +63,5 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> NoReturn:
-    """Never among our own code: a runner takes such tasks."""
+    """Raise: user code never runs in a worker, but in a runner."""
     raise WorkFailed(f"task {ctx.task.task_id} runs user code, which a worker never does", hint="start `trace runner`")

@@ -1,7 +1,7 @@
-"""`alert_route`: alert events become work items of the delivery process, one for each event and channel, ever.
+"""`alert_route`: turns alert events into work items of the delivery process, once for each event and channel.
 
-Which alerts and channels there are, the task was told when it was claimed: those of its own organisation, by name. A
-row that names any other alert makes nothing, and is counted as left out.
+The claim of the task has the alerts and channels of its organisation, by name. A row of any other alert makes no item,
+and is counted as left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracelake.domain.dag.catalog import ConfigProblem, Count, OperatorSpec, Wir
 from tracelake.domain.ids import OrgId, delivery_id
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.context import TaskContext
-from tracelake.operators.api.outcome import Outcome, Settings
+from tracelake.operators.api.outcome import OperatorConfig, Outcome
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.runtime.crash_points import crash_point
 from tracelake.wire.task_messages import AlertRef
@@ -33,8 +33,8 @@ NOWHERE: Final = "of alerts without a channel"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Config(Settings):
-    """It has none."""
+class Config(OperatorConfig):
+    """There are no options."""
 
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
@@ -65,24 +65,24 @@ SPEC = OperatorSpec(
 def run(ctx: TaskContext[Config]) -> Outcome | None:
     from tracelake.spark.failures import spark_failures
 
-    known = {str(item.alert_definition_id): item for item in ctx.task.alerts}
+    known = {str(alert.alert_definition_id): alert for alert in ctx.task.alerts}
     left_out = {STRANGERS: 0, NOWHERE: 0}
     with spark_failures("/inputs"):
         rows = _rows(ctx.inputs[0].dataframe(), ctx.inputs[0].name)
-        while some := list(islice(rows, AT_ONCE)):
-            _count(some, known, left_out)
-            _store(ctx, list(_items(ctx, some, known)))
+        while batch := list(islice(rows, AT_ONCE)):
+            _count(batch, known, left_out)
+            _store(ctx, list(_items(ctx, batch, known)))
     return Outcome(left_out=left_out)
 
 
 def _rows(frame: DataFrame, name: str) -> Iterator[Row]:
-    """Of one publish there are some megabytes at most; of a whole table, a partition of Spark's is here at a time."""
+    """One publish has some megabytes at most; of a whole table, one Spark partition is in memory at a time."""
     missing = [column for column in COLUMNS if column not in frame.columns]
     if missing:
         raise InvalidRequest(f"{name} holds no alert events: it lacks {', '.join(missing)}", where="/inputs")
-    # As a number: what a time becomes on its way to Python depends on where the driver runs.
-    told = ["unix_micros(event_time) AS event_time" if column == "event_time" else column for column in COLUMNS]
-    return iter(frame.selectExpr(*told).toLocalIterator())
+    # As a number: the conversion of a time to Python depends on the driver's time zone.
+    columns = ["unix_micros(event_time) AS event_time" if column == "event_time" else column for column in COLUMNS]
+    return iter(frame.selectExpr(*columns).toLocalIterator())
 
 
 def _count(rows: Sequence[Row], known: Mapping[str, AlertRef], left_out: dict[str, int]) -> None:

@@ -1,8 +1,8 @@
 """`block_follower`: an always-on source that keeps hot tables equal to the tip of a chain.
 
-It writes blocks as they come, finds reorgs by parent hash however deep they are, and tells the Dispatcher of every
-range that is new (an event) or no longer what it was (an invalidation). Where it stands is kept in the data database,
-in the transaction of its rows; so a restart neither loses a block nor writes it twice. See `helpers/follow_chain.py`.
+It writes blocks as they come, finds reorgs of any depth by parent hash, and sends the Dispatcher every new range (an
+event) and every replaced range (an invalidation). Its progress is stored in data Postgres, in the transaction of its
+rows, so a restart neither loses a block nor writes it twice. See `helpers/follow_chain.py`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tracelake.operators.helpers.chain_tables import ALL, Tables, check_tables
 
 class Config(Tables):
     rpc_pool: str
-    """A pool of the settings: addresses and keys of nodes never stand in a DAG."""
+    """A pool of the settings: addresses and keys of nodes are never in a DAG."""
     start_block: int | Literal["latest"] = 0
-    """Where a source that has written nothing yet begins; from then on that block is its first, for ever."""
+    """Where a source without blocks starts; from then on that block is its first."""
     emit_strategy: Literal["per_block", "per_range"] = "per_range"
-    """One event for each block, or one for all that were written together."""
+    """One event for each block, or one for all blocks written together."""
     confirmations: int = Field(64, ge=0, le=100_000)
-    """Blocks below the tip that are final, on a chain that does not say so itself."""
+    """How many blocks below the tip are final, on a chain that does not report it."""
     batch: int = Field(200, ge=1, le=10_000)
-    """Blocks written together while catching up."""
+    """How many blocks are written together while catching up."""
     poll_seconds: float = Field(1.0, ge=0.02, le=3600)
 
     @field_validator("start_block")
     @classmethod
-    def _exists(cls, given: int | str) -> int | str:
-        if isinstance(given, int) and given < 0:
+    def _exists(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 0:
             raise ValueError("blocks are numbered from 0; `latest` is the tip")
-        if isinstance(given, int) and given > MAX_END:
+        if isinstance(value, int) and value > MAX_END:
             raise ValueError(f"blocks are numbered to {MAX_END}; `latest` is the tip")
-        return given
+        return value
 
 
 SPEC = OperatorSpec(
@@ -52,9 +52,9 @@ SPEC = OperatorSpec(
     tuning=("batch", "poll_seconds"),
     check_wiring=lambda config, wired: list(check_tables(config, wired, more=1)),
 )
-"""One output for each table; one more, if there is, is told the ranges that have become final.
+"""One output for each table; an additional one gets the ranges that became final.
 
-`confirmations` counts: all that a generation was told to be final was so by one rule, on which its readers rely.
+`confirmations` is not a tuning option: readers rely on one rule of finality for a generation.
 """
 
 

@@ -1,7 +1,7 @@
-"""`cryo_ingest`: a range of blocks, fetched from nodes and checked, becomes one Parquet file set for each table.
+"""`cryo_ingest`: fetches a range of blocks from nodes, checks it and writes it as Parquet, for each table.
 
-Blocks are fetched and written inside Spark's Python workers, some at a time; only the names of files and the hashes at
-the edges come back, by which the pieces must link.
+Blocks are fetched and written inside Spark's Python workers, in chunks; only the names of files and the hashes at the
+edges come back, by which the chunks must link.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 class Config(Tables):
     rpc_pool: str
-    """A pool of the settings: addresses and keys of nodes never stand in a DAG."""
+    """A pool of the settings: addresses and keys of nodes are never in a DAG."""
     chunk: int = Field(1000, ge=1, le=100_000)
-    """Blocks fetched at once by one Spark task, and written to one file of each table."""
+    """How many blocks one Spark task fetches, and writes to one file of each table."""
 
 
 SPEC = OperatorSpec(
@@ -53,27 +53,27 @@ def run(ctx: TaskContext[Config]) -> Outcome:
     spans, final = ctx.ranges(ctx.outputs[0]), None
     for span in spans:
         chunks = list(split(span, ctx.config.chunk))
-        # Asked once, with the highest block of all: is it final?
+        # One call, with the highest block of all: is it final?
         written, final = _ingest(ctx, pool, chunks, chunks[-1] if span == spans[-1] else None)
         for table, output in outputs.items():
-            output.stage(span, [item for name, item in written if name == table])
+            output.stage(span, [number for name, number in written if name == table])
         ctx.progress(len(span), len(span), "blocks")
-    return Outcome(said=_not_final(spans, final))
+    return Outcome(message=_not_final(spans, final))
 
 
 def _not_final(spans: Sequence[Range], final: int | None) -> str:
-    """What people should know; nothing, if all is final or the chain does not say."""
+    """Return a message for users; empty if all blocks are final or the chain does not report it."""
     if final is None or final >= spans[-1].edges[1]:
         return ""
     above = intersect(spans, [Range(final + 1, spans[-1].stop)])
-    told = ", ".join(format_partition_key(span) for span in above)
-    return f"not final yet: blocks {told}; if a reorg replaces them, what was read stays"
+    ranges = ", ".join(format_partition_key(span) for span in above)
+    return f"not final yet: blocks {ranges}; if a reorg replaces them, what was read stays"
 
 
 def _ingest(
     ctx: TaskContext[Config], pool: RpcPool, chunks: Sequence[Range], last: Range | None
 ) -> tuple[list[tuple[str, Written]], int | None]:
-    """What was written; and the chain's last final block, as it was known with the chunk `last`."""
+    """Return what was written, and the chain's last final block as of the chunk `last`."""
     from tracelake.data.files.parquet_writer import write_ranges
 
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
@@ -84,7 +84,7 @@ def _ingest(
         {table: output.place for table, output in outputs.items()},
         {table: table for table in outputs},
     )
-    edges = {item.part: Edges(*json.loads(item.meta)) for _, item in written}
+    edges = {number.part: Edges(*json.loads(number.meta)) for _, number in written}
     check_links(chunks, edges)
     return written, edges[len(chunks) - 1].final
 
@@ -92,37 +92,37 @@ def _ingest(
 def fetch(
     pool: RpcPool, tables: Sequence[str], span: Range, *, last: Range | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Inside an executor."""
+    """Called inside an executor."""
     from tracelake.chain.fetch import fetch_range_sync
 
     fetched = fetch_range_sync(pool, *span.edges, tables, ask_finalized=span == last)
     first_by, last_by = (pool.endpoints[place].label for place in (fetched.first_by, fetched.last_by))
     hashes = fetched.first_parent_hash.hex(), fetched.last_hash.hex()
-    return fetched.tables, Edges(*hashes, first_by, last_by, fetched.finalized).told()
+    return fetched.tables, Edges(*hashes, first_by, last_by, fetched.finalized).as_json()
 
 
 class Edges(NamedTuple):
-    """How a chunk meets its neighbours, and which endpoints said so."""
+    """The edges of a chunk, and which endpoints reported them."""
 
     parent: str
     last: str
     first_by: str
     last_by: str
     final: int | None = None
-    """The chain's last final block, where it was asked."""
+    """The chain's last final block, if it was requested."""
 
-    def told(self) -> str:
+    def as_json(self) -> str:
         return json.dumps(self)
 
 
 def check_links(chunks: Sequence[Range], edges: Mapping[int, Edges]) -> None:
-    """Chunks were fetched apart, maybe while the chain moved: each must begin where the one before it ended."""
-    for item, following in pairwise(range(len(chunks))):
-        before, after = edges[item], edges[following]
+    """Check that each chunk begins where the one before ended: the chain may have moved between the fetches."""
+    for number, following in pairwise(range(len(chunks))):
+        before, after = edges[number], edges[following]
         if before.last != after.parent:
             raise WorkFailed(
                 f"the chain moved, or a node lies: block {chunks[following].start} of {after.first_by}"
-                f" does not follow block {chunks[item].stop - 1} of {before.last_by}",
+                f" does not follow block {chunks[number].stop - 1} of {before.last_by}",
                 where="/scope",
                 retryable=True,
             )

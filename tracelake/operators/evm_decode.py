@@ -1,6 +1,6 @@
-"""`evm_decode`: logs become rows of the events that an ABI declares, one output for each event.
+"""`evm_decode`: decodes logs into rows of the events that an ABI declares, one output for each event.
 
-A log that is not what its event says (anybody may write a contract that emits nonsense) has no row, and is counted.
+A log that does not match its event (any contract may emit invalid data) has no row, and is counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracelake.domain.ranges import Range
 from tracelake.domain.suggest import nearest
 from tracelake.errors import InvalidAbi, InvalidRequest
 from tracelake.operators.api.context import TaskContext
-from tracelake.operators.api.outcome import Outcome, Settings
+from tracelake.operators.api.outcome import OperatorConfig, Outcome
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.read_logs import read_logs
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
 
 BUILT_IN = ("erc20", "erc721")
 UNDECODED = "undecoded"
-"""Logs of an event whose data is not what the event says."""
+"""Logs of an event whose data does not match it."""
 OF_NO_EVENT = "of no event"
-"""Logs of events that were not asked for."""
+"""Logs of other events."""
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     abi: str
-    """`erc20`, `erc721`, or the ABI itself as JSON text."""
+    """`erc20`, `erc721`, or the ABI as JSON text."""
     events: tuple[str, ...] = Field(min_length=1)
     """Which of its events, in snake case, in the order of the outputs."""
     files: int = Field(1, ge=1, le=1000)
-    """Of each output. One is made in one Spark task, in memory; several in as many as there are cores."""
+    """Per output. One is written by one Spark task, in memory; several by as many tasks as there are cores."""
 
     @field_validator("events", mode="before")
     @classmethod
-    def _from_list(cls, given: Any) -> Any:
-        return tuple(given) if isinstance(given, list) else given
+    def _from_list(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="before")
     @classmethod
-    def _has_no_file(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and "abi_file" in given:
+    def _has_no_file(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "abi_file" in value:
             raise ValueError(
                 "abi_file is read where the DAG is deployed from: `trace dag deploy` puts the events of that file"
                 " here as `abi`, and this DAG came without them"
             )
-        return given
+        return value
 
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
-    """At deploy: the ABI can be read and has the events, and each of them has an output."""
+    """Check at deploy that the ABI has the events, and that each of them has an output."""
     read = Config.model_validate(dict(config))
     try:
         events_of(read)
@@ -80,7 +80,7 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
 
 
 def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
-    """Not known of an ABI that its own check refuses."""
+    """None for an ABI that the check refuses."""
     try:
         return [event.columns for event in events_of(Config.model_validate(dict(config)))]
     except (InvalidAbi, InvalidRequest):
@@ -115,12 +115,12 @@ def run(ctx: TaskContext[Config]) -> Outcome:
 
 
 def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range, files: int) -> Counter[str]:
-    """How many logs have no row, and why."""
+    """Return how many logs have no row, by reason."""
     from pyspark.sql import Observation, functions
 
     seen = Observation()
     counts = [functions.count_if(_is_of(logs, event)).alias(str(place)) for place, (event, _) in enumerate(events)]
-    # Counted on the way, while the first event's are read.
+    # Counted while the logs of the first event are read.
     watched = logs.observe(seen, functions.count(functions.lit(1)).alias("all"), *counts)
     written = [
         output.write(decoded(watched if place == 0 else logs, event), span, files=files)
@@ -132,7 +132,7 @@ def _decode(logs: DataFrame, events: Sequence[tuple[Event, Output]], span: Range
 
 
 def _is_of(logs: DataFrame, event: Event) -> Column:
-    """By its first topic and the number of its topics, as `decode_logs` has it."""
+    """By its first topic and the number of topics, as in `decode_logs`."""
     from pyspark.sql import functions
 
     same = logs["topic0"] == functions.lit(event.topic0)
@@ -156,7 +156,7 @@ def events_of(config: Config) -> list[Event]:
 
 
 def decoded(logs: DataFrame, event: Event) -> DataFrame:
-    """Inside Spark's Python workers, a batch at a time."""
+    """Decode inside Spark's Python workers, batch by batch."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from tracelake.chain.decode_logs import READ, decode_logs, schema_of

@@ -1,8 +1,9 @@
-"""`parquet_compact`: ranges of hot tables become Parquet, and leave the hot tables once that is committed.
+"""`parquet_compact`: copies ranges of hot tables to Parquet, and deletes them from the hot tables after the commit.
 
-What of a range is cold already and was not rewritten since is read from there: a reorg deeper than finality replaces
-some blocks of a compacted range, and the rest of it must stay. A compaction first notes what it has read, then writes;
-when its commit is seen, the blocks as it read them are marked cold, and after a grace time their rows go.
+Blocks of a range that are cold and were not rewritten since are read from Parquet: a reorg deeper than finality
+replaces some blocks of a compacted range, and the others must stay. A compaction first records what it has read, then
+writes; when its commit is seen, the blocks as it read them are marked cold, and after a grace period their rows are
+deleted.
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ HINT: Final = "name the follower's outputs as inputs with trigger: false, in the
 
 
 class Config(Tables):
-    """Tables are those of the inputs that are hot, in the order of the inputs."""
+    """The tables of the hot inputs, in the order of the inputs."""
 
     delete_after_compact: bool = True
-    """Whether rows leave the hot tables when their Parquet is committed."""
+    """Whether rows are deleted from the hot tables when their Parquet is committed."""
     grace_seconds: int = Field(600, ge=0, le=10 * 365 * 86_400)
-    """How long they stay even then, for readers that pinned an older commit."""
+    """How long they stay, for readers that pinned an older commit."""
     chunk: int = Field(1000, ge=1, le=100_000)
-    """Blocks read at once by one Spark task, and written to one file of each table."""
+    """How many blocks one Spark task reads, and writes to one file of each table."""
 
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
     tables = tuple(config.get("tables") or ALL)
     problems = list(check_tables(config, wired))
     if len(wired.inputs) <= len(tables):
-        reason = f"{len(tables)} hot tables and the input that says which ranges are {len(tables) + 1} inputs"
+        reason = f"{len(tables)} hot tables and the input with the ranges need {len(tables) + 1} inputs"
         problems.append(ConfigProblem(("tables",), f"{reason}, and the job has {len(wired.inputs)}", HINT, "bad_count"))
     named = [name for name in wired.inputs if name in tables]
     in_order = [table for table in tables if table in named]
     if named != in_order:
         reason = (
-            f"inputs {', '.join(named)} are the hot tables {', '.join(in_order)}: inputs stand in the order of tables"
+            f"inputs {', '.join(named)} are the hot tables {', '.join(in_order)}: inputs must be in the order of tables"
         )
         problems.append(ConfigProblem(("tables",), reason, HINT, "bad_order"))
     return problems
@@ -93,13 +94,13 @@ def run(ctx: TaskContext[Config]) -> Outcome:
 
 
 def _compact(ctx: TaskContext[Config], span: Range) -> None:
-    """All tables at one moment, read and written inside Spark's Python workers, some blocks at a time."""
+    """Read all tables in one snapshot and write them, inside Spark's Python workers, in chunks."""
     from tracelake.data.files.parquet_writer import write_ranges
     from tracelake.data.hot.view import held
     from tracelake.data.postgres.secret_dsn import SecretDsn
 
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
-    # The commit first, then the moment: what was compacted in between is still hot for a reader of that commit.
+    # The commit first, then the snapshot: blocks compacted in between are still hot for a reader of that commit.
     cold = {table: _cold(ctx, table, output, span) for table, output in outputs.items()}
     with held(ctx.resources.data_dsn) as moment:
         sides = {table: _sides(ctx, moment, table, span, cold[table]) for table in outputs}
@@ -119,15 +120,15 @@ def _compact(ctx: TaskContext[Config], span: Range) -> None:
 
 
 def _cold(ctx: TaskContext[Config], table: str, output: Output, span: Range) -> FilesAnswer:
-    """The hot input's cold side: it may lie in former generations of the output too, before the job was changed."""
+    """The cold files of the hot input: former generations of the output may have some, before the job was changed."""
     found = ctx.api.files(hot_of(ctx, table).dataset_uuid, span)
-    # A compaction of another DAG's tables is not known to be their cold side: it has its own files, and no others.
+    # A compaction of another DAG's tables is not known to be their cold side: only its own files count.
     return found if found.commit else ctx.api.files(output.ref.dataset_uuid, span)
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Where the rows of one table are: travels to the executors."""
+    """Where the rows of one table are; sent to the executors."""
 
     view: HotView
     cold: tuple[ColdFile, ...]
@@ -136,19 +137,19 @@ class Sides:
 def pull(
     dsn: SecretDsn, objects: ObjectStore, sides: Mapping[str, Sides], span: Range
 ) -> tuple[dict[str, pa.Table], str]:
-    """Inside an executor."""
+    """Called inside an executor."""
     from tracelake.data.hot.read_with_cold import pull_with_cold
 
     return {table: pull_with_cold(dsn, objects, side.view, side.cold, span) for table, side in sides.items()}, ""
 
 
-def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, there: FilesAnswer) -> Sides:
+def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Range, listing: FilesAnswer) -> Sides:
     from tracelake.data.hot.view import view_of
 
     hot = hot_of(ctx, table)
     _refuse_another_table(moment, hot, table)
-    view = view_of(moment, hot, start=span.start, stop=span.stop, commit=there.commit)
-    cold = tuple(_cold_files(there))
+    view = view_of(moment, hot, start=span.start, stop=span.stop, commit=listing.commit)
+    cold = tuple(_cold_files(listing))
     missing = subtract(
         [span],
         [*(element for item in cold for element in item.spans), *(Range(run.start, run.stop) for run in view.runs)],
@@ -161,8 +162,8 @@ def _sides(ctx: TaskContext[Config], moment: HeldSnapshot, table: str, span: Ran
 
 
 def _refuse_another_table(moment: HeldSnapshot, hot: HotTable, table: str) -> None:
-    """Inputs may have any names; what rows are known by tells the tables of a chain apart."""
-    from tracelake.data.hot.registered_tables import registered
+    """Check each hot input by its key: inputs may have any names, but the keys of a chain's tables differ."""
+    from tracelake.data.hot.tables import registered
 
     found = registered(moment.connection, hot.org_id, hot.dataset_version)
     if found is not None and found.unique_key != hot.unique_key:
@@ -172,12 +173,12 @@ def _refuse_another_table(moment: HeldSnapshot, hot: HotTable, table: str) -> No
         )
 
 
-def _cold_files(there: FilesAnswer) -> Iterator[ColdFile]:
-    from tracelake.data.current_partitions import in_force
+def _cold_files(listing: FilesAnswer) -> Iterator[ColdFile]:
+    from tracelake.data.current_partitions import current_partitions
     from tracelake.data.hot.read_with_cold import ColdFile
 
-    for part, left in in_force(
-        [partition for partition in there.partitions if partition.start is not None and partition.end is not None]
+    for part, left in current_partitions(
+        [partition for partition in listing.partitions if partition.start is not None and partition.end is not None]
     ):
         spans = left or (parse_partition_key(part.partition_key),)
         for file in part.files:
@@ -194,7 +195,7 @@ def _note(ctx: TaskContext[Config], span: Range, read: Sequence[tuple[Output, Ho
 
 
 def finish_earlier(ctx: TaskContext[Config]) -> None:
-    """Compactions of others whose commit is there by now, but whose worker died before it could say so."""
+    """Finish compactions of others whose commit exists, but whose worker ended before it marked them."""
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
 
     def commit_of(table: str, begun: Begun) -> int | None:
@@ -208,9 +209,9 @@ def finish_earlier(ctx: TaskContext[Config]) -> None:
 
 
 def finish_own(ctx: TaskContext[Config], commits: Mapping[UUID, int]) -> None:
-    """Ours: the attempt is over, and the Dispatcher has said which commit each dataset got.
+    """Finish our own: the attempt is over, and the Dispatcher has returned the commit of each dataset.
 
-    Of several ranges some may have been old news and are not in it. Then the next compaction looks which ones are.
+    Of several ranges some may have been outdated and are not in it. Then the next compaction finds out which ones are.
     """
     outputs = outputs_of(ctx.config.tables, ctx.outputs)
 
@@ -223,7 +224,7 @@ def finish_own(ctx: TaskContext[Config], commits: Mapping[UUID, int]) -> None:
 
 
 def _finish(ctx: TaskContext[Config], commit_of: Callable[[str, Begun], int | None]) -> None:
-    """What became a commit is cold from then on."""
+    """Mark committed blocks as cold."""
     from tracelake.data.hot import compactions
     from tracelake.data.hot.sweep import mark_compacted, sweep
 
@@ -249,7 +250,7 @@ def _finish(ctx: TaskContext[Config], commit_of: Callable[[str, Begun], int | No
 
 
 def hot_of(ctx: TaskContext[Config], table: str) -> HotTable:
-    """The hot table behind the input of this table: hot inputs stand in the order of `tables`."""
+    """Return the hot table of the input of this table: hot inputs are in the order of `tables`."""
     from tracelake.chain.schemas import SCHEMAS
     from tracelake.data.hot.tables import HotTable
 

@@ -1,4 +1,4 @@
-"""`python`: a function of an installed module, DataFrames in, DataFrames out. Trusted: it runs among our own code."""
+"""`python`: calls a function of an installed module with DataFrames, and stores those it returns. Trusted code only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from tracelake.domain.dag.catalog import Count, OperatorSpec, checked_by, every_
 from tracelake.domain.dag.model import Storage
 from tracelake.domain.ranges import Range
 from tracelake.errors import WorkFailed
-from tracelake.operators.api.context import TaskContext
+from tracelake.operators.api.context import Secrets, TaskContext
 from tracelake.operators.api.inputs import WHOLE
-from tracelake.operators.api.outcome import Outcome, Settings, in_full
+from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
-from tracelake.operators.api.secrets import Secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     function: str
     args: Mapping[str, Any] = Field(default_factory=dict)
     mode: Literal["partition", "full"] = "partition"
@@ -37,7 +36,7 @@ class Config(Settings):
     @field_validator("function")
     @classmethod
     def _is_a_name(cls, name: str) -> str:
-        """Only its form: the Dispatcher never loads anybody's modules."""
+        """Check only the format: the Dispatcher never imports user modules."""
         if FUNCTION.fullmatch(name) is None:
             raise ValueError("a function is named by its module and its name, such as my_package.module:function")
         return name
@@ -57,7 +56,7 @@ SPEC = OperatorSpec(
 
 @dataclass(frozen=True)
 class Call:
-    """What the function is told besides its DataFrames."""
+    """The second argument of the function."""
 
     spark: SparkSession
     partition: Range | str
@@ -66,7 +65,7 @@ class Call:
     outputs: tuple[str, ...]
     progress: Callable[[int, int | None, str], None]
     secrets: Secrets
-    """Those that the job names, by these names."""
+    """The secrets that the job names, by name."""
 
     @property
     def range(self) -> tuple[int, int] | None:
@@ -96,12 +95,12 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
 
 
 class _Frames(Mapping[str, "DataFrame"]):
-    """By input name, each made when it is asked for: an input may be there for its updates alone."""
+    """DataFrames by input name, each created on access: an input may be used only for its updates."""
 
     def __init__(self, ctx: TaskContext[Config], part: Range | str) -> None:
         self._full = ctx.config.mode == "full"
         self._part = part
-        self._inputs = {item.name: item for item in ctx.inputs}
+        self._inputs = {source.name: source for source in ctx.inputs}
 
     def __getitem__(self, name: str) -> DataFrame:
         return self._inputs[name].rows_for(self._part, full=self._full)
@@ -128,25 +127,25 @@ def _load(name: str) -> Callable[[Mapping[str, DataFrame], Call], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _by_output(ctx: TaskContext[Config], made: Any) -> Sequence[tuple[Output, DataFrame]]:
-    """One DataFrame for the only output; several in the order of the DAG, or by the names they are published by."""
+def _by_output(ctx: TaskContext[Config], returned: Any) -> Sequence[tuple[Output, DataFrame]]:
+    """Match frames to outputs: one frame for the only output; several in the order of the DAG, or by published name."""
     by_stem = {output.stem: output for output in ctx.outputs}
-    given = made if isinstance(made, Mapping) else dict(_in_order(made, list(by_stem)))
-    if set(given) != set(by_stem):
+    frames_by_name = returned if isinstance(returned, Mapping) else dict(_in_order(returned, list(by_stem)))
+    if set(frames_by_name) != set(by_stem):
         raise WorkFailed(
-            f"the function gave {', '.join(sorted(map(str, given))) or 'nothing'};"
+            f"the function returned {', '.join(sorted(map(str, frames_by_name))) or 'nothing'};"
             f" the outputs are {', '.join(sorted(by_stem))}",
             where="/config/function",
             hint="return one DataFrame for each output, in their order or by these names: as they are published, else"
             " by job and place",
         )
-    for name, frame in given.items():
+    for name, frame in frames_by_name.items():
         if not hasattr(frame, "mapInArrow"):
-            raise WorkFailed(f"what the function gave for {name} is not a DataFrame but {type(frame).__name__}")
-    return [(by_stem[name], frame) for name, frame in given.items()]
+            raise WorkFailed(f"the function returned {type(frame).__name__} for {name}, not a DataFrame")
+    return [(by_stem[name], frame) for name, frame in frames_by_name.items()]
 
 
-def _in_order(made: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    frames = list(made) if isinstance(made, list | tuple) else [made]
+def _in_order(returned: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    frames = list(returned) if isinstance(returned, list | tuple) else [returned]
     for number, frame in enumerate(frames):
         yield names[number] if number < len(names) else f"one more (number {number + 1})", frame

@@ -1,7 +1,7 @@
-"""`quality`: checks of inputs, row by row and as a whole. What must hold fails the task, what should hold is reported.
+"""`quality`: checks inputs by rows and as a whole. A check of level `fail` fails the task; a warning is reported.
 
-All checks of one input that look at rows are one aggregation. SQL needs a pass of its own; so does uniqueness, unless
-the aggregation counts the different values of that column anyway and finds as many as rows.
+All row checks of an input are one aggregation. SQL needs a pass of its own; so does uniqueness, unless the aggregation
+counts the distinct values of that column anyway and finds as many as rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracelake.domain.suggest import closest
 from tracelake.errors import InvalidSql, WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE, Partition
-from tracelake.operators.api.outcome import Outcome, Settings, in_full
+from tracelake.operators.api.outcome import OperatorConfig, Outcome, in_full
 from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.quality_checks import (
     MOST_ROWS,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SAMPLES: Final = 5
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     checks: Annotated[list[AnyCheck], Field(min_length=1, max_length=200)]
     mode: Literal["partition", "full"] = "partition"
 
@@ -81,12 +81,12 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> Outcome | None:
-    """The report is committed if nothing of level `fail` failed; else it is the task's error."""
+    """Commit the report if no check of level `fail` failed; otherwise it is the task's error."""
     (output,) = ctx.outputs
     failed: list[str] = []
     left: list[str] = []
-    for asked in (WHOLE,) if ctx.config.mode == "full" else ctx.parts(output):
-        ready = _ready(ctx, asked, left)
+    for wanted_part in (WHOLE,) if ctx.config.mode == "full" else ctx.parts(output):
+        ready = _ready(ctx, wanted_part, left)
         for part in ready:
             verdicts = _Part(ctx, part).verdicts()
             failed += [
@@ -96,13 +96,13 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
     if failed:
         count = f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed"
         raise WorkFailed(f"{count}: {'; '.join(failed)}", where="/config/checks", hint="nothing was committed")
-    return Outcome(said="; ".join(left))
+    return Outcome(message="; ".join(left))
 
 
 def _ready(ctx: TaskContext[Config], part: Partition, left: list[str]) -> Sequence[Partition]:
-    """What of the part both sides of every comparison have.
+    """Return the ranges of the part that both sides of every comparison have.
 
-    The rest has no report yet: the input that lacks it will tell of it, and the task made then finds both.
+    The rest has no report yet: when the input that lacks it is updated, the task created then finds both.
     """
     ready: tuple[Partition, ...] = (part,)
     lacking: list[str] = []
@@ -119,7 +119,7 @@ def _ready(ctx: TaskContext[Config], part: Partition, left: list[str]) -> Sequen
 
 
 def _compared(ctx: TaskContext[Config]) -> Sequence[str]:
-    """Inputs of comparisons that both tell of their updates; what is only read is compared as it is."""
+    """Inputs of comparisons that both trigger tasks; an input that is only read is compared as it is."""
     if ctx.config.mode == "full":
         return ()
     pairs = [
@@ -145,7 +145,7 @@ class _Part:
         self._frames: dict[str, DataFrame] = {}
 
     def verdicts(self) -> list[Verdict]:
-        """All together. If one of them cannot be made at all, each by itself: what only warns stops nothing."""
+        """Run all checks together; if one of them cannot run at all, each alone: a warning stops nothing."""
         checks = dict(enumerate(self._ctx.config.checks))
         try:
             return self._together(checks)
@@ -183,17 +183,17 @@ class _Part:
         return self._frames[name]
 
     def _counted(self, checks: Mapping[int, AnyCheck]) -> list[str]:
-        """Inputs of which something is counted, each once."""
+        """Inputs with counted checks, each once."""
         names: dict[str, None] = {}
         for check in checks.values():
             if not isinstance(check, Sql | Unique):
-                names[self._input(check)] = None  # a column that is unique is counted only along with others
+                names[self._input(check)] = None  # a unique column is counted only along with others
             if isinstance(check, CompareRows):
                 names[check.other] = None
         return list(names)
 
     def _totals(self, name: str, checks: Mapping[int, AnyCheck]) -> Mapping[str, Any]:
-        """One aggregation for everything that is counted over the rows of an input."""
+        """Run one aggregation for everything that is counted over the rows of an input."""
         from pyspark.sql import functions as f
 
         frame = self._frame(name)
@@ -206,9 +206,9 @@ class _Part:
         return row.asDict() if row is not None else {}
 
     def _numbered(self, name: str, among: Mapping[int, AnyCheck]) -> set[str]:
-        """Columns of an input whose different values are counted for another check.
+        """Columns of an input whose distinct values are counted for another check.
 
-        One such column costs no more than grouping by it. With a second, every row would be looked at twice.
+        One such column costs no more than grouping by it. With a second, every row would be read twice.
         """
         checks = [item for item in among.values() if isinstance(item, Continuous) and self._input(item) == name]
         columns = {item.column for item in checks}
@@ -219,29 +219,31 @@ class _Part:
 
     def _verdict(self, index: int, check: Any, totals: Mapping[str, Mapping[str, Any]]) -> Verdict:
         if isinstance(check, Sql):
-            failing, said = self._sql(check)
+            failing, explanation = self._sql(check)
         else:
             row = totals.get(self._input(check), {})
-            mine = {key.removesuffix(f"_{index}"): value for key, value in row.items() if key.endswith(f"_{index}")}
+            counts = {key.removesuffix(f"_{index}"): value for key, value in row.items() if key.endswith(f"_{index}")}
             if not isinstance(check, Unique):
-                failing, said = self._judged(check, int(row["rows"]), mine, totals)
-            elif mine and int(row["rows"]) == int(mine["different"]) + min(int(mine["nulls"]), 1):
-                failing, said = 0, ""  # NULL is one key, as in every grouping
+                failing, explanation = self._judged(check, int(row["rows"]), counts, totals)
+            elif counts and int(row["rows"]) == int(counts["different"]) + min(int(counts["nulls"]), 1):
+                failing, explanation = 0, ""  # NULL is one key, as in every grouping
             else:
-                failing, said = self._unique(check)
-        return Verdict(_called(check), check.level, failing == 0, min(failing, MOST_ROWS), said if failing else "")
+                failing, explanation = self._unique(check)
+        return Verdict(
+            _called(check), check.level, failing == 0, min(failing, MOST_ROWS), explanation if failing else ""
+        )
 
     def _judged(
-        self, check: Any, rows: int, mine: Mapping[str, Any], totals: Mapping[str, Mapping[str, Any]]
+        self, check: Any, rows: int, counts: Mapping[str, Any], totals: Mapping[str, Mapping[str, Any]]
     ) -> tuple[int, str]:
         if isinstance(check, NotNull):
-            failing = int(mine["bad"] or 0)
+            failing = int(counts["bad"] or 0)
             return failing, (failing and self._told(check, failing, "with NULL")) or ""
         if isinstance(check, InRange):
-            failing = int(mine["bad"] or 0)
+            failing = int(counts["bad"] or 0)
             return failing, (failing and self._told(check, failing, f"outside {ends(check)}")) or ""
         if isinstance(check, Continuous):
-            return self._gaps(check, rows, mine)
+            return self._gaps(check, rows, counts)
         if isinstance(check, RowCount):
             short = max((check.min or 0) - rows, 0)
             extra = max(rows - check.max, 0) if check.max is not None else 0
@@ -254,7 +256,7 @@ class _Part:
         )
 
     def _told(self, check: Any, failing: int, what: str) -> str:
-        """With a few of the rows; read only when there are such rows."""
+        """With some sample rows, read only when there are any."""
         frame = self._frame(self._input(check))
         bad = frame.where(_bad(frame, check))
         return f"{failing} rows {what}, such as {_samples(bad)}"
@@ -271,24 +273,24 @@ class _Part:
         keys = ", ".join(_say({name: row[name] for name in check.columns}) for row in rows)
         return int(rows[0]["_all"]), f"{rows[0]['_all']} rows more than keys, such as {keys}"
 
-    def _gaps(self, check: Continuous, rows: int, mine: Mapping[str, Any]) -> tuple[int, str]:
+    def _gaps(self, check: Continuous, rows: int, counts: Mapping[str, Any]) -> tuple[int, str]:
         """Each number once from the first to the last: of the partition, if its rows are numbered by this column."""
         if isinstance(self._part, Range) and check.column == NUMBER and self._ctx.input(self._input(check)).ref.follows:
             first, last = self._part.edges
         elif rows == 0:
             return 0, ""
-        elif mine["least"] is None:
+        elif counts["least"] is None:
             return rows, f"{rows} rows, and all of them with NULL"
         else:
-            first, last = int(mine["least"]), int(mine["most"])
-        wanted, there = last - first + 1, int(mine["different"] or 0)
+            first, last = int(counts["least"]), int(counts["most"])
+        wanted, there = last - first + 1, int(counts["different"] or 0)
         missing = wanted - there
         if missing <= 0:
             return 0, ""
         return missing, f"{missing} of {wanted} numbers are missing, such as {self._missing(check, first, last)}"
 
     def _missing(self, check: Continuous, first: int, last: int) -> str:
-        """Where gaps begin: a number without a predecessor tells of one that ends before it."""
+        """Find the ends of gaps: a number without a predecessor ends one."""
         from pyspark.sql import functions as f
 
         frame = self._frame(self._input(check))
@@ -304,7 +306,7 @@ class _Part:
         return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in spans)
 
     def _sql(self, check: Sql) -> tuple[int, str]:
-        """Rows that the query gives are the rows that fail."""
+        """The query returns the rows that fail."""
         from pyspark.sql import functions as f
 
         from tracelake.spark.plan_check import select
@@ -346,7 +348,7 @@ def _whole_numbers(frame: DataFrame, check: Continuous) -> Column:
 
 
 def _bad(frame: DataFrame, check: Any) -> Column:
-    """Rows that break a check; NULL is no number out of range: `not_null` says whether it may be there."""
+    """Return the condition for rows that fail; NULL is never out of range: `not_null` checks for it."""
     from pyspark.sql import functions as f
 
     from tracelake.data.compare_number import compared_with
@@ -386,7 +388,7 @@ def _say(row: Mapping[str, Any]) -> str:
 
 
 def _called(check: Check) -> str:
-    """In the report."""
+    """The name in the report."""
     return check.name or f"{check.kind} {about(check)}".strip()
 
 

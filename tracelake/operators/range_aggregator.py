@@ -1,7 +1,7 @@
-"""`range_aggregator`: partitions and cursors, in any order, become one event for each full range of `size` numbers.
+"""`range_aggregator`: collects partitions and cursors, in any order, into one event for each full range of `size`.
 
-It remembers which numbers it has heard of. A range is told when the last of its numbers is heard, and never again; a
-range that is invalidated later is invalidated for its readers too, whole.
+Its state has the numbers that it received. The event of a range is sent with the last of its numbers, and only once; a
+range that is invalidated later is invalidated as a whole for its readers.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tracelake.domain.event import CursorScope, RangeScope, Scope
 from tracelake.domain.ranges import MAX_END, Range, intersect, merge, subtract
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.outcome import (
+    OperatorConfig,
     Outcome,
-    Settings,
     State,
+    check_event_count,
+    describe,
+    events_for,
+    invalidations_for,
     pairs,
-    refuse_flood,
-    retract,
-    say,
     scope_of,
-    tell,
 )
 from tracelake.operators.api.runtimes import IN_DISPATCHER
 from tracelake.wire.task_messages import TaskPayload
@@ -32,11 +32,11 @@ from tracelake.wire.task_messages import TaskPayload
 HINT = "a larger size, or a start nearer to where the data begins"
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     size: int = Field(ge=1, le=MAX_END)
-    """Ranges begin and end at its multiples."""
+    """Ranges start and end at multiples of it."""
     start: int = Field(default=0, ge=0, le=MAX_END)
-    """The first number that there is: a cursor stands for everything from here on."""
+    """The first number that exists: a cursor means everything from here on."""
 
 
 SPEC = OperatorSpec(
@@ -50,31 +50,31 @@ SPEC = OperatorSpec(
 
 def run(task: TaskPayload, state: State | None) -> Outcome:
     config = Config.model_validate(dict(task.config))
-    generation, heard = _remembered(task, state)
+    generation, received = _remembered(task, state)
     span = _span(scope_of(task), config)
     if task.invalidation_id is not None:
-        return _again(task, config, heard, span)
-    now = merge([*heard, span]) if span else heard
-    full = subtract(_whole(now, config), _whole(heard, config))
-    refuse_flood(task, sum(len(part) for part in full) // config.size, HINT)
-    told = tell(task, map(RangeScope, _cut(full, config)))
-    return Outcome(told, {"generation": generation, "heard": list(pairs(now))})
+        return _again(task, config, received, span)
+    now = merge([*received, span]) if span else received
+    full = subtract(_whole(now, config), _whole(received, config))
+    check_event_count(task, sum(len(part) for part in full) // config.size, HINT)
+    events = events_for(task, map(RangeScope, _cut(full, config)))
+    return Outcome(events, {"generation": generation, "heard": list(pairs(now))})
 
 
-def _again(task: TaskPayload, config: Config, heard: Sequence[Range], span: Range | None) -> Outcome:
-    """Only what was told: a range that is not full yet will be told when it is."""
+def _again(task: TaskPayload, config: Config, received: Sequence[Range], span: Range | None) -> Outcome:
+    """Only ranges that were sent: others are sent when they are full."""
     if span is None:
         return Outcome()
     touched = Range(
         span.start // config.size * config.size, min(-(-span.stop // config.size) * config.size, MAX_END + 1)
     )
-    told = intersect(_whole(heard, config), [touched])
-    refuse_flood(task, sum(len(part) for part in told) // config.size, HINT)
-    return Outcome(invalidations=retract(task, _cut(told, config)))
+    events = intersect(_whole(received, config), [touched])
+    check_event_count(task, sum(len(part) for part in events) // config.size, HINT)
+    return Outcome(invalidations=invalidations_for(task, _cut(events, config)))
 
 
 def _remembered(task: TaskPayload, state: State | None) -> tuple[str, tuple[Range, ...]]:
-    """What was heard of this generation of the input; of another one nothing counts."""
+    """What was received of this generation of the input; other generations do not count."""
     generation = str(task.inputs[0].dataset_version) if task.inputs else ""
     if state is None or state.get("generation") != generation:
         return generation, ()
@@ -82,28 +82,28 @@ def _remembered(task: TaskPayload, state: State | None) -> tuple[str, tuple[Rang
 
 
 def _span(scope: Scope, config: Config) -> Range | None:
-    """The numbers that came; None if all lie before the start."""
+    """Return the numbers that came; None if all are before the start."""
     if isinstance(scope, RangeScope):
         first, stop = scope.span.start, scope.span.stop
     elif isinstance(scope, CursorScope):
         first, stop = config.start, min(scope.cursor, MAX_END) + 1
     else:
-        raise InvalidRequest(f"a range or a cursor is needed, and this is {say(scope)}", where="/scope")
+        raise InvalidRequest(f"a range or a cursor is needed, and this is {describe(scope)}", where="/scope")
     first = max(first, config.start)
     return Range(first, stop) if first < stop else None
 
 
 def _whole(spans: Iterable[Range], config: Config) -> list[Range]:
-    """The full aligned ranges inside, neighbours together. The first one may begin at `start`, in its middle."""
-    found = []
+    """Return the full aligned ranges, adjacent ones merged. The first one may begin at `start`, in its middle."""
+    ranges = []
     for span in spans:
         first = -(-span.start // config.size) * config.size
         if span.start == config.start:
             first = span.start
         stop = span.stop // config.size * config.size
         if first < stop:
-            found.append(Range(first, stop))
-    return found
+            ranges.append(Range(first, stop))
+    return ranges
 
 
 def _cut(spans: Iterable[Range], config: Config) -> Iterator[Range]:

@@ -1,4 +1,4 @@
-"""`range_splitter`: a range becomes partitions of `chunk` numbers, so that many tasks share the work."""
+"""`range_splitter`: splits a range into partitions of `chunk` numbers, for many tasks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tracelake.domain.event import RangeScope
 from tracelake.domain.ranges import MAX_END, split_aligned
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.outcome import (
+    OperatorConfig,
     Outcome,
-    Settings,
     State,
-    refuse_flood,
-    retract,
-    say,
+    check_event_count,
+    describe,
+    events_for,
+    invalidations_for,
     scope_of,
-    tell,
 )
 from tracelake.operators.api.runtimes import IN_DISPATCHER
 from tracelake.wire.task_messages import TaskPayload
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     chunk: int = Field(ge=1, le=MAX_END)
-    """Partitions begin and end at its multiples, so that requests for different ranges share them."""
+    """Partitions start and end at multiples of it, so that requests for different ranges share them."""
 
 
 SPEC = OperatorSpec(
@@ -37,16 +37,16 @@ SPEC = OperatorSpec(
 )
 
 
-def run(task: TaskPayload, state: State | None) -> Outcome:  # noqa: ARG001 - it remembers nothing
+def run(task: TaskPayload, state: State | None) -> Outcome:  # noqa: ARG001 - it has no state
     chunk = Config.model_validate(dict(task.config)).chunk
     scope = scope_of(task)
     if not isinstance(scope, RangeScope):
         raise InvalidRequest(
-            f"a range is needed, and this is {say(scope)}", where="/scope", hint="trigger it with start and end"
+            f"a range is needed, and this is {describe(scope)}", where="/scope", hint="trigger it with start and end"
         )
     span = scope.span
-    refuse_flood(task, (span.stop - 1) // chunk - span.start // chunk + 1, "a larger chunk, or a shorter range")
+    check_event_count(task, (span.stop - 1) // chunk - span.start // chunk + 1, "a larger chunk, or a shorter range")
     parts = list(split_aligned(span, chunk))
     if task.invalidation_id is not None:
-        return Outcome(invalidations=retract(task, parts))
-    return Outcome(tell(task, map(RangeScope, parts)))
+        return Outcome(invalidations=invalidations_for(task, parts))
+    return Outcome(events_for(task, map(RangeScope, parts)))

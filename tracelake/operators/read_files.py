@@ -1,6 +1,6 @@
-"""`read_files`: CSV, JSON or Parquet files of a folder become a dataset: one partition for each file, or one in all.
+"""`read_files`: reads CSV, JSON or Parquet files of a folder into a dataset: a partition for each file, or one for all.
 
-The folder lies below the one that the worker's settings name, and nothing outside of that is ever read.
+The folder is below the one in the worker's settings, and nothing outside of that is ever read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tracelake.domain.ranges import MAX_END, Range, is_partition_key
 from tracelake.errors import InvalidRequest, WorkFailed
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE
-from tracelake.operators.api.outcome import Outcome, Settings
+from tracelake.operators.api.outcome import OperatorConfig, Outcome
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
 
@@ -37,7 +37,7 @@ MAX_FILES: Final = 10_000
 LABEL: Final = re.compile(r"[^A-Za-z0-9._=+-]")
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     path: str = Field(min_length=1)
     format: Literal["csv", "json", "parquet"]
     pattern: str | None = None
@@ -80,13 +80,13 @@ class Config(Settings):
 
     @property
     def types(self) -> dict[str, str]:
-        """In their order, which a mapping would lose on its way through the database."""
+        """A list, since a mapping would lose its order in the database."""
         split = [column.partition(" ") for column in self.columns or ()]
         return {name: kind.strip() for name, _, kind in split}
 
 
 def output_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
-    """Those that are given; else they are guessed from the files."""
+    """The columns of the config; without them they are inferred from the files."""
     return [tuple(Config.model_validate(dict(config)).types) or None]
 
 
@@ -121,7 +121,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
 
 @dataclass(frozen=True)
 class _Fetch:
-    """Travels to the executors: a file by its number."""
+    """Reads a file by its number; sent to the executors."""
 
     paths: tuple[Path, ...]
     names: tuple[str, ...]
@@ -135,7 +135,7 @@ class _Fetch:
 
 
 def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, Path]]) -> Shape:
-    """The columns given; else those that the dataset has; else, the first time, those that the first file suggests."""
+    """Return the columns of the config, else of the dataset, else those inferred from the first file."""
     from tracelake.data.files.shape import Shape
     from tracelake.data.files.text_files import infer_columns
 
@@ -153,12 +153,12 @@ def _shape(ctx: TaskContext[Config], output: Output, files: Sequence[tuple[str, 
 
 
 def _files(ctx: TaskContext[Config]) -> list[tuple[str, Path]]:
-    """The files to read with the labels of their partitions, in the order of their names."""
+    """Return the files with the labels of their partitions, in the order of their names."""
     root = _root(ctx)
-    asked = _inside(root / ctx.config.path, root)
-    found = _listed(asked, root) if asked.is_dir() else [asked]
-    pattern = ctx.config.pattern or ("*" if asked.is_file() else f"*.{ctx.config.format}*")
-    files = [_inside(item, root) for item in found if fnmatchcase(item.name, pattern) and not item.name.startswith(".")]
+    place = _inside(root / ctx.config.path, root)
+    paths = _listed(place, root) if place.is_dir() else [place]
+    pattern = ctx.config.pattern or ("*" if place.is_file() else f"*.{ctx.config.format}*")
+    files = [_inside(item, root) for item in paths if fnmatchcase(item.name, pattern) and not item.name.startswith(".")]
     labelled = _labelled([item for item in files if item.is_file()], ctx.config.partition)
     if isinstance(ctx.scope, LabelScope) and ctx.config.partition == "file":
         labelled = [(label, file) for label, file in labelled if label == ctx.scope.label] or labelled
@@ -175,7 +175,7 @@ def _root(ctx: TaskContext[Config]) -> Path:
     if ctx.resources.folder is None:
         raise InvalidRequest(
             "this worker reads no files: its setting worker.files_folder is not set"
-            " (TRACE_WORKER__FILES_FOLDER, the folder that they lie in)",
+            " (TRACE_WORKER__FILES_FOLDER, the folder of these files)",
             where="worker.files_folder",
             hint="set it and start the worker again, then `trace task retry`",
         )
@@ -183,16 +183,16 @@ def _root(ctx: TaskContext[Config]) -> Path:
 
 
 def _inside(path: Path, root: Path) -> Path:
-    """The file itself, whatever links led to it, if it lies in the folder."""
+    """Return the file with links resolved, if it is in the folder."""
     try:
-        found = path.resolve(strict=True)
+        paths = path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise WorkFailed(f"there is no {_in_words(path, root)} in the folder of files", where="/config/path") from None
-    if not found.is_relative_to(root):
+    if not paths.is_relative_to(root):
         raise WorkFailed(
             f"{_in_words(path, root)} leads out of the folder of files", where="/config/path", hint="copy it there"
         )
-    return found
+    return paths
 
 
 def _listed(folder: Path, root: Path) -> list[Path]:
@@ -207,7 +207,7 @@ def _listed(folder: Path, root: Path) -> list[Path]:
 
 
 def _labelled(files: Sequence[Path], partition: str) -> list[tuple[str, Path]]:
-    """Labels are names of partitions only where each file is one."""
+    """Labels name partitions only if each file is one."""
     if partition == "whole":
         return [(label_of(file.name), file) for file in files]
     labels: dict[str, Path] = {}
@@ -225,7 +225,7 @@ def _labelled(files: Sequence[Path], partition: str) -> list[tuple[str, Path]]:
 
 
 def label_of(name: str) -> str:
-    """A file's name up to its first dot, as the name of a partition. `1-9` would be a range: it becomes `file_1-9`."""
+    """Return a file's name up to its first dot as a label. `1-9` would be a range: it becomes `file_1-9`."""
     label = LABEL.sub("_", name.partition(".")[0])[:190] or "_"
     return f"file_{label}" if is_partition_key(label) or label == WHOLE else label
 
@@ -235,5 +235,5 @@ def _said(ctx: TaskContext[Config], file: Path) -> str:
 
 
 def _in_words(path: Path, root: Path | None = None) -> str:
-    """As it lies below the root. Names on a disk are bytes, and need not be text."""
+    """Return the path below the root. File names are bytes, and need not be valid text."""
     return os.fsencode(path.relative_to(root or path.parent)).decode(errors="replace")

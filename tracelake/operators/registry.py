@@ -1,8 +1,8 @@
-"""Every operator, found by its file: a module here that has a `SPEC` and a `run` is the operator of its name.
+"""The operators, found by file: a module here with a `SPEC` and a `run` is the operator of that name.
 
-Two kinds. One that runs in the Dispatcher is a pure function of the task and its state; workers can run it too if its
-SPEC says so. One for workers alone gets a `TaskContext`. The Dispatcher loads all of them to check their configuration
-at deploy, so a module imports Spark, Arrow and the like inside its functions.
+There are two kinds. An operator that runs in the Dispatcher is a pure function of the task and its state; workers can
+run it too if its SPEC says so. One for workers only gets a `TaskContext`. The Dispatcher imports all of them to check
+their configuration at deploy, so a module imports Spark, Arrow and the like inside its functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InProcess:
 
 
 @dataclass(frozen=True)
-class OnWorkers:
+class WorkerOperator:
     spec: OperatorSpec
     config: type[Any]
     run: Callable[[Any], Outcome | None]
@@ -37,26 +37,28 @@ class OnWorkers:
 
 
 def _modules() -> Iterator[tuple[str, ModuleType]]:
-    for found in iter_modules(package.__path__):
-        module = import_module(f"{package.__name__}.{found.name}")
+    for module_info in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{module_info.name}")
         if hasattr(module, "SPEC"):
-            yield found.name, module
+            yield module_info.name, module
 
 
 def _is_pure(module: ModuleType) -> bool:
     return IN_DISPATCHER in module.SPEC.runtimes
 
 
-_FOUND = dict(_modules())
+_MODULES = dict(_modules())
 
 IN_PROCESS: Mapping[str, InProcess] = {
-    name: InProcess(module.SPEC, module.run) for name, module in _FOUND.items() if _is_pure(module)
+    name: InProcess(module.SPEC, module.run) for name, module in _MODULES.items() if _is_pure(module)
 }
-ON_WORKERS: Mapping[str, OnWorkers] = {
-    name: OnWorkers(module.SPEC, module.Config, module.run) for name, module in _FOUND.items() if not _is_pure(module)
+WORKER_OPERATORS: Mapping[str, WorkerOperator] = {
+    name: WorkerOperator(module.SPEC, module.Config, module.run)
+    for name, module in _MODULES.items()
+    if not _is_pure(module)
 }
 
 
 def specs() -> Mapping[str, OperatorSpec]:
-    pure = {name: item.spec for name, item in IN_PROCESS.items()}
-    return pure | {name: worker.spec for name, worker in ON_WORKERS.items()}
+    pure = {name: operator.spec for name, operator in IN_PROCESS.items()}
+    return pure | {name: operator.spec for name, operator in WORKER_OPERATORS.items()}

@@ -1,4 +1,4 @@
-"""`sql`: one SELECT over the inputs, named as in the DAG, makes a dataset: per partition, per update, or whole."""
+"""`sql`: makes a dataset by a SELECT over the inputs, named as in the DAG: per partition, per update, or in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest, InvalidSql
 from tracelake.operators.api.context import TaskContext
 from tracelake.operators.api.inputs import WHOLE, needed_frames
-from tracelake.operators.api.outcome import Outcome, Settings, in_full, say
+from tracelake.operators.api.outcome import OperatorConfig, Outcome, describe, in_full
 from tracelake.operators.api.outputs import Output
 from tracelake.operators.api.runtimes import ON_WORKERS
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 MADE_FROM: Final = "made_from"
 
 
-class Config(Settings):
+class Config(OperatorConfig):
     query: str = Field(min_length=1)
     mode: Literal["partition", "update", "full"] = "partition"
     files: int = Field(default=1, ge=1, le=1000)
 
 
 def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProblem]:
-    """At deploy: a query that would be refused, or that reads a table or column that is not there, gets no further."""
+    """Check at deploy: the query is accepted, and its tables and columns exist."""
     from tracelake.domain.sql.columns import check_columns
 
     try:
@@ -47,7 +47,7 @@ def check_wiring(config: Mapping[str, Any], wired: Wired) -> Sequence[ConfigProb
 
 
 def output_columns(config: Mapping[str, Any], wired: Wired) -> Sequence[Columns | None]:
-    """None for a query that its own check refuses."""
+    """None for a query that the check refuses."""
     from tracelake.domain.sql.columns import result_columns
 
     try:
@@ -85,7 +85,7 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
 
     pins = _pins(ctx)
     if pins and ctx.state.get(MADE_FROM) == pins and ctx.task.invalidation_id is None:
-        return Outcome(said="nothing to do: it was made from these commits of its inputs already")
+        return Outcome(message="nothing to do: it was made from these commits of its inputs already")
     query = checked(ctx.config.query, [item.name for item in ctx.inputs])
     (output,) = ctx.outputs
     with spark_failures("/config/query"):
@@ -95,10 +95,10 @@ def run(ctx: TaskContext[Config]) -> Outcome | None:
 
 
 def _pins(ctx: TaskContext[Config]) -> dict[str, Any] | None:
-    """What a whole result is made from, if that says all about it: the same SELECT of the same commits gives the same.
+    """Return the commits that a whole result is made from, if they determine it: the same SELECT gives the same rows.
 
-    Updates come faster than a large whole is made. The first task after them reads all that is there, and those that
-    waited behind it find nothing new. What is remembered is stored with the output's commit, so it is always of that.
+    Updates come faster than a large whole is made. The first task after them reads the latest commits, and those that
+    waited behind it have nothing to do. The commits are stored with the output's commit, so they always match it.
     """
     if ctx.config.mode != "full" or any(is_buffered(item.storage_location) for item in ctx.task.outputs):
         return None
@@ -113,20 +113,20 @@ def checked(query: str, inputs: Sequence[str]) -> CheckedSql:
     from tracelake.domain.sql.gate import check_sql
     from tracelake.domain.sql.lineage import refuse_repeated_columns, unnamed_columns
 
-    found = check_sql(query, inputs, bounded=False)
-    for number in unnamed_columns(found):
+    checked_query = check_sql(query, inputs, bounded=False)
+    for number in unnamed_columns(checked_query):
         raise InvalidSql(f"column {number} of the result has no name", hint="name it: expression AS name")
-    refuse_repeated_columns(found)
-    return found
+    refuse_repeated_columns(checked_query)
+    return checked_query
 
 
 def _parts(ctx: TaskContext[Config], output: Output) -> Sequence[Range | str]:
-    """Which partitions are made by this task."""
+    """Return the partitions that this task makes."""
     if ctx.config.mode == "full":
         return (WHOLE,)
     if ctx.config.mode == "partition" and not isinstance(ctx.scope, RangeScope | LabelScope):
         raise InvalidRequest(
-            f"a partition is needed, and this is {say(ctx.scope)}", where="/scope", hint="use mode: update or full"
+            f"a partition is needed, and this is {describe(ctx.scope)}", where="/scope", hint="use mode: update or full"
         )
     return ctx.parts(output)
 
@@ -135,6 +135,6 @@ def _result(ctx: TaskContext[Config], query: CheckedSql, part: Range | str) -> D
     from tracelake.spark.plan_check import select
 
     full = ctx.config.mode == "full"
-    inputs = [given for given in ctx.inputs if given.name in query.tables]
-    read = {given.name: given.selected_for(part, full=full) for given in inputs}
+    inputs = [item for item in ctx.inputs if item.name in query.tables]
+    read = {item.name: item.selected_for(part, full=full) for item in inputs}
     return select(ctx.spark, query, needed_frames(query, read), without_plans=True)

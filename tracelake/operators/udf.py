@@ -1,7 +1,7 @@
-"""`udf`: runs a bundle of user code, in a sandbox that reaches the task doors and nothing else.
+"""`udf`: runs a bundle of user code, in a sandbox that reaches only the task listeners.
 
-The code reads by SQL, publishes rows to buffered datasets, and emits events (`docs/how-to/write_a_function.md`). Its
-configuration is any object of JSON.
+The code reads by SQL, publishes rows to buffered datasets, and sends events (`docs/how-to/write_a_function.md`). Its
+configuration is any JSON object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracelake.operators.api.runtimes import IN_SANDBOXES
 
 
 class Config(BaseModel):
-    """Passed to the function as it is."""
+    """Passed to the function unchanged."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -34,5 +34,5 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> NoReturn:
-    """Never among our own code: a runner takes such tasks (`trace runner`)."""
+    """Raise: user code never runs in a worker, but in a runner (`trace runner`)."""
     raise WorkFailed(f"task {ctx.task.task_id} runs user code, which a worker never does", hint="start `trace runner`")

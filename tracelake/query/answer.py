@@ -1,7 +1,7 @@
-"""A query from its text to its answer: names looked up, gate, engine, audit. The same for users and tasks.
+"""Answers one query: looks up its names, checks its SQL, runs it and audits it. The same for users and tasks.
 
-What the caller may not read does not exist for him: it is looked up in his name, and a query that speaks of anything
-else is refused in the same words, whether there is such a thing or not.
+Names are looked up on the caller's behalf. A dataset that the caller may not read is refused like one that does not
+exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tracelake.errors import (
 )
 from tracelake.query.audit import Audit
 from tracelake.query.checked_query import Caller, CheckedQuery, Relation
-from tracelake.query.engine import Engine, Found
+from tracelake.query.engine import Engine, QueryResult
 from tracelake.query.prune_files import narrowed
 from tracelake.query.resolve import Resolver
 from tracelake.runtime.metrics import Metrics
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,127}")
 TRIES: Final = 3
-"""A hot table may be swept between the look-up and the moment of the read: then both are done again."""
+"""A hot table may be swept between the look-up and the read: then both are repeated."""
 LONG: Final = 4_000
-"""Texts above it are checked beside the event loop."""
+"""Longer texts are checked in a thread, not in the event loop."""
 
 Request = QueryRequest | TaskQueryRequest
 T = TypeVar("T")
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Case:
-    """One query as it goes through; what the audit is told in the end."""
+    """The state of one query, from the request to its audit row."""
 
     request: Request
     id: UUID = field(default_factory=uuid4)
@@ -73,7 +73,7 @@ class _Case:
     caller: Caller | None = None
     relations: Mapping[str, Relation] = field(default_factory=dict)
     readable: Sequence[str] = ()
-    found: Found | None = None
+    result: QueryResult | None = None
 
     @property
     def milliseconds(self) -> int:
@@ -93,7 +93,7 @@ class QueryAnswerer:
             try:
                 names = [name for name in sorted(await _off_loop(request.sql, table_names)) if NAME.fullmatch(name)]
             except InvalidSql:
-                await self._relations(case, [], user=subject)  # who asked is audited also when the text is hopeless
+                await self._relations(case, [], user=subject)  # the caller is audited even if the text cannot be parsed
                 raise
             if len(names) > MAX_TABLES:
                 raise InvalidSql(f"the query reads more than {MAX_TABLES} tables")
@@ -126,10 +126,10 @@ class QueryAnswerer:
         return await self._case(_Case(request), look_up, claims)
 
     async def _relations(self, case: _Case, tables: Sequence[RelationRequest], **whose: object) -> None:
-        told, case.relations = await self.resolver.relations(tables, **whose)  # type: ignore[arg-type]
-        case.readable = told.readable
-        if told.user_id is not None:
-            case.caller = Caller(told.org_id, ("user", told.user_id), user_id=told.user_id)
+        answer, case.relations = await self.resolver.relations(tables, **whose)  # type: ignore[arg-type]
+        case.readable = answer.readable
+        if answer.user_id is not None:
+            case.caller = Caller(answer.org_id, ("user", answer.user_id), user_id=answer.user_id)
 
     async def _case(
         self, case: _Case, look_up: Callable[[_Case], Awaitable[CheckedSql]], claims: Claims | None = None
@@ -137,7 +137,7 @@ class QueryAnswerer:
         verdict: Verdict = "canceled"
         code: str | None = None
         try:
-            case.found = await self._found(case, look_up, claims)
+            case.result = await self._run(case, look_up, claims)
             verdict = "answered"
         except TraceError as refusal:
             verdict, code = "refused" if isinstance(refusal, BadInput | Refused) else "failed", refusal.code
@@ -147,22 +147,22 @@ class QueryAnswerer:
             raise
         finally:
             self._count(case, verdict)
-            self._tell(case, verdict, code)
-        return _answer(case), case.found.table
+            self._write_audit(case, verdict, code)
+        return _answer(case), case.result.table
 
-    async def _found(
+    async def _run(
         self, case: _Case, look_up: Callable[[_Case], Awaitable[CheckedSql]], claims: Claims | None
-    ) -> Found:
+    ) -> QueryResult:
         for left in reversed(range(TRIES)):
             try:
                 checked = await look_up(case)
-                return await self.engine.ask(self._question(case, checked, claims))
+                return await self.engine.run(self._checked_query(case, checked, claims))
             except (SnapshotMoved, SnapshotTooOld):
                 if not left or not any(relation.hot for relation in case.relations.values()):
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _question(self, case: _Case, checked: CheckedSql, claims: Claims | None) -> CheckedQuery:
+    def _checked_query(self, case: _Case, checked: CheckedSql, claims: Claims | None) -> CheckedQuery:
         request, limits = case.request, self.settings
         for name in request.as_of:
             if name not in checked.tables:
@@ -182,21 +182,21 @@ class QueryAnswerer:
         )
 
     def _folder(self, case: _Case, claims: Claims | None) -> Folder:
-        """A folder of this query's own: below the organisation's for a user, below the token's for a task."""
-        asked = case.request.export.to if case.request.export else None
+        """Return a folder for this query: below the organisation's for a user, below a granted one for a task."""
+        requested = case.request.export.to if case.request.export else None
         assert case.caller is not None  # noqa: S101
         if claims is None:
-            if asked is not None:
-                raise InvalidRequest("users' exports go where the service puts them", where="/export/to")
+            if requested is not None:
+                raise InvalidRequest("the service chooses the folder of a user's export", where="/export/to")
             return Folder.parse(self.settings.export_prefix).folder(str(case.caller.org_id), str(case.id))
         granted = sorted(claims.grants.storage.write, key=lambda folder: (folder.segments[0] != SCRATCH, folder))
-        if asked is None and granted:
+        if requested is None and granted:
             return granted[0].folder("queries", str(case.id))
-        if asked is not None:
-            wanted = Folder.parse(asked)
+        if requested is not None:
+            wanted = Folder.parse(requested)
             if any(folder == wanted or folder.holds(wanted) for folder in granted):
                 return wanted
-        raise Forbidden("the token lets it write nowhere there", where="/export/to")
+        raise Forbidden("the token grants no write access to this folder", where="/export/to")
 
     def _gate(self, text: str, names: Mapping[str, object], near: Sequence[str] = ()) -> CheckedSql:
         longest = self.settings.max_value_bytes
@@ -206,13 +206,13 @@ class QueryAnswerer:
         caller = "task" if isinstance(case.request, TaskQueryRequest) else "user"
         self.metrics.queries.labels(caller, verdict).inc()
         self.metrics.query_seconds.labels(caller).observe(time.perf_counter() - case.began)
-        if case.found:
-            self.metrics.query_rows.inc(case.found.rows)
-            self.metrics.query_bytes.inc(case.found.bytes)
+        if case.result:
+            self.metrics.query_rows.inc(case.result.rows)
+            self.metrics.query_bytes.inc(case.result.bytes)
 
-    def _tell(self, case: _Case, verdict: Verdict, code: str | None) -> None:
+    def _write_audit(self, case: _Case, verdict: Verdict, code: str | None) -> None:
         if case.caller is None:
-            return  # nobody that we know
+            return  # the caller is unknown
         self.audit.note(
             AuditRow(
                 id=case.id,
@@ -225,8 +225,8 @@ class QueryAnswerer:
                 datasets=[relation.dataset_uuid for relation in case.relations.values()],
                 verdict=verdict,
                 code=code,
-                rows=case.found.rows if case.found else 0,
-                bytes=case.found.bytes if case.found else 0,
+                rows=case.result.rows if case.result else 0,
+                bytes=case.result.bytes if case.result else 0,
                 milliseconds=case.milliseconds,
             )
         )
@@ -242,14 +242,14 @@ async def _off_loop(text: str, check: Callable[[str], T]) -> T:
 
 
 def _answer(case: _Case) -> QueryAnswer:
-    assert case.found is not None  # noqa: S101 - answered
+    assert case.result is not None  # noqa: S101 - answered
     return QueryAnswer(
         query_id=case.id,
-        columns=case.found.columns,
+        columns=case.result.columns,
         rows=[],
-        row_count=case.found.rows,
-        truncated=case.found.truncated,
-        bytes=case.found.bytes,
+        row_count=case.result.rows,
+        truncated=case.result.truncated,
+        bytes=case.result.bytes,
         milliseconds=case.milliseconds,
         datasets=[
             ReadDataset(
@@ -261,5 +261,5 @@ def _answer(case: _Case) -> QueryAnswer:
             )
             for relation in case.relations.values()
         ],
-        exported=case.found.exported,
+        exported=case.result.exported,
     )

@@ -1,7 +1,7 @@
-"""Tells the Dispatcher what was asked: from a file, so that a kill loses nothing, and with ids, so that twice is once.
+"""Sends audit rows to the Dispatcher, from a file: a killed process loses none, and ids make a repeated row harmless.
 
-A row is in the file before its answer goes out. The teller turns the file over, sends what is in it and removes it;
-what a former process left is sent too. While the Dispatcher is away rows stay where they are.
+A row is in the file before its answer is sent. `send` renames the file, sends its rows and deletes it; files of a
+previous process are sent too. While the Dispatcher is unavailable, rows stay in their files.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ class Audit:
         self._new = asyncio.Event()
 
     def note(self, row: AuditRow) -> None:
-        """In one write: a kill leaves the line whole, or out."""
+        """Append the row in one write: after a kill the line is complete or missing."""
         try:
             with (self._folder / CURRENT).open("ab", buffering=0) as file:
                 file.write(msgspec.json.encode(row) + b"\n")
-        except OSError as full:
-            raise Unavailable(f"the audit cannot be written ({full.strerror}), so nothing is answered") from None
+        except OSError as error:
+            raise Unavailable(f"the audit cannot be written ({error.strerror}), so queries are refused") from None
         self._new.set()
 
     async def run(self) -> None:
-        """Until it is canceled: together what comes within a beat."""
+        """Send until it is cancelled; rows that come within a second are sent together."""
         self._new.set()
         while True:
             await self._new.wait()
             self._new.clear()
-            if not await self.tell():
+            if not await self.send_all():
                 self._new.set()
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def tell(self) -> bool:
-        """All that is there; whether all of it was heard."""
-        self._turn_over()
+    async def send_all(self) -> bool:
+        """Send all rows. Returns whether the Dispatcher took all of them."""
+        self._rename_current()
         for file in sorted(self._folder.glob("*.jsonl")):
             if file.name == CURRENT:
                 continue
             try:
-                await self._send(rows_in(file))
-            except Unavailable as away:
-                log.info("the audit waits", because=away.message)
+                await self._send(read_rows(file))
+            except Unavailable as error:
+                log.info("audit rows wait for the Dispatcher", because=error.message)
                 return False
-            except TraceError as refused:  # it will be refused tomorrow too: kept for people, out of the way
-                log.error("the audit was refused", file=str(file), **refused.as_dict())  # noqa: TRY400
+            except TraceError as error:  # a retry would be refused too: the file stays for an administrator
+                log.error("audit rows were refused", file=str(file), **error.as_dict())  # noqa: TRY400
                 file.rename(file.with_suffix(".refused"))
                 continue
             file.unlink(missing_ok=True)
         return True
 
-    def _turn_over(self) -> None:
+    def _rename_current(self) -> None:
         with suppress(FileNotFoundError):
             (self._folder / CURRENT).rename(self._folder / f"{uuid4()}.jsonl")
 
@@ -80,10 +80,10 @@ class Audit:
             await self._dispatcher.audit(rows[at : at + MAX_AUDIT])
 
 
-def rows_in(file: Path) -> list[AuditRow]:
-    """A line that cannot be read is one that was cut by a full disk; the others count."""
-    found = []
+def read_rows(file: Path) -> list[AuditRow]:
+    """Return the rows of a file. A line that cannot be decoded was cut by a full disk, and is skipped."""
+    rows = []
     for line in file.read_bytes().splitlines():
         with suppress(msgspec.DecodeError):
-            found.append(msgspec.json.decode(line, type=AuditRow))
-    return found
+            rows.append(msgspec.json.decode(line, type=AuditRow))
+    return rows

@@ -1,4 +1,4 @@
-"""A query that may be asked: who asks, what it reads, how much it may have. Everything in it was checked."""
+"""A query whose caller, tables and limits were checked."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tracelake.domain.sql.gate import CheckedSql
 from tracelake.wire.markers import ColumnEntry
 
 Pin = tuple[UUID, int]
-"""A generation as of a commit: what it holds never changes."""
+"""A generation as of a commit; its rows never change."""
 
 
 class FileFacts(NamedTuple):
     bytes: int
     rows: int
     numbers: tuple[int, int] | None
-    """The least and the greatest block number in it; None: not known."""
+    """Its smallest and largest block number; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class ColdFiles:
     bytes: int
     rows: int
     cut: Mapping[tuple[Range, ...], tuple[ObjectName, ...]] = field(default_factory=dict)
-    """More files, by the numbers of which their rows count: another generation has replaced the rest of them."""
+    """More files, with the block numbers whose rows count: another generation has replaced their other rows."""
     facts: Mapping[ObjectName, FileFacts] = field(default_factory=dict)
     narrowed: bool = False
-    """Only some of them, those that a query can need."""
+    """The same, with some of the files: those that a query can need."""
 
     @property
     def key(self) -> Hashable:
-        """What a view of them is known by: all files of a pin, or these."""
+        """Identifies a view of them: all files of a pin, or these."""
         return (self.pin, self.files, tuple(self.cut.items())) if self.narrowed else self.pin
 
     @property
     def in_one_go(self) -> bool:
-        """Whether one task reads them all sooner than several would: between several, rows must be exchanged."""
+        """Whether one task reads them faster than several, between which rows must be exchanged."""
         return (
             self.bytes <= ONE_GO_BYTES and self.rows <= ONE_GO_ROWS and len(self.files) <= ONE_GO_FILES and not self.cut
         )
@@ -64,12 +64,12 @@ class Relation:
     hot: bool
     cold: ColdFiles | None
     filters: tuple[Filter, ...] = ()
-    """The DAG's: a row is there if it passes one of them, or if there are none."""
+    """The filters of the DAG: a row is visible if it passes any of them, or if there are none."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """On whose behalf. `grant` is what a session belongs to: never two askers, never two attempts."""
+    """On whose behalf a query runs. A session belongs to one `grant`: never to two callers or two attempts."""
 
     org_id: UUID
     grant: Hashable
@@ -84,18 +84,18 @@ class CheckedQuery:
     caller: Caller
     checked: CheckedSql
     relations: Mapping[str, Relation]
-    """By the names that the query uses; no others."""
+    """Only the tables that the query uses, by name."""
     max_rows: int
     seconds: float
     """How long it may run."""
     answer_within: float | None = None
-    """How long its caller waits for the answer, its turn and Spark's start included; None: as long as it takes."""
+    """How long the caller waits for the answer, including the wait for a slot and for Spark; None: no limit."""
     export: Folder | None = None
     files: int = 1
 
     @property
     def small(self) -> bool:
-        """Whether its files are so few bytes that planning ahead costs more than it saves."""
+        """Whether its files are so small that adaptive planning costs more than it saves."""
         return sum(relation.cold.bytes for relation in self.relations.values() if relation.cold) <= SMALL_BYTES
 
 
@@ -104,4 +104,4 @@ ONE_GO_BYTES: Final = 4 * 1024 * 1024
 """Measured on two cores: a GROUP BY over 1 MB takes half the time in one task, over 4 MB the same, over 10 MB more."""
 ONE_GO_ROWS: Final = 400_000
 ONE_GO_FILES: Final = 8
-"""They are opened one after the other, which takes its time where they are far away."""
+"""They are opened one after the other, which is slow on a remote store."""

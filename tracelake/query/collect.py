@@ -1,4 +1,4 @@
-"""A query's rows: into this process as an Arrow table, never more than it may have; or as files of the caller's."""
+"""Collects a query's rows into an Arrow table of limited size, or exports them as Parquet files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ FIXED: Final = {
     **dict.fromkeys(("long", "double", "timestamp", "timestamp_ntz"), 8),
     "decimal": 16,
 }
-"""Bytes of a value of each type that has a size."""
+"""Bytes of a value, for types of a fixed size."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A query as Spark will run it, as often as it is asked."""
+    """A planned query, which can be run many times."""
 
     frame: DataFrame
     bounded: DataFrame
-    """The same, with no more rows than may come unguarded, and one."""
-    few: int
-    """So many."""
+    """The same, limited to `unguarded` rows and one more."""
+    unguarded: int
+    """How many rows may be collected without counting bytes."""
     columns: list[ResultColumn]
 
 
@@ -51,20 +51,20 @@ class Rows:
 
 
 def bounded(frame: DataFrame, max_rows: int, max_bytes: int, row_bytes: int = 0) -> Plan:
-    """`row_bytes`: what a row may hold, where that is known beforehand."""
+    """`row_bytes`: the maximal size of a row, where it is known."""
     columns = columns_of(frame)
-    few = min(_few(frame, max_rows, max_bytes), max(1, max_bytes // max(1, row_bytes)))
-    return Plan(frame, _bounded(frame, few), few, columns)
+    unguarded = min(_unguarded_rows(frame, max_rows, max_bytes), max(1, max_bytes // max(1, row_bytes)))
+    return Plan(frame, _bounded(frame, unguarded), unguarded, columns)
 
 
 def collect(plan: Plan, max_rows: int, max_bytes: int) -> Rows:
-    """At most `max_rows`; refused if they are more than `max_bytes`, before they fill any memory.
+    """Return at most `max_rows`; raises if they hold more than `max_bytes`, before they fill the memory.
 
-    Rows of texts, bytes and lists can be of any size. Few of them are asked for first, which is nearly always enough;
-    if there are more, they come through a guard that counts bytes.
+    Rows with texts, bytes or lists can have any size. A few are fetched first, which is nearly always enough; if there
+    are more, they pass a check that counts bytes.
     """
     table = plan.bounded.toArrow()
-    if table.num_rows > plan.few and plan.few < max_rows:
+    if table.num_rows > plan.unguarded and plan.unguarded < max_rows:
         table = _guarded(plan.frame.limit(max_rows + 1), max_bytes).toArrow()
     truncated = table.num_rows > max_rows
     if truncated:
@@ -74,8 +74,8 @@ def collect(plan: Plan, max_rows: int, max_bytes: int) -> Rows:
     return Rows(table, plan.columns, truncated)
 
 
-def _few(frame: DataFrame, max_rows: int, max_bytes: int) -> int:
-    """How many rows may come unguarded."""
+def _unguarded_rows(frame: DataFrame, max_rows: int, max_bytes: int) -> int:
+    """Return how many rows may be collected without counting bytes."""
     sizes = [FIXED.get(field.dataType.typeName().partition("(")[0]) for field in frame.schema.fields]
     of_any_size = sizes.count(None)
     if of_any_size:
@@ -102,14 +102,14 @@ def _guarded(frame: DataFrame, max_bytes: int) -> DataFrame:
 
 
 def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -> tuple[Exported, list[ResultColumn]]:
-    """The rows as Parquet files. They count once `_SUCCESS` is there: it lists them, and is written last."""
+    """Write the rows as Parquet files. `_SUCCESS` is written last and lists them: without it they do not count."""
     from tracelake.data.files.parquet_writer import Place, write_frame
 
     columns = columns_of(frame)
     written = write_frame(frame, Place(objects, folder), STEM, files=files)
     entries = [item.file for item in written]
-    told = {"files": entries, "columns": columns}
-    objects.put(marker_in(folder), msgspec.json.encode(told))
+    success = {"files": entries, "columns": columns}
+    objects.put(marker_in(folder), msgspec.json.encode(success))
     done = Exported(
         location=str(folder),
         files=[entry.name for entry in entries],
@@ -122,17 +122,19 @@ def export(frame: DataFrame, objects: ObjectStore, folder: Folder, files: int) -
 def columns_of(frame: DataFrame) -> list[ResultColumn]:
     fields = frame.schema.fields
     if len(fields) > MOST_COLUMNS:
-        raise ResultTooLarge(f"the result has {len(fields)} columns; {MOST_COLUMNS} are given", hint="name fewer")
+        raise ResultTooLarge(
+            f"the result has {len(fields)} columns; at most {MOST_COLUMNS} are allowed", hint="name fewer"
+        )
     return [ResultColumn(name=field.name, type=field.dataType.simpleString()) for field in fields]
 
 
 def too_large(max_bytes: int) -> ResultTooLarge:
     return ResultTooLarge(
-        f"the rows are more than {max_bytes} bytes", hint="ask for fewer, aggregate them, or have them exported"
+        f"the rows are larger than {max_bytes} bytes", hint="read fewer, aggregate them, or export them"
     )
 
 
 def _fits(frame: Any, max_rows: int) -> bool:
-    """Whether Spark knows that there are not more, by an aggregate or a LIMIT: a limit of ours would cost a stage."""
+    """Whether Spark knows from an aggregate or a LIMIT that there are no more: a limit of ours would cost a stage."""
     known = frame._jdf.queryExecution().analyzed().maxRows().toString()  # noqa: SLF001 - there is no other way
     return known != "None" and int(known.removeprefix("Some(").removesuffix(")")) <= max_rows

@@ -1,4 +1,4 @@
-"""Rows on the wire: JSON that any program reads, or Arrow IPC that keeps every type."""
+"""Encodes rows for HTTP: as JSON for any program, or as Arrow IPC, which keeps every type."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def as_json(answer: QueryAnswer, table: pa.Table | None) -> bytes:
 
 
 def as_arrow(answer: QueryAnswer, table: pa.Table) -> bytes:
-    """A stream with one schema; the answer without its rows stands in the schema's metadata, under `trace`."""
+    """A stream with one schema; its metadata has the answer without rows, under `trace`."""
     import pyarrow as pa
 
-    told = table.replace_schema_metadata({b"trace": msgspec.json.encode(answer)})
+    table_with_answer = table.replace_schema_metadata({b"trace": msgspec.json.encode(answer)})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, told.schema) as writer:
-        writer.write_table(told)
+    with pa.ipc.new_stream(sink, table_with_answer.schema) as writer:
+        writer.write_table(table_with_answer)
     return bytes(sink.getvalue().to_pybytes())
 
 

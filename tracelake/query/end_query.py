@@ -1,10 +1,10 @@
-"""Ends a query whose time is over or whose caller is gone: by interrupts, and by the end of its JVM if none reaches it.
+"""Ends a query that is over its time or whose caller has left: by interrupts or, where these fail, by ending its JVM.
 
-A task in nested loops, or in a generator that makes many rows of one, never looks whether it should end. It is the JVM
-then that is ended. Queries beside it are run once more on the next one (`engine.py`).
+A task in nested loops, or in a generator that makes many rows of one, never checks for an interrupt: then its JVM is
+ended, and the queries beside it are run once more on the next JVM (`engine.py`).
 
-On a machine that is short of cores, a task that would end takes longer to. So what counts is not the time that passed,
-but the part of it for which the JVM's threads had the cores that they wanted (`thread_times.py`).
+On a machine short of cores a task takes longer to end. So the limit counts not the time that passed, but the share of
+it for which the JVM's threads had the cores that they wanted (`thread_times.py`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tracelake.query.sessions import Sessions
 from tracelake.spark.thread_times import ThreadTimes, share_of_cores
 
 AGAIN_SECONDS: Final = 0.1
-"""Between interrupts: a job that begins just after one is not ended by it."""
+"""Between interrupts: a job that starts just after one is not ended by it."""
 PLANNING_SECONDS: Final = 6.5
-"""Spark is not ended for a query without running tasks that began less than this ago: it is most likely being planned,
-which nothing interrupts, and short limits would cost the others their Spark."""
+"""The JVM is not ended for a query without running tasks that began less than this ago: it is most likely being
+planned, which cannot be interrupted, and the other queries would lose their JVM."""
 LONGEST_FACTOR: Final = 10.0
-"""However slow the machine is, a query is not waited for longer than so many times what it is on an idle one."""
+"""On a slow machine a query gets at most this many times the time that it gets on an idle one."""
 JVM_SECONDS: Final = 0.5
-"""A JVM that takes longer to answer whether something runs in it counts as one in which it does."""
+"""A JVM that needs longer to report whether a query runs counts as one in which it does."""
 
 
 class Query(Protocol):
-    """One that is to end."""
+    """A query that is to end."""
 
     @property
     def tag(self) -> str: ...
@@ -51,16 +51,16 @@ class EndQuery:
     """Ends the JVM of these sessions."""
     stuck_seconds: float
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(16, "end-query"))
-    """Of its own: a JVM that does not answer must not take the threads by which answers are written."""
+    """Separate threads: a JVM that does not answer must not block those that write answers."""
 
     async def __call__(self, sessions: Sessions, query: Query, thread: asyncio.Future[Any]) -> None:
-        """Returns when its thread has ended and no core runs for it."""
-        asked: asyncio.Future[bool] | None = None
+        """Return when the query's thread has ended and no core works for it."""
+        request: asyncio.Future[bool] | None = None
         before = await self._thread_times(sessions)
         while not thread.done() or _may_leave_tasks(thread):
-            if asked is None or asked.done():
-                asked = self._interrupted(sessions, query.tag)
-            runs = await _answer(asked)
+            if request is None or request.done():
+                request = self._interrupt(sessions, query.tag)
+            runs = await _answer(request)
             if thread.done() and not runs:
                 break
             await (asyncio.sleep(AGAIN_SECONDS) if thread.done() else asyncio.wait([thread], timeout=AGAIN_SECONDS))
@@ -68,12 +68,12 @@ class EndQuery:
             if is_stuck(query, time.monotonic(), self.stuck_seconds, share, runs=runs):
                 await self.give_up(sessions)
         if not thread.cancelled():
-            thread.exception()  # whoever asked may be gone, and then nobody else takes note of it
+            thread.exception()  # the caller may be gone, so the exception is retrieved here
 
     def _thread_times(self, sessions: Sessions) -> asyncio.Future[dict[int, ThreadTimes]]:
         return asyncio.get_running_loop().run_in_executor(self.threads, sessions.thread_times)
 
-    def _interrupted(self, sessions: Sessions, tag: str) -> asyncio.Future[bool]:
+    def _interrupt(self, sessions: Sessions, tag: str) -> asyncio.Future[bool]:
         def call() -> bool:
             runs = sessions.runs(tag)
             sessions.interrupt(tag)
@@ -86,9 +86,9 @@ class EndQuery:
 
 
 def is_stuck(query: Query, now: float, stuck_seconds: float, share: float, *, runs: bool) -> bool:
-    """Over its time by so much that its JVM is ended. A caller who left early does not shorten that.
+    """Whether a query is so far over its time that its JVM is ended. A caller who left early does not change that.
 
-    `share`: of the cores that the JVM's threads wanted since it is to end.
+    `share`: the part of the wanted cores that the JVM's threads had since the query was to end.
     """
     ran = now - query.began
     slower = min(1 / share, LONGEST_FACTOR) if share > 0 else LONGEST_FACTOR
@@ -96,10 +96,10 @@ def is_stuck(query: Query, now: float, stuck_seconds: float, share: float, *, ru
 
 
 def _may_leave_tasks(thread: asyncio.Future[Any]) -> bool:
-    """Rows that came leave nothing behind. A query that was ended, or failed, may leave tasks in their loops."""
+    """A query that returned rows leaves no tasks; one that was ended, or failed, may leave tasks in their loops."""
     return not thread.cancelled() and thread.exception() is not None
 
 
-async def _answer(asked: asyncio.Future[bool]) -> bool:
-    done, _ = await asyncio.wait({asked}, timeout=JVM_SECONDS)
-    return asked.result() if done else True
+async def _answer(request: asyncio.Future[bool]) -> bool:
+    done, _ = await asyncio.wait({request}, timeout=JVM_SECONDS)
+    return request.result() if done else True

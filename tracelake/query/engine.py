@@ -1,8 +1,8 @@
-"""Answers queries: a slot, a session of the caller's own, the plan looked at, the rows within their bounds.
+"""Runs queries: waits for a slot, takes a session of the caller's grant, checks the plan, collects limited rows.
 
-Everything that Spark does for a query happens in one thread under one tag. When its time is over, or nobody waits any
-more, the tag is interrupted until the thread and its tasks have ended; only then is its slot free. What no interrupt
-ends is ended with its JVM. Queries beside it, and those whose JVM died by itself, are run once more.
+A query runs in one thread under one Spark tag. When its time is over, or its caller has left, the tag is interrupted
+until the thread and its tasks have ended; only then is its slot free. If no interrupt ends it, its JVM is ended.
+Queries whose JVM ended are run once more.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tracelake.ports import ObjectStore
 from tracelake.query.checked_query import CheckedQuery
 from tracelake.query.collect import Rows, collect, export
 from tracelake.query.end_query import EndQuery
-from tracelake.query.failures import in_our_words, spark_lost
+from tracelake.query.failures import spark_lost, translated_errors
 from tracelake.query.plans import planned
 from tracelake.query.sessions import Prepared, Sessions
 from tracelake.query.slots import Kind, Slots
-from tracelake.query.spark import Warm
+from tracelake.query.spark import QuerySpark
 from tracelake.query.views import Store, views_of
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import QuerySettings
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 ANSWER_SECONDS: Final = 1.0
-"""How long a refusal waits for the end of what it refuses."""
+"""How long a refusal waits for its query to end."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of a query: rows, or files."""
+class QueryResult:
+    """The result of a query: rows, or files."""
 
     columns: list[ResultColumn]
     table: pa.Table | None
@@ -65,26 +65,26 @@ class Found:
 
 @dataclass
 class _Running:
-    """One query in its thread."""
+    """A query in its thread."""
 
     query: CheckedQuery
     seconds: float
-    """How long it may."""
+    """Its time limit."""
     over: threading.Event = field(default_factory=threading.Event)
-    """Set when it is to end; looked at between the steps that no interrupt reaches."""
-    told: asyncio.Event = field(default_factory=asyncio.Event)
-    """The same for who watches it."""
+    """Set when it is to end; checked between steps that cannot be interrupted."""
+    end_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    """The same, for the event loop."""
     began: float = field(default_factory=time.monotonic)
 
     def end(self) -> None:
         self.over.set()
-        self.told.set()
+        self.end_requested.set()
 
     @property
     def tag(self) -> str:
         return f"query-{self.query.id}"
 
-    def go_on(self) -> None:
+    def check_time(self) -> None:
         if self.over.is_set():
             raise _timeout(self.query)
 
@@ -92,13 +92,13 @@ class _Running:
 class Engine:
     def __init__(
         self,
-        warm: Warm,
+        spark: QuerySpark,
         objects: ObjectStore,
         data_dsn: str,
         settings: QuerySettings,
         metrics: Metrics | None = None,
     ) -> None:
-        self._warm = warm
+        self._spark = spark
         self._metrics = metrics or Metrics()
         self._store = Store(objects, data_dsn)
         self._max_bytes = settings.max_bytes
@@ -113,28 +113,28 @@ class Engine:
         for state in ("running", "waiting"):
             self._metrics.queries_in_hand.labels(state).set_function(partial(getattr, self._slots, state))
 
-    async def ask(self, query: CheckedQuery) -> Found:
+    async def run(self, query: CheckedQuery) -> QueryResult:
         try:
             async with asyncio.timeout(query.answer_within):
-                return await self._ask_twice(query)
+                return await self._run_twice(query)
         except TimeoutError:
             raise _timeout(query) from None
 
-    async def _ask_twice(self, query: CheckedQuery) -> Found:
-        """Run once more if Spark died under it, within what is left of its time.
+    async def _run_twice(self, query: CheckedQuery) -> QueryResult:
+        """Run the query, and once more if its Spark was lost, within the rest of its time.
 
-        Which of several queries cost Spark its life is not known. So those that are run once more take turns: one that
-        does it again does it to none of the others.
+        Which of several queries ended Spark is not known. So those that are run once more run one at a time: a query
+        that ends Spark again does not affect the others.
         """
         running = _Running(query, query.seconds)
         try:
-            return await self._ask(running)
+            return await self._run(running)
         except SparkLost:
             left = query.seconds - (time.monotonic() - running.began)
             if left <= 0:
                 raise
         async with self._turn_after_loss():
-            return await self._ask(_Running(query, left))
+            return await self._run(_Running(query, left))
 
     @asynccontextmanager
     async def _turn_after_loss(self) -> AsyncIterator[None]:
@@ -148,7 +148,7 @@ class Engine:
         finally:
             self._again.release()
 
-    async def _ask(self, running: _Running) -> Found:
+    async def _run(self, running: _Running) -> QueryResult:
         kind: Kind = "user" if running.query.caller.task_id is None else "task"
         await self._slots.take(kind)
         try:
@@ -171,10 +171,10 @@ class Engine:
 
     async def _sessions(self) -> Sessions:
         try:
-            sessions = await self._warm.sessions()
-        except SetupError as wrong:
-            log.error("Spark does not start", **wrong.as_dict())  # noqa: TRY400 - a refusal is said, not traced
-            raise Unavailable("the Query service has no Spark", hint="its log says why; `trace doctor` helps") from None
+            sessions = await self._spark.sessions()
+        except SetupError as error:
+            log.error("Spark does not start", **error.as_dict())  # noqa: TRY400 - the error has no useful stack
+            raise Unavailable("the Query service has no Spark", hint="see its log, and run `trace doctor`") from None
         for state in ("fresh", "kept"):
             self._metrics.query_sessions.labels(state).set_function(partial(getattr, sessions, state))
         return sessions
@@ -184,74 +184,74 @@ class Engine:
         self._end.close()
 
     async def _until_ended(
-        self, sessions: Sessions, running: _Running, thread: asyncio.Future[Found], kind: Kind
+        self, sessions: Sessions, running: _Running, thread: asyncio.Future[QueryResult], kind: Kind
     ) -> None:
-        """Its slot is free when its thread and cores are."""
+        """Free the slot when the query's thread and tasks have ended."""
         try:
-            told: asyncio.Future[Any] = asyncio.create_task(running.told.wait())
-            both: set[asyncio.Future[Any]] = {thread, told}
+            end_requested: asyncio.Future[Any] = asyncio.create_task(running.end_requested.wait())
+            both: set[asyncio.Future[Any]] = {thread, end_requested}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            told.cancel()
+            end_requested.cancel()
             await self._end(sessions, running, thread)
         finally:
             self._slots.give_back(kind)
 
     async def _give_up(self, sessions: Sessions) -> None:
-        if await self._warm.give_up(sessions):
+        if await self._spark.give_up(sessions):
             self._metrics.query_stuck.inc()
 
-    def _answer(self, sessions: Sessions, running: _Running) -> Found:
-        """In a thread of its own."""
+    def _answer(self, sessions: Sessions, running: _Running) -> QueryResult:
+        """Run the query; called in its thread."""
         try:
             prepared = sessions.take(running.query.caller.grant)
-        except Exception as wrong:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
-            raise _because(wrong, sessions, running) from None
+        except Exception as error:  # noqa: BLE001 - py4j raises what it likes when the JVM dies under it
+            raise _error_for(error, sessions, running) from None
         try:
-            found = self._read(prepared, running)
-        except Exception as wrong:  # noqa: BLE001
+            result = self._read(prepared, running)
+        except Exception as error:  # noqa: BLE001
             sessions.throw_away(prepared)
-            raise _because(wrong, sessions, running) from None
+            raise _error_for(error, sessions, running) from None
         sessions.give_back(prepared)
-        return found
+        return result
 
-    def _read(self, prepared: Prepared, running: _Running) -> Found:
+    def _read(self, prepared: Prepared, running: _Running) -> QueryResult:
         query, spark = running.query, prepared.spark
         prepared.plan_for(small=query.small)
         names: dict[str, str] = {}
         with (
             tagged(spark, running.tag),
-            in_our_words(names, self._max_bytes),
+            translated_errors(names, self._max_bytes),
             views_of(prepared, query.relations, self._store, query.caller.org_id, query.checked.read_once) as views,
         ):
             names.update(views)
-            running.go_on()
+            running.check_time()
             if query.export is not None:
                 frame = checked_frame(spark, query.checked.render(views), frozenset(views.values()))
-                running.go_on()
+                running.check_time()
                 exported, columns = export(frame, self._store.objects, query.export, query.files)
-                return Found(columns, None, exported=exported)
+                return QueryResult(columns, None, exported=exported)
             plan = planned(prepared, query, views, self._max_bytes)
-            running.go_on()
+            running.check_time()
             rows: Rows = collect(plan, query.max_rows, self._max_bytes)
-            return Found(rows.columns, rows.table, rows.truncated)
+            return QueryResult(rows.columns, rows.table, rows.truncated)
 
 
-def _because(wrong: Exception, sessions: Sessions, running: _Running) -> Exception:
-    """Whatever is said when the JVM dies under a query: that it has died."""
-    if running.over.is_set():  # what an interrupt breaks says nothing
+def _error_for(error: Exception, sessions: Sessions, running: _Running) -> Exception:
+    """Return the error for the caller; when the JVM ended during the query, that it ended."""
+    if running.over.is_set():  # the error comes from the interrupt
         return _timeout(running.query)
-    if isinstance(wrong, TraceError) and type(wrong) is not Unavailable:
-        return wrong
-    if sessions.lost(wrong):
+    if isinstance(error, TraceError) and type(error) is not Unavailable:
+        return error
+    if sessions.lost(error):
         return spark_lost()
-    if isinstance(wrong, TraceError):
-        return wrong
-    log.warning("a query broke", kind=type(wrong).__name__)  # what it says may hold what was asked
-    return Unavailable("the Query service could not ask its Spark", hint="ask again in a moment")
+    if isinstance(error, TraceError):
+        return error
+    log.warning("a query failed", kind=type(error).__name__)  # its text may contain the query
+    return Unavailable("the Query service could not use its Spark", hint="retry in a moment")
 
 
 def _timeout(query: CheckedQuery) -> QueryTimeout:
     return QueryTimeout(
         f"it took longer than {query.seconds:g} s, and was ended",
-        hint="read less, have the rows exported, or ask again when less runs",
+        hint="read less, export the rows, or retry when fewer queries run",
     )

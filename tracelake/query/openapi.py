@@ -1,4 +1,4 @@
-"""Both doors of the Query service as OpenAPI, made from the types that they decode by. Served at the internal one."""
+"""The OpenAPI document of both listeners of the Query service, made from the request and answer types."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SECURITY = {
     "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
     "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
 }
-SAID = {
-    "400": "What was sent cannot be right, or the query is refused; `where` says what",
-    "401": "No token, or one that does not hold",
-    "403": "A good token that does not allow this",
-    "404": "There was nothing yet as of then",
+ERRORS = {
+    "400": "The request is invalid, or the query is refused; `where` names the part",
+    "401": "No token, or an invalid one",
+    "403": "A valid token that does not allow this",
+    "404": "There is no commit at that time",
     "409": "The attempt is no longer the current one, or what it pinned is no longer kept",
-    "422": "It asked for more than it may have, or its rows could not be made",
-    "429": "As many questions run and wait as can be served; trying again helps",
-    "503": "A part of Trace is away; trying again may help",
+    "422": "The result is too large, or its rows could not be computed",
+    "429": "Too many queries run and wait; retry",
+    "503": "A component of Trace is unavailable; a retry may help",
 }
 
 
@@ -41,7 +41,7 @@ def document() -> dict[str, Any]:
 
 
 def _query(identity: str, name: str, body: type) -> dict[str, Any]:
-    responses = answers(QueryAnswer, SAID)
+    responses = answers(QueryAnswer, ERRORS)
     responses["200"]["content"] |= {ARROW: {"schema": {"type": "string", "format": "binary"}}}
     return {
         "operationId": name,

@@ -1,7 +1,7 @@
 """`trace query`: SQL over granted datasets, on a Spark of its own, behind two listeners.
 
-The doors open at once. Spark starts a while later or with the first query, which then waits for it: a system that
-starts has better things to do with its cores.
+The listeners open at once. Spark starts after a delay or with the first query, which waits for it: the cores are needed
+for the start of the system.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from tracelake.query.audit import Audit
 from tracelake.query.engine import Engine
 from tracelake.query.resolve import Resolver
 from tracelake.query.routes import openapi_route, task_route, user_route
-from tracelake.query.spark import OwnSpark, Warm, starter
+from tracelake.query.spark import QuerySpark, query_options
 from tracelake.runtime.listeners import Listener, bearer, listener_app, open_listeners, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.runtime.process import Process, until_answers
 from tracelake.settings import IdentitySettings, Settings
+from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import DispatcherClient, dispatcher_client
 
 
 async def main(process: Process, objects: ObjectStore) -> None:
     settings = process.settings
-    spark = OwnSpark(starter(settings), settings.query.sessions)
+    owner = SparkOwner(query_options(settings), settings.home / "cache")
+    spark = QuerySpark(owner, settings.query.sessions)
     dsn = required(settings.data.query_dsn, "data.query_dsn")
     async with (
         open_pool(dsn, name="query", max_size=4) as pool,
@@ -42,12 +44,12 @@ async def main(process: Process, objects: ObjectStore) -> None:
         serving(settings, pool, dispatcher, spark, objects, metrics=process.metrics),
     ):
         await until_answers(process, "data Postgres", lambda: answers(pool))
-        process.ready("data Postgres answers (read only); both doors open; Spark starts when it is needed")
-        later = asyncio.create_task(spark.warm_later(settings.query.warm_after_seconds))
+        process.ready("data Postgres answers (read only); both listeners are open; Spark starts when it is needed")
+        warming = asyncio.create_task(spark.warm_after(settings.query.warm_after_seconds))
         try:
             await process.stop.wait()
         finally:
-            later.cancel()
+            warming.cancel()
             await spark.close()
 
 
@@ -56,12 +58,12 @@ async def serving(
     settings: Settings,
     pool: asyncpg.Pool,
     dispatcher: DispatcherClient,
-    spark: Warm,
+    spark: QuerySpark,
     objects: ObjectStore,
     *,
     metrics: Metrics,
 ) -> AsyncIterator[dict[str, str]]:
-    """Both listeners, open; gives the address of each."""
+    """Open both listeners and yield their addresses."""
     dsn = required(settings.data.query_dsn, "data.query_dsn")
     engine = Engine(spark, objects, dsn, settings.query, metrics)
     audit = Audit(settings.home / "work" / "query-audit", dispatcher)
@@ -78,14 +80,14 @@ async def serving(
         ),
         Listener("query_internal", settings.query.host, settings.query.internal_port, query_api(pool, *inside)),
     ]
-    telling = asyncio.create_task(audit.run())
+    audit_task = asyncio.create_task(audit.run())
     try:
         async with open_listeners(listeners, settings.tls, metrics=metrics, limits=settings.http) as addresses:
             yield addresses
     finally:
-        telling.cancel()
-        with suppress(Exception):  # what is not heard now is told by the next process
-            await audit.tell()
+        audit_task.cancel()
+        with suppress(Exception):  # the next process sends the rest
+            await audit.send_all()
         engine.close()
         await verifier.close()
 
@@ -98,8 +100,8 @@ def query_api(pool: asyncpg.Pool, *more: Route) -> Starlette:
 
 
 def metrics_route(metrics: Metrics, identity: IdentitySettings) -> Route:
-    async def told(request: Request) -> Response:
+    async def metrics_text(request: Request) -> Response:
         require_our_token(bearer(request), identity, "header authorization")
         return Response(metrics.text(), media_type=OPENMETRICS_TEXT)
 
-    return Route("/metrics", told, methods=["GET"])
+    return Route("/metrics", metrics_text, methods=["GET"])

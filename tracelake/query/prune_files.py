@@ -1,4 +1,4 @@
-"""Leaves out files that a query cannot need: its conditions on the block number, and the DAG's filters."""
+"""Prunes files that a query cannot need, by its conditions on the block number and the DAG's filters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _granted(relation: Relation) -> Spans:
 
 
 def narrowed_files(cold: ColdFiles, needed: Spans) -> ColdFiles:
-    """At least one file stays: a table without files is made in another way, which takes longer."""
+    """At least one file stays: Spark plans a table without files differently, which takes longer."""
 
     def numbers(name: ObjectName) -> Numbers | None:
         fact = cold.facts.get(name)

@@ -1,7 +1,7 @@
-"""What a query may read: its names, looked up at the Dispatcher, with the file lists that are known already kept.
+"""Looks up a query's tables at the Dispatcher; caches their lists of files.
 
-A file list belongs to a generation as of a commit and never changes, so it is fetched once; which commit counts is
-asked anew for every query.
+A list of files belongs to a generation as of a commit and never changes, so it is fetched once; the current commit is
+asked for with every query.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tracelake.data.current_partitions import in_force
+from tracelake.data.current_partitions import current_partitions
 from tracelake.data.files.needed import numbers_in
 from tracelake.domain.filter.parse import from_json
 from tracelake.domain.object_names import Folder, ObjectName
@@ -22,11 +22,11 @@ from tracelake.query.checked_query import ColdFiles, FileFacts, Pin, Relation
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.markers import ColumnEntry
 from tracelake.wire.query_messages import ColdFilesAnswer, Known, RelationRequest, RelationsAnswer, RelationsRequest
-from tracelake.wire.query_messages import Relation as Told
+from tracelake.wire.query_messages import Relation as RelationAnswer
 
 KEPT: Final = 2_000
 SENT: Final = 32
-"""Of those, how many are said to be known: the ones used last."""
+"""How many cached lists a request mentions: those used last."""
 
 
 class Resolver:
@@ -39,27 +39,29 @@ class Resolver:
     async def relations(
         self, tables: Sequence[RelationRequest], *, user: str | None = None, **fence: Any
     ) -> tuple[RelationsAnswer, Mapping[str, Relation]]:
-        """For a user by his subject, or for an attempt by its fence: what was found, by name."""
+        """Return the relations by name, for a user or for the fence of an attempt."""
         known = [Known(dataset_version=version, commit=commit) for version, commit in list(self._files)[-SENT:]]
-        told = await self._dispatcher.relations(RelationsRequest(tables=list(tables), known=known, **fence), user)
-        return told, {relation.name: self._relation(relation) for relation in told.relations}
+        answer = await self._dispatcher.relations(RelationsRequest(tables=list(tables), known=known, **fence), user)
+        return answer, {relation.name: self._relation(relation) for relation in answer.relations}
 
-    def _relation(self, told: Told) -> Relation:
-        cold = None if told.cold is None else self._cold(told.cold)
-        filters = tuple(from_json(dict(item)) for item in told.filters or ())
-        return Relation(told.name, told.dataset_uuid, told.dataset_version, told.commit, told.hot, cold, filters)
+    def _relation(self, answer: RelationAnswer) -> Relation:
+        cold = None if answer.cold is None else self._cold(answer.cold)
+        filters = tuple(from_json(dict(item)) for item in answer.filters or ())
+        return Relation(
+            answer.name, answer.dataset_uuid, answer.dataset_version, answer.commit, answer.hot, cold, filters
+        )
 
     def _cold(self, part: ColdFilesAnswer) -> ColdFiles:
         pin = (part.dataset_version, part.commit)
         if part.partitions is not None:
             self._files[pin] = _files(pin, part)
-        found = self._files.get(pin)
-        if found is None:  # forgotten between the query and its answer
-            raise Unavailable("a list of files is not there any more", hint="ask again")
+        files = self._files.get(pin)
+        if files is None:  # evicted between the request and its answer
+            raise Unavailable("a list of files is no longer cached", hint="retry")
         self._files.move_to_end(pin)
         while len(self._files) > KEPT:
             self._files.popitem(last=False)
-        return found
+        return files
 
 
 def _files(pin: Pin, part: ColdFilesAnswer) -> ColdFiles:
@@ -67,7 +69,7 @@ def _files(pin: Pin, part: ColdFilesAnswer) -> ColdFiles:
     whole: list[ObjectName] = []
     cut: dict[tuple[Range, ...], tuple[ObjectName, ...]] = {}
     facts: dict[ObjectName, FileFacts] = {}
-    for item, spans in in_force(part.partitions or ()):
+    for item, spans in current_partitions(part.partitions or ()):
         folder = Folder.parse(item.location)
         names = [folder.object(str(file["name"])) for file in item.files]
         facts |= {name: _facts(file) for name, file in zip(names, item.files, strict=True)}

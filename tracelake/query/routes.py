@@ -1,4 +1,4 @@
-"""The two doors of the Query service: tasks with their capability, users by way of the Gateway."""
+"""The two listeners of the Query service: for tasks with their capability token, and for users through the Gateway."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tracelake.capability.refusal import CAPABILITY_HEADER
 from tracelake.capability.verifier import Verifier
 from tracelake.domain.grants import QUERY
-from tracelake.errors import Forbidden, InvalidRequest, Unauthenticated
+from tracelake.errors import Forbidden, Unauthenticated
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.encode import as_arrow, as_json
 from tracelake.query.openapi import document
@@ -22,7 +22,8 @@ from tracelake.runtime.listeners import json_response, require_our_token, while_
 from tracelake.settings import IdentitySettings
 from tracelake.wire.client import WORKER_TOKEN
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
-from tracelake.wire.task_messages import MAX_BODY_BYTES, decode
+from tracelake.wire.read_call import read_bytes
+from tracelake.wire.task_messages import decode
 from tracelake.wire.user_calls import USER
 
 if TYPE_CHECKING:
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 def task_route(answerer: QueryAnswerer, verifier: Verifier) -> Route:
     async def query(request: Request) -> Response:
-        body = decode(await _body(request), TaskQueryRequest)
+        body = decode(await read_bytes(request), TaskQueryRequest)
         claims = await verifier.verify(request.headers.get(CAPABILITY_HEADER))
         if claims.task_id != body.task_id:
             raise Forbidden("the token is another task's", where="/task_id")
         if claims.attempt != body.attempt:
             raise Forbidden("the token is another attempt's", where="/attempt")
         if QUERY not in claims.grants.endpoints:
-            raise Forbidden("the token grants nothing that this door gives", where="/v1/task/query")
+            raise Forbidden("the token does not grant queries", where="/v1/task/query")
         return await _answered(request, answerer.for_task(claims, body))
 
     return Route("/v1/task/query", query, methods=["POST"])
@@ -50,7 +51,7 @@ def user_route(answerer: QueryAnswerer, identity: IdentitySettings) -> Route:
         subject = unquote(request.headers.get(USER, ""))
         if not subject or "\0" in subject:
             raise Unauthenticated("no user is named", where=f"header {USER}")
-        return await _answered(request, answerer.for_user(subject, decode(await _body(request), QueryRequest)))
+        return await _answered(request, answerer.for_user(subject, decode(await read_bytes(request), QueryRequest)))
 
     return Route("/v1/query", query, methods=["POST"])
 
@@ -63,20 +64,8 @@ def openapi_route(identity: IdentitySettings) -> Route:
     return Route("/internal/openapi.json", openapi, methods=["GET"])
 
 
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise InvalidRequest(f"the body is larger than {MAX_BODY_BYTES} bytes", where="")
-    except ClientDisconnect:
-        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
-    return bytes(body)
-
-
 async def _answered(request: Request, work: Coroutine[Any, Any, tuple[QueryAnswer, pa.Table | None]]) -> Response:
-    """As the caller wants it."""
+    """Encode the answer as the caller accepts it."""
     answer, table = await while_wanted(request, work)
     if table is not None and ARROW in request.headers.get("accept", ""):
         return Response(await asyncio.to_thread(as_arrow, answer, table), media_type=ARROW)

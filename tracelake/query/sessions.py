@@ -1,7 +1,7 @@
-"""Prepared Spark sessions. One serves one query at a time, and one grant for as long as it lives.
+"""Prepared Spark sessions, each of which serves one query at a time and one grant during its life.
 
-A fresh session costs some tenths of a second before its first row, so a few stand ready. Once one was used for a grant
-it goes back to that grant's and is thrown away when others need the room: never to another's.
+A new session needs some tenths of a second before its first row, so a few are prepared. A session that was used for a
+grant is used again for that grant only, and dropped when there are too many.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelake.query.collect import Plan
-from tracelake.spark.lost import is_lost
-from tracelake.spark.session import jvm_of
+from tracelake.spark.session import is_lost, jvm_of
 from tracelake.spark.tags import has_tasks, interrupt
 from tracelake.spark.thread_times import ThreadTimes, thread_times
 
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
 
 SPARE: Final = 2
 MOST_VIEWS: Final = 64
-"""Of one session. A dataset that is committed to often leaves one behind with every commit."""
+"""Of one session. A dataset with frequent commits adds one with every commit."""
 MOST_PLANS: Final = 8
-"""Of one session, a few hundred KB of Java's memory each."""
+"""Of one session; each takes a few hundred KB of Java's heap."""
 QUICK: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-"""For small inputs: planning anew between stages costs more than it saves."""
+"""For small inputs: adaptive planning between stages costs more than it saves."""
 
 
 @dataclass
 class Prepared:
-    """A session and the views that its grant has used, by the files that each shows; and its last plans, by their text.
+    """A session, with the views of its grant by the files that they show, and its last plans by their text.
 
-    A text names views and a view shows the same files for ever, so a plan never outlives the commit it was made for.
+    The text of a plan names views, and a view always shows the same files: a plan is never used for another commit.
     """
 
     spark: SparkSession
@@ -57,19 +56,19 @@ class Prepared:
             self.plans.popitem(last=False)
 
     def plan_for(self, *, small: bool) -> None:
-        """Set how Spark plans; only where that is another way than last time."""
+        """Set how Spark plans, if it differs from the last query."""
         if self.quick is not small:
             for key, value in QUICK.items():
                 self.spark.conf.set(key, value if small else self._usual(key))
             self.quick = small
 
     def _usual(self, key: str) -> str:
-        given: Any = self.spark.sparkContext.getConf().get(key)
-        return str(given or "true")
+        value: Any = self.spark.sparkContext.getConf().get(key)
+        return str(value or "true")
 
 
 class Sessions:
-    """All of them; used from many threads."""
+    """All sessions of a JVM; used from many threads."""
 
     def __init__(self, spark: SparkSession, kept: int, *, spare: int = SPARE) -> None:
         self._spark = spark
@@ -78,8 +77,8 @@ class Sessions:
         self._lock = threading.Lock()
         self._fresh: list[Prepared] = []
         self._idle: list[Prepared] = []
-        """Those that wait for their grant, the longest unused first."""
-        self._making = ThreadPoolExecutor(1, "sessions")
+        """Sessions that wait for a query of their grant, the longest unused first."""
+        self._maker = ThreadPoolExecutor(1, "sessions")
         self._closed = False
 
     @property
@@ -91,78 +90,78 @@ class Sessions:
         return len(self._idle)
 
     def fill(self) -> None:
-        """Have the spare ones made, in the background."""
+        """Make the missing spare sessions, in the background."""
         with self._lock:
             missing = self._spare - len(self._fresh)
         for _ in range(missing):
             with suppress(RuntimeError):  # it is closed
-                self._making.submit(self._make_spare)
+                self._maker.submit(self._make_spare)
 
     def take(self, grant: Hashable) -> Prepared:
-        """A session of this grant, or one that nobody has used."""
+        """Return a session of this grant, or an unused one."""
         with self._lock:
-            mine = next((item for item in reversed(self._idle) if item.grant == grant), None)
-            if mine is not None:
-                self._idle.remove(mine)
-                return mine
-            found = self._fresh.pop() if self._fresh else None
-        found = found or self._made()
-        found.grant = grant
+            idle = next((item for item in reversed(self._idle) if item.grant == grant), None)
+            if idle is not None:
+                self._idle.remove(idle)
+                return idle
+            prepared = self._fresh.pop() if self._fresh else None
+        prepared = prepared or self._prepare()
+        prepared.grant = grant
         self.fill()
-        return found
+        return prepared
 
     def give_back(self, prepared: Prepared) -> None:
         with self._lock:
             self._idle.append(prepared)
             old = self._idle[: -self._kept]
             del self._idle[: -self._kept]
-        for gone in old:
-            self._forget(gone)
+        for session in old:
+            self._drop_views(session)
 
     def throw_away(self, prepared: Prepared) -> None:
-        """One that something went wrong in."""
-        self._forget(prepared)
+        """Drop a session in which a query failed."""
+        self._drop_views(prepared)
 
     def interrupt(self, tag: str) -> None:
         with suppress(Exception):  # a JVM that is gone runs nothing
             interrupt(self._spark, tag)
 
     def runs(self, tag: str) -> bool:
-        """Whether anything of it still holds a core."""
+        """Whether tasks of this tag still use a core."""
         with suppress(Exception):
             return has_tasks(self._spark, tag)
         return False
 
     def thread_times(self) -> dict[int, ThreadTimes]:
-        """Of their JVM."""
+        """The processor times of the JVM's threads."""
         return thread_times(jvm_of(self._spark))
 
     def lost(self, error: BaseException) -> bool:
-        """Whether it was the end of their Spark that made a query fail so. May take two seconds to be sure."""
+        """Whether the error came from the end of Spark. May take two seconds."""
         return self._closed or is_lost(self._spark, error)
 
     def close(self) -> None:
-        """Before their Spark is ended, or when it has: none of them is of any use then."""
+        """Drop all sessions; before their Spark is ended, or after it was lost."""
         self._closed = True
         with self._lock:
             self._fresh.clear()
             self._idle.clear()
-        self._making.shutdown(wait=False, cancel_futures=True)
+        self._maker.shutdown(wait=False, cancel_futures=True)
 
     def _make_spare(self) -> None:
-        with suppress(Exception):  # a session that cannot be made now is made when it is needed, and said then
-            made = self._made()
+        with suppress(Exception):  # it is made when it is needed, and the error is raised then
+            prepared = self._prepare()
             with self._lock:
-                self._fresh.append(made)
+                self._fresh.append(prepared)
 
-    def _made(self) -> Prepared:
-        made = Prepared(self._spark.newSession())
-        made.plan_for(small=True)
-        made.spark.sql("SELECT 1 AS warm").collect()  # its catalog, parser and planner are made by the first query
-        return made
+    def _prepare(self) -> Prepared:
+        prepared = Prepared(self._spark.newSession())
+        prepared.plan_for(small=True)
+        prepared.spark.sql("SELECT 1 AS warm").collect()  # loads the session's catalog, parser and planner
+        return prepared
 
-    def _forget(self, prepared: Prepared) -> None:
-        with suppress(Exception):  # the JVM forgets it anyway once nobody holds it
+    def _drop_views(self, prepared: Prepared) -> None:
+        with suppress(Exception):  # the JVM drops an unreferenced session anyway
             for name, _ in prepared.views.values():
                 prepared.spark.catalog.dropTempView(name)
         prepared.views.clear()

@@ -1,7 +1,7 @@
-"""So many queries run at once, and some of those slots are kept for users; so many wait their turn, and not for long.
+"""Limits how many queries run and wait at once, and for how long; reserves some slots for users.
 
-A backlog of tasks may ask without a pause. It never takes the slots that are kept for users, nor the places in which
-users wait: each kind waits in its own.
+A backlog of tasks may send queries without a pause. It never takes the slots reserved for users, nor the places of
+waiting users: each kind has its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Waiter:
 
 
 class Slots:
-    """Belongs to one event loop. Slots are given in the order in which they were asked for, within what a kind may."""
+    """Belongs to one event loop. Slots are given in the order of the requests, within the limit of each kind."""
 
     def __init__(self, running: int, waiting: int, seconds: float, *, for_users: int = 0) -> None:
         self._all = running
@@ -42,7 +42,7 @@ class Slots:
         return len(self._waiters)
 
     async def take(self, kind: Kind) -> None:
-        if self._is_free(kind):  # nobody of this kind waits then: a slot that is given back goes to who waits
+        if self._is_free(kind):  # then no query of this kind waits, since a freed slot goes to a waiting query
             self._running[kind] += 1
             return
         if sum(waiter.kind == kind for waiter in self._waiters) >= self._room:
@@ -53,7 +53,7 @@ class Slots:
             async with asyncio.timeout(self._seconds):
                 await waiter.turn
         except BaseException as given_up:
-            if waiter.turn.done() and not waiter.turn.cancelled():  # in the same moment it was given a slot
+            if waiter.turn.done() and not waiter.turn.cancelled():  # it got a slot at the same moment
                 self.give_back(kind)
             else:
                 self._waiters.remove(waiter)
@@ -74,4 +74,4 @@ class Slots:
 
 
 def _busy() -> Busy:
-    return Busy("as many queries run and wait as can be served", hint="ask again in a moment")
+    return Busy("as many queries run and wait as can be served", hint="retry in a moment")

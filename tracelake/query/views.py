@@ -1,7 +1,8 @@
-"""Tables of a query as temporary views of its session: files by their list, hot tables through the reading role.
+"""Creates the tables of a query as temporary views of its session: of files, and of hot tables in data Postgres.
 
-A view of files is made once for a pin, or for those of its files that a query can need, and kept: what a commit holds
-never changes. One with hot rows is made for the query, in a snapshot that is held while it runs, and dropped after it.
+A view of files is created once for a pin, or for the files of it that a query can need, and kept: a commit never
+changes. A view with hot rows is created for the query, in a snapshot that is held while it runs, and dropped
+afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ END: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Store:
-    """Where rows lie: files, and the data database through the role that only reads."""
+    """The object store, and data Postgres through the read-only role."""
 
     objects: ObjectStore
     dsn: str = field(repr=False)
@@ -45,25 +46,25 @@ def views_of(
     org: UUID,
     read_once: Collection[str] = (),
 ) -> Iterator[dict[str, str]]:
-    """Names of views, by the names of the tables. Rows must be read inside the block.
+    """Create the views and yield their names by table name. Rows must be read inside the block.
 
-    What the query reads in one place alone (`read_once`) Postgres may filter.
+    Postgres may filter tables that the query scans only once (`read_once`).
     """
     from tracelake.data.hot.view import held
 
     with ExitStack() as stack:
-        kept = {name: _cold(prepared, item, store) for name, item in relations.items() if not item.hot}
-        frames = {name: frame for name, (_, frame) in kept.items() if relations[name].filters}
+        cold = {name: _cold(prepared, item, store) for name, item in relations.items() if not item.hot}
+        frames = {name: frame for name, (_, frame) in cold.items() if relations[name].filters}
         hot = {name: item for name, item in relations.items() if item.hot}
         if hot:
-            moment = stack.enter_context(held(store.dsn))  # for all of them, until the rows are read
+            moment = stack.enter_context(held(store.dsn))  # for all tables, until the rows are read
             for name, item in hot.items():
                 frames[name] = _HotTable(prepared, item, store, org, moment, name in read_once).frame()
-        made = {name: f"v_{uuid4().hex}" for name in frames}
+        names = {name: f"v_{uuid4().hex}" for name in frames}
         for name, frame in frames.items():
-            _filtered(frame, relations[name].filters).createTempView(made[name])
-            stack.callback(prepared.spark.catalog.dropTempView, made[name])
-        yield {name: view for name, (view, _) in kept.items()} | made
+            _filtered(frame, relations[name].filters).createTempView(names[name])
+            stack.callback(prepared.spark.catalog.dropTempView, names[name])
+        yield {name: view for name, (view, _) in cold.items()} | names
 
 
 def _filtered(frame: DataFrame, filters: Sequence[Filter]) -> DataFrame:
@@ -80,19 +81,19 @@ def _cold(prepared: Prepared, relation: Relation, store: Store) -> tuple[str, Da
 
 
 def _kept(prepared: Prepared, files: ColdFiles, store: Store, number: str = "") -> tuple[str, DataFrame]:
-    found = prepared.views.get(files.key)
-    if found is None:
+    view = prepared.views.get(files.key)
+    if view is None:
         frame = _read(prepared, files, store, number)
         name = f"v_{uuid4().hex}"
         frame.createTempView(name)
         prepared.keep(files.key, name, frame)
         return name, frame
     prepared.views.move_to_end(files.key)
-    return found
+    return view
 
 
 def _read(prepared: Prepared, files: ColdFiles, store: Store, number: str) -> DataFrame:
-    """As one partition where that is quicker: Spark then knows that nothing need be exchanged, and plans one stage."""
+    """Make it one partition where that is faster: Spark then plans one stage without an exchange."""
     frame = read_files(prepared.spark, store.objects, files.files, files.columns or ())
     for spans, names in files.cut.items():
         rows = read_files(prepared.spark, store.objects, names, files.columns or ())
@@ -109,11 +110,11 @@ class _HotTable:
     org: UUID
     moment: HeldSnapshot
     one_scan: bool
-    """The query reads it in one place, so Postgres may be told what is asked for there."""
+    """The query scans it once, so Postgres may apply the filters of that scan."""
 
     def frame(self) -> DataFrame:
         from tracelake.data.hot.reader import read_hot, read_with_cold, spark_schema
-        from tracelake.data.hot.registered_tables import registered
+        from tracelake.data.hot.tables import registered
         from tracelake.data.hot.view import view_of
         from tracelake.data.postgres.source import read_postgres
 
@@ -150,4 +151,4 @@ class _HotTable:
 
 
 def _nothing_yet(relation: Relation) -> Unavailable:
-    return Unavailable(f"nothing has been written to {relation.name} yet", where=relation.name, hint="ask again later")
+    return Unavailable(f"nothing has been written to {relation.name} yet", where=relation.name, hint="retry later")

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.ports import ObjectStore, Queue
 from tracelake.runtime.process import Process, until_answers
-from tracelake.settings import SinkSettings
+from tracelake.settings import Settings, SinkSettings
 from tracelake.sink.drain import Sink
 from tracelake.sink.prune_applied import pruning
-from tracelake.sink.spark import OwnSpark, starter
 from tracelake.sink.write import Writer
+from tracelake.spark.configuration import SparkOptions
+from tracelake.spark.owner import SparkOwner, options_for
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import dispatcher_client
 
 BUFFER_QUEUE = "buffer"
 """As the Dispatcher calls it."""
+QUICK: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "FALLBACK",  # Spark's own: its rows are many
+}
+"""Each job is one stage of Python: more planning and compiling would cost a third of its time."""
 
 
 async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
     dsn = required(settings.data.dsn, "data.dsn")
-    spark = OwnSpark(starter(settings))
+    # Started by the first message and not warmed: a batch waits for it. Without buffered datasets there is no message.
+    spark = SparkOwner(spark_options(settings), settings.home / "cache")
     writer = Writer(spark.session, objects, dsn, limits_of(settings.sink), settings.sink.max_crashes)
     try:
         async with dispatcher_client(settings) as dispatcher, open_pool(dsn, name="sink", max_size=1) as data:
@@ -38,7 +48,16 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
                 await sink.drain(process.stop)
     finally:
         writer.close()
-        await asyncio.to_thread(spark.close)
+        await asyncio.to_thread(spark.stop)
+
+
+def spark_options(settings: Settings) -> SparkOptions:
+    return replace(
+        options_for(settings, "sink"),
+        driver_memory=settings.sink.driver_memory,
+        quick_compiler=True,  # rows are checked in Python and merged in Postgres
+        conf={} if settings.spark.quick_compiler else QUICK,
+    )
 
 
 def limits_of(told: SinkSettings) -> BatchLimits:

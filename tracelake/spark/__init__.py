@@ -1,1 +1,1 @@
-"""What operators stand on: a Java, one warm Spark session per process, and the sources and writers that move rows."""
+"""Spark itself: its Java, its session, its configuration, and the check of its plans."""

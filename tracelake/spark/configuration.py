@@ -1,7 +1,7 @@
-"""What Spark is told: its settings, Java's options, and the few environment variables it gets.
+"""Spark's settings, Java's options and the environment variables of a session.
 
-Spark takes much from its surroundings (working directory, environment, `spark-defaults.conf`, `/tmp`). Here it is given
-all of that instead, so a session is the same wherever it is started, and a test of it says something.
+Spark takes much from its surroundings (working directory, environment, `spark-defaults.conf`, `/tmp`). Here all of that
+is set explicitly, so a session is the same wherever it is started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracelake.errors import SettingsError
 from tracelake.spark.java import Java
 
 FIXED_SQL: Final[Mapping[str, str]] = {
-    # `${env:HOME}` inside a string literal would hand the environment to any SQL.
+    # `${env:HOME}` inside a string literal would give any SQL access to the environment.
     "spark.sql.variable.substitute": "false",
     # Second line of defence: parquet.`/path` is not a table.
     "spark.sql.runSQLOnFiles": "false",
@@ -27,11 +27,11 @@ FIXED_SQL: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Our code and our promises rest on these: no setting may change them. Spark Connect takes them too."""
+"""Our code relies on these: no setting may change them. Spark Connect takes them too."""
 
 FIXED: Final[Mapping[str, str]] = {
     **FIXED_SQL,
-    "spark.scheduler.mode": "FAIR",  # a small task must not wait behind all of a large one
+    "spark.scheduler.mode": "FAIR",  # a small task must not wait for all of a large one
     "spark.sql.catalogImplementation": "in-memory",  # no Hive, so no metastore_db and no derby.log
     "spark.ui.showConsoleProgress": "false",
 }
@@ -44,7 +44,7 @@ INHERITED_FOR_CLUSTERS: Final = (
 )
 
 UNSAFE: Final = r"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff]"
-"""As in `domain/escape_controls.py`: what a terminal would obey. Spark's log shows a `?` for each."""
+"""The control characters of `domain/escape_controls.py`. Spark's log shows a `?` for each."""
 LOGGING: Final = """\
 # Written by Trace: what a person should see, on standard error, and nothing else.
 status = error
@@ -75,7 +75,7 @@ FAIR_POOLS: Final = """\
 
 QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1",)
 QUICK_PLANS: Final[Mapping[str, str]] = {
-    # Java code that is written, compiled and loaded for a plan pays when many rows go through it.
+    # Generated Java code pays only when many rows go through it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -83,9 +83,9 @@ QUICK_PLANS: Final[Mapping[str, str]] = {
 CHOSEN_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
 """Java refuses to start with two of them."""
 SLOW_COMPILER: Final = (
-    # Java's second compiler begins with what has run ten times as often as it would by itself. What runs for every row
-    # gets there in a moment; the many things that a start does a few thousand times are left alone, and it is over
-    # with three quarters of the work.
+    # Java's second compiler starts with methods that ran ten times as often as by default. Code that runs for every row
+    # gets there in a moment; the code that a start runs a few thousand times is not compiled, which saves a quarter of
+    # the work of a start.
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
@@ -95,33 +95,33 @@ SLOW_COMPILER: Final = (
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """What a process decides about its Spark; the rest is decided here."""
+    """What a process chooses about its Spark; the rest is fixed here."""
 
     local_dir: Path
-    """Everything Spark writes for itself goes below it: shuffles, spills, temporary files, the warehouse."""
+    """The folder for all that Spark writes: shuffles, spills, temporary files, the warehouse."""
     master: str = "local[*]"
     remote: str | None = None
-    """A Spark Connect address (`sc://...`); then there is no JVM here and `master` does not count."""
+    """A Spark Connect address (`sc://...`); then there is no JVM here, and `master` is ignored."""
     app_name: str = "trace"
     driver_memory: str = "1g"
     shuffle_partitions: int | None = None
-    """None: one for each core in local mode (Spark's own 200 cost seconds there); on a cluster, Spark's own."""
+    """None: one per core in local mode (Spark's default of 200 costs seconds there); on a cluster, Spark's default."""
     ui: bool = False
     python: str = sys.executable
     """The Python of the workers; on a cluster, its path there."""
     class_archive: Path | None = None
-    """Made by `class_archive.py`; a quicker start. None: the installation's own, if it has one. One that is missing or
-    damaged is as good as none."""
+    """Made by `class_archive.py`, for a quicker start. None: that of the installation, if it has one. Java ignores a
+    missing or damaged one."""
     jars: Path | None = None
-    """Where Spark's jars lie, if not in pyspark: the same ones elsewhere, for making the archive."""
+    """The folder of Spark's jars if it is not pyspark's, for making the archive."""
     quick_compiler: bool = False
-    """For a JVM that has little to do with rows: warm with half the work, and two to three times slower at them. Its
-    plans are run as they are, without Java code made for each."""
+    """For a JVM that processes few rows: warm with half the work, and two to three times slower per row. Its plans run
+    without generated Java code."""
     conf: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    """More variables for the JVM and the Python workers, who do not inherit ours."""
+    """More variables for the JVM and the Python workers, which do not inherit ours."""
     killed_when_orphaned: bool = False
-    """Instead of an orderly end when we die. The kernel watches the thread that started it: it must be the main one."""
+    """The kernel kills the JVM when the thread that started it ends: it must be the main thread."""
 
     @property
     def is_local(self) -> bool:
@@ -145,12 +145,12 @@ def check(options: SparkOptions) -> None:
 
 
 def write_files(options: SparkOptions, folder: Path) -> None:
-    """What Spark reads and where it writes, for one session, in its own folder."""
+    """Write the files that Spark reads and make the folders that it writes to, for one session."""
     for name in ("blocks", "tmp", "warehouse", "work"):
         (folder / name).mkdir()
     (folder / "log4j2.properties").write_text(LOGGING)
     (folder / "pools.xml").write_text(FAIR_POOLS)
-    # A file that only we can read, and not `--conf`: a command line is for everyone to see, and settings hold keys.
+    # A file readable only by us, not `--conf`: command lines are visible to all users, and settings contain keys.
     (folder / "spark.properties").write_text(_properties(settings(options, folder)), encoding="utf-8")
 
 
@@ -169,7 +169,7 @@ def settings(options: SparkOptions, folder: Path) -> dict[str, str]:
         values["spark.sql.shuffle.partitions"] = str(partitions)
     if options.is_local:
         values |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        values |= {"spark.python.daemon.module": "tracelake.spark.worker_daemon"}  # elsewhere it may not be there
+        values |= {"spark.python.daemon.module": "tracelake.spark.worker_daemon"}  # on a cluster it may be missing
     if options.quick_compiler:
         values |= QUICK_PLANS
     values |= {**options.conf, **FIXED}
@@ -179,14 +179,14 @@ def settings(options: SparkOptions, folder: Path) -> dict[str, str]:
 
 
 def for_connect(options: SparkOptions) -> dict[str, str]:
-    """What a client may set in its own session on a Spark Connect server; all else is the server's."""
+    """Return what a client may set in its session on a Spark Connect server; the rest belongs to the server."""
     partitions = options.shuffle_partitions
     values = {} if partitions is None else {"spark.sql.shuffle.partitions": str(partitions)}
     return {**values, **options.conf, **FIXED_SQL}
 
 
 def environment(options: SparkOptions, java: Java, env: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """For the JVM and the Python workers that it starts: nothing of ours that they do not need."""
+    """Return the variables of the JVM and of the Python workers that it starts."""
     inherited = INHERITED if options.is_local else INHERITED + INHERITED_FOR_CLUSTERS
     values = {name: env[name] for name in inherited if name in env}
     values.setdefault("PATH", os.defpath)
@@ -199,53 +199,55 @@ def environment(options: SparkOptions, java: Java, env: Mapping[str, str], folde
         "PYTHONPATH": _python_path(options, env),
         "PYTHONHASHSEED": "0",  # workers must agree on the hash of a string
         "PYTHONSAFEPATH": "1",  # a file in the working directory must not become a module of a worker
-        "SPARK_LOCAL_DIRS": str(folder / "blocks"),  # as a setting, spark.local.dir, it makes Spark warn
+        "SPARK_LOCAL_DIRS": str(folder / "blocks"),  # the setting spark.local.dir would make Spark warn
         "TMPDIR": str(folder / "tmp"),
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",  # else Java cannot name a file with an umlaut
     }
     if options.is_local:
-        # The spark-defaults.conf of another installation is not for us.
+        # Not the spark-defaults.conf of another installation.
         values |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(spark_home() / "conf")}
     return values | dict(options.environment)
 
 
 def spark_home() -> Path:
-    """The installed pyspark's own: a SPARK_HOME left in the environment may be another version's."""
+    """Return the home of the installed pyspark: SPARK_HOME in the environment may be of another version."""
     import pyspark
 
     return Path(pyspark.__file__).absolute().parent
 
 
 def _java_options(options: SparkOptions, folder: Path) -> str:
-    given = [
+    java_options = [
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
         "-Duser.timezone=UTC",
         "-XX:-UsePerfData",  # it would leave a file in /tmp when killed
-        "-XX:+ExitOnOutOfMemoryError",  # a dead JVM is seen and replaced, a half-dead one is not
+        "-XX:+ExitOnOutOfMemoryError",  # an ended JVM is noticed and replaced, one out of memory is not
         f"-XX:ErrorFile={folder.parent / 'java_crash_%p.log'}",
-        # Java's own warnings go to standard output, which may be somebody's JSON.
+        # Java's own warnings go to standard output, which may be JSON for another program.
         "-Xlog:disable",
         "-Xlog:all=error:stderr",
     ]
-    given += QUICK_COMPILER if options.quick_compiler else SLOW_COMPILER
+    java_options += QUICK_COMPILER if options.quick_compiler else SLOW_COMPILER
     if options.quick_compiler and _chooses_collector(options):
-        given.append("-XX:+UseSerialGC")  # so little is thrown away that several threads for it are only in the way
+        java_options.append(
+            "-XX:+UseSerialGC"
+        )  # there is so little garbage that several collector threads only slow it down
     if options.class_archive is not None and options.class_archive.exists():
-        # Verified, so that a damaged one is left alone and not run: a tenth of a second for every class in it.
-        given += ["-Xshare:auto", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={options.class_archive}"]
-    return " ".join(quoted(option) for option in given)
+        # Verified, so that a damaged one is ignored: a tenth of a second for all its classes.
+        java_options += ["-Xshare:auto", "-XX:+VerifySharedSpaces", f"-XX:SharedArchiveFile={options.class_archive}"]
+    return " ".join(quoted(option) for option in java_options)
 
 
 def _chooses_collector(options: SparkOptions) -> bool:
-    """Ours to choose only where nobody else can have: a cluster's keeper has a say in its own defaults."""
-    asked = options.conf.get("spark.driver.extraJavaOptions", "")
-    return options.is_local and not CHOSEN_COLLECTOR.search(asked)
+    """Whether the collector is ours to choose: on a cluster the administrator's defaults may set one."""
+    extra = options.conf.get("spark.driver.extraJavaOptions", "")
+    return options.is_local and not CHOSEN_COLLECTOR.search(extra)
 
 
 def quoted(option: str) -> str:
-    """As Spark's launcher splits options: double quotes, and a backslash before a quote or a backslash."""
+    """Quote as Spark's launcher expects: double quotes, and a backslash before a quote or a backslash."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -257,10 +259,10 @@ def _properties(values: Mapping[str, str]) -> str:
 
 
 def _python_path(options: SparkOptions, env: Mapping[str, str]) -> str:
-    """A worker imports our functions by name, so it must find this very package, installed or in a checkout."""
+    """Return the path of this package, which a worker imports our functions from, installed or in a checkout."""
     here = Path(__file__).absolute()
     ours = [str(here.parents[2])]
-    if options.is_local:  # elsewhere there is no such folder
+    if options.is_local:  # on a cluster there is no such folder
         ours.insert(0, str(here.parent / "python_start"))
     others = [str(Path(entry).absolute()) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return os.pathsep.join([*ours, *others])

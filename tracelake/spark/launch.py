@@ -1,12 +1,13 @@
-"""Starting Spark's JVM: its command line is Spark's own, its class path is put in order.
+"""Starts Spark's JVM, with Spark's own command line and an ordered class path.
 
-Spark's start script asks a small Java program of Spark for the command and runs it. We ask the same program and run it
-ourselves: no shell has to read our paths, and the class path is the same at every start, each jar once and by name.
-(Spark's own names one jar twice and leaves the order of the others to the file system; Java 21 then refuses the class
-archive, and which of two classes wins could differ from machine to machine.)
+Spark's start script asks a small Java program of Spark for the command and runs it. We run the same program and its
+command ourselves: no shell parses our paths, and the class path is the same at every start, with each jar once and by
+name. (Spark's own lists one jar twice and the others in the order of the file system; Java 21 then rejects the class
+archive, and which of two classes wins could differ between machines.)
 
-The jars are named as seen from the JVM's working directory, through a link there: the class path is then the same
-wherever Trace is installed, and so is the class archive, which Java accepts for the class path it was made with alone.
+The jars are named relative to the JVM's working directory, through a link there: the class path is then the same
+wherever Trace is installed, and so is the class archive, which Java accepts only for the class path that it was made
+with.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG: it
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""In a program of its own and not between fork and exec, where a process with threads must not run Python."""
+"""A separate program, since a process with threads must not run Python between fork and exec."""
 
 
 def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
@@ -41,18 +42,18 @@ def launch(options: SparkOptions, environment: Mapping[str, str], folder: Path) 
     try:
         return subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,  # held open until we end, and read by the JVM for that reason
+            stdin=subprocess.PIPE,  # held open until this process ends, which ends the JVM that reads it
             stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,
             cwd=folder / "work",
             env=dict(environment),
-            process_group=0,  # Ctrl-C in a terminal is for this process, which stops its session in order
+            process_group=0,  # Ctrl-C in a terminal is handled by this process, which stops its session
         )
     except OSError as error:
         raise SetupError(f"Spark's Java does not start: {error.strerror}", where=argv[0]) from error
 
 
 def end(jvm: subprocess.Popen[bytes], seconds: float) -> None:
-    """Close the pipe, which is the word to go; then do not wait for ever."""
+    """Close the pipe, at which the JVM ends; kill it after a time."""
     if jvm.stdin is not None:
         jvm.stdin.close()
     try:
@@ -63,23 +64,23 @@ def end(jvm: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _command(options: SparkOptions, environment: Mapping[str, str], folder: Path) -> list[str]:
-    asked = ["--properties-file", str(folder / "spark.properties")]
+    arguments = ["--properties-file", str(folder / "spark.properties")]
     if not options.is_local:
-        # A cluster's keeper configures drivers by spark-env.sh and spark-defaults.conf: Spark's own script reads them.
-        return [str(spark_home() / "bin" / "spark-submit"), *asked, "--load-spark-defaults", "pyspark-shell"]
-    argv = _ask_spark(environment, [*asked, "pyspark-shell"])
+        # On a cluster spark-env.sh and spark-defaults.conf configure drivers: Spark's own script reads them.
+        return [str(spark_home() / "bin" / "spark-submit"), *arguments, "--load-spark-defaults", "pyspark-shell"]
+    argv = _spark_command(environment, [*arguments, "pyspark-shell"])
     place = argv.index("-cp") + 1
     (folder / "work" / JARS).symlink_to(options.jars or spark_home() / "jars")
     argv[place] = class_path(argv[place])
     return argv
 
 
-def _ask_spark(environment: Mapping[str, str], asked: list[str]) -> list[str]:
+def _spark_command(environment: Mapping[str, str], arguments: list[str]) -> list[str]:
     launcher = next((spark_home() / "jars").glob("spark-launcher_*.jar"))
     scala = launcher.name.removeprefix("spark-launcher_").partition("-")[0]
     java = Path(environment["JAVA_HOME"]) / "bin" / "java"
     argv = [str(java), "-Xmx128m", "-Xshare:auto", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-cp", str(launcher)]
-    argv += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", *asked]
+    argv += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", *arguments]
     try:
         done = subprocess.run(
             argv,
@@ -90,19 +91,21 @@ def _ask_spark(environment: Mapping[str, str], asked: list[str]) -> list[str]:
             timeout=ASK_SECONDS,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error).encode()
-        raise SetupError(f"Spark's launcher failed: {said.decode(errors='replace').strip()}", where=argv[0]) from error
-    # One empty argument and a line end, then the command, each word ended by a zero byte.
+        message = getattr(error, "stderr", None) or str(error).encode()
+        raise SetupError(
+            f"Spark's launcher failed: {message.decode(errors='replace').strip()}", where=argv[0]
+        ) from error
+    # An empty argument and a line end, then the command, each word followed by a zero byte.
     return [word.decode() for word in done.stdout.partition(b"\0\n")[2].split(b"\0")[:-1]]
 
 
-def class_path(given: str) -> str:
-    """Each existing entry once, wildcards written out by name, Spark's own jars through the link."""
+def class_path(paths: str) -> str:
+    """Return each existing entry once, with wildcards expanded by name and Spark's jars through the link."""
     entries: dict[str, None] = {}
-    for entry in given.split(":"):
+    for entry in paths.split(":"):
         path = Path(entry)
-        found = sorted(path.parent.glob("*.jar")) if path.name == "*" else [path] if path.exists() else []
-        entries |= dict.fromkeys(map(_as_seen_from_work, found))
+        jars = sorted(path.parent.glob("*.jar")) if path.name == "*" else [path] if path.exists() else []
+        entries |= dict.fromkeys(map(_as_seen_from_work, jars))
     return ":".join(entries)
 
 

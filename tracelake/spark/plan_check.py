@@ -1,11 +1,11 @@
-"""The second line before SQL (the first is `domain/sql/gate.py`): what Spark made of it reads only what was granted.
+"""The second check of SQL (the first is `domain/sql/gate.py`): Spark's plan reads only what was granted.
 
-Two looks. Spark's own parser must see a query and nothing that acts: a command would run as soon as it is analysed.
-Then the analysed plan is walked whole, WITH parts and subqueries inside expressions included: every node is of a known
-kind, every leaf is one of the granted views or a literal row, no expression looks outside of its arguments.
+First, Spark's parser must return a query and no command: a command would run as soon as it is analysed. Then the whole
+analysed plan is checked, including WITH parts and subqueries in expressions: every node is of a known kind, every leaf
+is a granted view or a literal row, and no expression reads anything but its arguments.
 
-A Spark Connect client cannot see plans. There the first line stands alone: `select` says so by refusing unless its
-caller accepts that. Jobs do (their SQL was written by who deploys DAGs); questions from outside must not.
+A Spark Connect client cannot see plans. There only the first check applies: `select` refuses that unless its caller
+accepts it. Jobs do (their SQL was written by those who deploy DAGs); queries from outside must not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tracelake.domain.sql.clock import is_clock_word
 from tracelake.domain.sql.functions import CLOCK_WORDS
 from tracelake.domain.sql.gate import SAME_AGAIN, CheckedSql
 from tracelake.errors import InvalidSql
+from tracelake.spark.failures import first_line
 from tracelake.spark.plan_nodes import Node, Plan, read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints Java's stack of every refusal
+logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints Java's stack for every error
 
 
 def _words(text: str) -> frozenset[str]:
@@ -40,7 +41,7 @@ HARMLESS: Final = _words("""
     View Window Expand Generate WithCTE CTERelationDef CTERelationRef OneRowRelation LocalRelation
     ResolvedHint
 """)
-"""Kinds of analysed nodes a query may have. A view of another name is refused, and so is every other leaf."""
+"""Kinds of analysed nodes that a query may have. Views of other names and all other leaves are refused."""
 PARSED: Final = HARMLESS | _words("""
     UnresolvedWith UnresolvedHaving WithWindowDefinition UnresolvedHint Pivot Unpivot
     UnresolvedQualify
@@ -52,7 +53,7 @@ UNRESOLVED: Final = _words("""
     UnresolvedFunction UnresolvedStar UnresolvedStarExcept UnresolvedStarExceptOrReplace UnresolvedAlias
     UnresolvedExtractValue UnresolvedOrdinal UnresolvedGenerator UnresolvedQualify MultiAlias
 """)
-"""Words whose meaning Spark looks up at analysis, and which then are looked at again."""
+"""Names that Spark resolves during analysis; the result is checked again."""
 OUTWARD: Final = _words("""
     CallMethodViaReflection TryReflect InputFileName InputFileBlockStart InputFileBlockLength SparkPartitionID
     MonotonicallyIncreasingID CurrentUser CurrentDatabase CurrentCatalog SessionUser SparkVersion PythonUDF
@@ -60,46 +61,46 @@ OUTWARD: Final = _words("""
     FileSourceMetadataAttribute VariableReference NamedParameter PosParameter ExpressionWithUnresolvedIdentifier
     PlanWithUnresolvedIdentifier AesDecrypt AesEncrypt RaiseError
 """)
-"""Expressions whose value does not follow from their arguments, or that reach out."""
+"""Expressions whose value does not follow from their arguments, or that have side effects."""
 
 
 TIMES: Final = ("date", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A query that passed the second line."""
+class CheckedPlan:
+    """A query that passed the second check."""
 
     frame: DataFrame
     lasting: bool
-    """No text in it can be taken for a time that depends on when it is read: CAST('now' AS TIMESTAMP)."""
+    """No text in it can be read as a time that depends on the clock: CAST('now' AS TIMESTAMP)."""
     clock_word: str | None
-    """A text that certainly is."""
+    """A text that is read as such a time."""
 
 
 def select(
     spark: SparkSession, checked: CheckedSql, frames: Mapping[str, DataFrame], *, without_plans: bool = False
 ) -> DataFrame:
-    """The query of a job over these DataFrames, by their granted names. Nothing has run yet when it is returned."""
+    """Return the checked query of a job over these DataFrames, by their granted names. Nothing has run yet."""
     names = {name: f"v_{uuid4().hex}" for name in checked.tables}
     views, text = {names[name]: frames[name] for name in names}, checked.render(names)
-    with _in_words(names):
+    with _translated_errors(names):
         if without_plans and not _has_plans(spark):
-            return _unseen(spark, text, views)
+            return _unchecked(spark, text, views)
         with _views(spark, views):
-            looked = looked_at(spark, text, frozenset(views))
-    if looked.clock_word is not None:
-        raise InvalidSql(f"{looked.clock_word!r} is read as a time, another each time", hint=SAME_AGAIN)
-    return looked.frame
+            result = check_plan(spark, text, frozenset(views))
+    if result.clock_word is not None:
+        raise InvalidSql(f"{result.clock_word!r} is read as a time, another each time", hint=SAME_AGAIN)
+    return result.frame
 
 
 def checked_frame(spark: SparkSession, text: str, views: frozenset[str]) -> DataFrame:
-    """Any text as a DataFrame, if Spark reads it as a query over these temporary views alone."""
-    return looked_at(spark, text, views).frame
+    """Return the text as a DataFrame, if Spark reads it as a query over these temporary views alone."""
+    return check_plan(spark, text, views).frame
 
 
-def looked_at(spark: SparkSession, text: str, views: frozenset[str]) -> Looked:
-    """The same, with what the look has found."""
+def check_plan(spark: SparkSession, text: str, views: frozenset[str]) -> CheckedPlan:
+    """The same, with the results of the check."""
     if not _has_plans(spark):
         raise InvalidSql("this Spark does not show its plans, so the query cannot be checked a second time")
     from pyspark.sql.classic.dataframe import DataFrame
@@ -107,19 +108,21 @@ def looked_at(spark: SparkSession, text: str, views: frozenset[str]) -> Looked:
     session: Any = spark._jsparkSession  # noqa: SLF001 - there is no other way
     parsed = session.sessionState().sqlParser().parsePlan(text)
     _walk(read_plan(spark, parsed), _refuse_parsed)
-    frame = session.sql(text)  # `spark.sql` would ask Java eight times more, for parameters that there are none of
+    frame = session.sql(text)  # `spark.sql` would make eight more calls to Java, for parameters that there are none of
     analysed = read_plan(spark, frame.queryExecution().analyzed())
     _walk(analysed, lambda node: _refuse_analysed(node, views), views)
     texts = list(_made_times(analysed))
-    return Looked(
+    return CheckedPlan(
         DataFrame(frame, spark),
         lasting=not any(text is None or text.strip().casefold().startswith(CLOCK_WORDS) for text in texts),
         clock_word=next((text for text in texts if text is not None and is_clock_word(text)), None),
     )
 
 
-def _unseen(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:
-    """Spark Connect keeps a query as text and reads it again when it runs: the DataFrames travel inside of it, because
+def _unchecked(spark: SparkSession, text: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the query without a check of its plan.
+
+    Spark Connect keeps a query as text and analyses it when it runs: the DataFrames are passed as arguments, because
     views would be gone by then.
     """
     if not views:
@@ -137,7 +140,7 @@ def _has_plans(spark: SparkSession) -> bool:
 
 @contextmanager
 def _views(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Names that nobody else has, for the moment of analysis; the plan needs them no longer then."""
+    """Temporary views for the analysis; the plan does not need them later."""
     try:
         for name, frame in frames.items():
             frame.createTempView(name)
@@ -148,21 +151,18 @@ def _views(spark: SparkSession, frames: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 @contextmanager
-def _in_words(names: Mapping[str, str]) -> Iterator[None]:
-    """Spark's refusal in one line, with the names that the author knows."""
+def _translated_errors(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise Spark's error as one line, with the author's names."""
     from pyspark.errors import AnalysisException, ParseException
 
     try:
         yield
     except (AnalysisException, ParseException) as refusal:
-        said = str(refusal).strip().partition("\n")[0].partition("; line ")[0]
-        for name, view in names.items():
-            said = said.replace(view, name)
-        raise InvalidSql(said, hint="check the names and types of columns") from None
+        raise InvalidSql(first_line(str(refusal), names), hint="check the names and types of columns") from None
 
 
 def _walk(plan: Plan, refuse: Callable[[Node], None], views: frozenset[str] = frozenset()) -> None:
-    """Every node of a plan, and of the expressions and plans inside of its nodes; not what is inside a granted view."""
+    """Visit every node of a plan, and of the expressions and plans in its nodes; nothing inside a granted view."""
     seen, waiting = {0}, [0]
     while waiting:
         node = plan[waiting.pop()]
@@ -174,9 +174,9 @@ def _walk(plan: Plan, refuse: Callable[[Node], None], views: frozenset[str] = fr
 
 
 def _made_times(plan: Plan) -> Iterator[str | None]:
-    """Every text that Spark makes a time of, wherever that stands; None: one that it works out first.
+    """Yield every text that Spark casts to a time; None for one that it computes first.
 
-    What is made of a column is made for each row, where no word means the clock.
+    A cast of a column happens per row, where no word means the clock.
     """
     for at, node in enumerate(plan):
         if node.kind == f"{EXPRESSIONS}Cast" and node.type in TIMES:

@@ -13,7 +13,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import scala.Product;
 import scala.collection.Iterator;
 
-/** A plan as JSON: each node once, however often others refer to it. `plan_nodes.py` says what of it is told. */
+/** Writes a plan as JSON: each node once, however often others refer to it. `plan_nodes.py` has the fields. */
 public class PlanNodes implements java.util.function.Function {
     public Object apply(Object plan) {
         try {
@@ -28,12 +28,12 @@ public class PlanNodes implements java.util.function.Function {
         private final List nodes = new ArrayList();
 
         List read(TreeNode plan) {
-            List told = new ArrayList();
+            List described = new ArrayList();
             number(plan);
             for (int at = 0; at < nodes.size(); at++) {
-                told.add(describe((TreeNode) nodes.get(at)));
+                described.add(describe((TreeNode) nodes.get(at)));
             }
-            return told;
+            return described;
         }
 
         private Integer number(TreeNode node) {
@@ -47,19 +47,19 @@ public class PlanNodes implements java.util.function.Function {
         }
 
         private Map describe(TreeNode node) {
-            Map told = new HashMap();
+            Map values = new HashMap();
             List children = new ArrayList();
             List fields = new ArrayList();
             collect(node.children(), children, new IdentityHashMap());
             collectAll(((Product) node).productIterator(), fields, new IdentityHashMap());
-            told.put("class", node.getClass().getName());
-            told.put("children", children);
-            told.put("fields", fields);
-            addValues(node, told);
-            return told;
+            values.put("class", node.getClass().getName());
+            values.put("children", children);
+            values.put("fields", fields);
+            addValues(node, values);
+            return values;
         }
 
-        /** Nodes inside of options, sequences, maps and tuples too. */
+        /** Includes nodes inside options, sequences, maps and tuples. */
         private void collect(Object value, List found, IdentityHashMap seen) {
             if (value instanceof TreeNode) {
                 found.add(number((TreeNode) value));
@@ -82,17 +82,17 @@ public class PlanNodes implements java.util.function.Function {
             }
         }
 
-        private void addValues(TreeNode node, Map told) {
+        private void addValues(TreeNode node, Map values) {
             if (node instanceof View) {
                 TableIdentifier named = ((View) node).desc().identifier();
-                told.put("temporary", Boolean.valueOf(((View) node).isTempView()));
-                told.put("table", named.database().isEmpty() ? named.table() : null);
+                values.put("temporary", Boolean.valueOf(((View) node).isTempView()));
+                values.put("table", named.database().isEmpty() ? named.table() : null);
             } else if (node instanceof Cast) {
-                told.put("type", ((Cast) node).dataType().typeName());
+                values.put("type", ((Cast) node).dataType().typeName());
             } else if (node instanceof Literal) {
-                told.put("value", String.valueOf(((Literal) node).value()));
+                values.put("value", String.valueOf(((Literal) node).value()));
             } else if (node instanceof UnresolvedRelation) {
-                told.put("words", Integer.valueOf(((UnresolvedRelation) node).multipartIdentifier().size()));
+                values.put("words", Integer.valueOf(((UnresolvedRelation) node).multipartIdentifier().size()));
             }
         }
     }

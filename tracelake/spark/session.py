@@ -1,11 +1,10 @@
-"""The one Spark session of a process: started, warmed and ended here.
+"""Starts, warms and stops the one Spark session of a process.
 
-A session costs seconds to start and its first jobs seconds more, so a process keeps one and its tasks are threads in
-it. Everything Spark writes for itself is in a folder of its own under `local_dir`; nothing is dropped where the process
-was started. What a killed run left there is removed at the next start.
+A session takes seconds to start and its first jobs seconds more, so a process has one, and its tasks are threads that
+use it. All files of Spark are in a folder below `local_dir`. Those of a killed run are removed at the next start.
 
-The JVM reads from a pipe that this process holds: however this process ends, the pipe closes and the JVM ends, and its
-Python workers with it.
+The JVM reads from a pipe that this process holds: however this process ends, the pipe closes, and the JVM and its
+Python workers end.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from tracelake.spark.archive_location import archive_for, installed_cache
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import Java
 from tracelake.spark.launch import end, launch
+from tracelake.spark.tags import is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +39,15 @@ if TYPE_CHECKING:
 START_SECONDS: Final = 120
 STOP_SECONDS: Final = 20
 WARM_ROWS: Final = 10_000
+DYING_SECONDS: Final = 2.0
+"""A killed JVM's connections are closed a moment before its process has ended."""
+UNKNOWN_SESSION: Final = "INVALID_HANDLE.SESSION"
+"""A restarted Spark Connect server, or one that dropped an idle session, does not know our session."""
 
 
 @dataclass(frozen=True)
 class WarmReport:
-    """What warming did and took."""
+    """What warming ran, and how long it took."""
 
     seconds: float
     jvm_seconds: float
@@ -52,7 +56,7 @@ class WarmReport:
 
 
 def start_session(options: SparkOptions, java: Java | None, env: Mapping[str, str]) -> SparkSession:
-    """Start this process's session. `env` is where the few inherited variables come from; Connect needs no `java`."""
+    """Start the session. `env`: where inherited variables come from; Connect needs no `java`."""
     configuration.check(options)
     if options.remote is not None:
         return _connect(options)
@@ -73,7 +77,7 @@ def start_session(options: SparkOptions, java: Java | None, env: Mapping[str, st
 
 
 def warm(session: SparkSession) -> WarmReport:
-    """One job with a shuffle in the JVM, one through Arrow in every Python worker: a task's is then not the first."""
+    """Run a job with a shuffle in the JVM and one through Arrow in every Python worker, before the first task does."""
     began = time.monotonic()
     session.range(WARM_ROWS).selectExpr("id % 10 AS id").groupBy("id").count().collect()
     between = time.monotonic()
@@ -83,12 +87,12 @@ def warm(session: SparkSession) -> WarmReport:
 
 
 def is_alive(session: SparkSession, seconds: float = 0) -> bool:
-    """Whether the session's JVM runs: it may have been killed, or have ended itself for want of memory.
+    """Whether the session's JVM runs: it may have been killed, or have run out of memory.
 
-    One that is known to be about to end is given `seconds` for it.
+    `seconds`: how long to wait for a JVM that is about to end.
     """
-    mine = [running for running in _running if running.session is session]
-    return all(_runs(running.jvm, seconds) for running in mine)
+    own = [running for running in _running if running.session is session]
+    return all(_runs(running.jvm, seconds) for running in own)
 
 
 def _runs(jvm: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -99,23 +103,32 @@ def _runs(jvm: subprocess.Popen[bytes], seconds: float) -> bool:
     return False
 
 
+def is_lost(spark: SparkSession, error: BaseException) -> bool:
+    """Whether the error came from the loss of Spark itself, and not only from a job: then the task is not at fault."""
+    if is_classic(spark):
+        return not is_alive(spark, DYING_SECONDS if _is_cut_off(error) else 0)
+    remote: Any = spark
+    # A session that finds another server behind its address closes itself.
+    return remote.is_stopped or any(_is_unknown_session(cause) for cause in _causes(error))
+
+
 def stop_session(session: SparkSession, seconds: float = STOP_SECONDS) -> None:
-    """End the session, its JVM and its workers, and remove its files. Harmless when the JVM is already dead."""
+    """Stop the session, its JVM and its workers, and remove its files. Harmless when the JVM has ended."""
     with _one_at_a_time:
         if is_alive(session):
-            with suppress(Exception):  # py4j raises what it likes when the JVM dies under it; what matters comes next
+            with suppress(Exception):  # py4j raises many errors when the JVM ends during a call
                 session.stop()
         for running in [running for running in _running if running.session is session]:
             _running.remove(running)
-            with suppress(Exception):  # there may be nobody to say goodbye to
+            with suppress(Exception):  # the JVM may have ended
                 running.gateway.shutdown()
-            _forget_session()
+            _reset_pyspark()
             end(running.jvm, seconds)
             running.run.remove()
 
 
 def kill_session(session: SparkSession) -> None:
-    """End the session's JVM at once, in which something runs that nothing else ends; the rest as `stop_session`."""
+    """Kill the session's JVM, in which a job runs that cannot be interrupted; then as `stop_session`."""
     for running in [running for running in _running if running.session is session]:
         running.jvm.kill()
         running.jvm.wait()
@@ -123,13 +136,13 @@ def kill_session(session: SparkSession) -> None:
 
 
 def jvm_of(session: SparkSession) -> int | None:
-    """The process id of the session's JVM; None if it was not started here."""
+    """Return the process id of the session's JVM; None if it was not started here."""
     return next((running.jvm.pid for running in _running if running.session is session), None)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One session's folder, locked while its process lives."""
+    """The folder of a session, locked while its process runs."""
 
     folder: Path
     lock: IO[bytes]
@@ -149,7 +162,7 @@ class _Running:
 
 _one_at_a_time = threading.RLock()
 _running: list[_Running] = []
-"""At most one: a JVM holds one Spark context, and pyspark keeps its gateway in a class attribute."""
+"""At most one: a JVM has one Spark context, and pyspark keeps its gateway in a class attribute."""
 
 
 def _start(options: SparkOptions, java: Java, env: Mapping[str, str], run: _Run) -> _Running:
@@ -163,18 +176,18 @@ def _start(options: SparkOptions, java: Java, env: Mapping[str, str], run: _Run)
         if not options.is_local:
             session.addArtifacts(str(_package(run.folder)), pyfile=True)
     except BaseException:
-        _forget_session()
+        _reset_pyspark()
         end(jvm, 0)
         raise
     return _Running(session, gateway, jvm, run)
 
 
-def _gateway(jvm: subprocess.Popen[bytes], told: Path) -> Any:
-    """Wait until the JVM has written where it listens, and connect."""
+def _gateway(jvm: subprocess.Popen[bytes], file: Path) -> Any:
+    """Wait until the JVM has written its port and secret to the file, and connect."""
     from pyspark.java_gateway import launch_gateway
 
     deadline = time.monotonic() + START_SECONDS
-    while not told.exists():
+    while not file.exists():
         if jvm.poll() is not None:
             raise SetupError(
                 f"Spark's Java ended at start with code {jvm.returncode}; its last words are on standard error",
@@ -182,18 +195,18 @@ def _gateway(jvm: subprocess.Popen[bytes], told: Path) -> Any:
                 hint="check that setting and this machine's memory; run `trace doctor`",
             )
         if time.monotonic() > deadline:
-            raise SetupError(f"Spark's Java gave no answer within {START_SECONDS} s", hint="run `trace doctor`")
+            raise SetupError(f"Spark's Java did not answer within {START_SECONDS} s", hint="run `trace doctor`")
         time.sleep(0.02)
-    port, length = struct.unpack_from(">ii", told.read_bytes())
-    secret = told.read_bytes()[8 : 8 + length].decode()
-    told.unlink()
+    port, length = struct.unpack_from(">ii", file.read_bytes())
+    secret = file.read_bytes()[8 : 8 + length].decode()
+    file.unlink()
     with _in_environ(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
         return launch_gateway()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def _in_environ(**values: str) -> Iterator[None]:
-    """The only way to tell pyspark of a JVM that runs; for a moment, because children would inherit the secret."""
+    """The only way to pass a running JVM to pyspark; removed at once, as child processes would inherit it."""
     os.environ.update(values)
     try:
         yield
@@ -216,7 +229,7 @@ def _session(options: SparkOptions, gateway: Any) -> SparkSession:
 
 
 def _reason(error: Exception) -> str:
-    """Java's sentence, asked for while the JVM is there to give it; not its stack."""
+    """Return the first line of Java's error, without its stack."""
     cause = getattr(error, "java_exception", None)
     with suppress(Exception):
         return str(cause.toString() if cause is not None else error).splitlines()[0]
@@ -225,7 +238,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Give Ctrl-C back: pyspark takes it over when it starts in the main thread."""
+    """Restore the handler of Ctrl-C, which pyspark replaces when it starts in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -237,7 +250,7 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _package(folder: Path) -> Path:
-    """Our package, for executors elsewhere."""
+    """Write our package to a zip file, for executors on other machines."""
     root = Path(__file__).absolute().parents[1]
     place = folder / f"{root.name}.zip"
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -266,12 +279,12 @@ def _connect(options: SparkOptions) -> SparkSession:
 
 
 def _open_run(local_dir: Path) -> _Run:
-    """A new folder, locked; folders whose lock nobody holds belong to the dead and are removed."""
+    """Make and lock a new folder; remove folders of processes that have ended, whose locks are free."""
     try:
         local_dir = local_dir.absolute()
         local_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (local_dir / "lock").open("wb") as listener:
-            fcntl.flock(listener, fcntl.LOCK_EX)  # nobody takes a folder that is just being made for a dead one
+        with (local_dir / "lock").open("wb") as lock_all:
+            fcntl.flock(lock_all, fcntl.LOCK_EX)  # no other process removes the folder before it is locked
             for old in local_dir.glob("run-*"):
                 _remove_if_dead(old)
             folder = Path(tempfile.mkdtemp(prefix="run-", dir=local_dir))
@@ -287,12 +300,12 @@ def _open_run(local_dir: Path) -> _Run:
 
 
 def _remove_if_dead(folder: Path) -> None:
-    with suppress(OSError), (folder / "lock").open("ab") as lock:  # OSError: it lives
+    with suppress(OSError), (folder / "lock").open("ab") as lock:  # OSError: its process runs
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _forget_session() -> None:
+def _reset_pyspark() -> None:
     """Clear what pyspark keeps in its classes, so that a new session can start."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
@@ -303,3 +316,25 @@ def _forget_session() -> None:
 
 def _unchanged(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    return any(isinstance(cause, Py4JError | OSError | EOFError) for cause in _causes(error))
+
+
+def _is_unknown_session(error: BaseException) -> bool:
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException):
+        return False
+    # In the middle of a response it is the reason within another error.
+    reason = (error.getMessageParameters() or {}).get("error_type")
+    return any((item or "").startswith(UNKNOWN_SESSION) for item in (error.getCondition(), reason))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,11 +1,11 @@
-"""Everything a thread asks of Spark carries a tag, by which another thread can end it, and has its turn.
+"""Tags the Spark jobs of a thread, so that another thread can end them, and orders concurrent jobs by age.
 
-A session in this process (classic) and Spark Connect have different calls for it; in classic Spark the session's own
+A session in this process (classic) and Spark Connect have different calls for it; in classic Spark the session's
 `interruptTag` finds no job, the context's does.
 
-Whoever has fewest tasks on cores is next. Among equals Spark takes the first by name, and the name of a stage is its
-number as text: stage 10 would go before stage 9, and the oldest of a backlog would wait for the others. So each tag is
-a scheduler pool of its own, with a name that sorts by age: the oldest goes first, its later stages too.
+Spark runs next the pool with the fewest running tasks. Among equals it takes the first by name, and the name of a stage
+is its number as text: stage 10 would go before stage 9, and the oldest task of a backlog would wait for the others. So
+each tag has a scheduler pool with a name that sorts by age: the oldest goes first, with its later stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _turns = itertools.count()
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """For this thread, as long as the block lasts."""
+    """Tag the jobs that this thread starts inside the block."""
     if not is_classic(spark):
         spark.addTag(tag)
         try:
@@ -39,20 +39,20 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
         yield
     finally:
         context.clearJobTags()
-        _leave(context, pool)
+        _remove_pool(context, pool)
 
 
-def _leave(context: Any, pool: str) -> None:
-    """Spark makes a pool with its first job, and would keep it for ever."""
+def _remove_pool(context: Any, pool: str) -> None:
+    """Remove the pool, which Spark created with its first job and would keep."""
     context.setLocalProperty(POOL, None)
     scheduler = context._jsc.sc()  # noqa: SLF001 - pyspark shows no pools
-    found = scheduler.getPoolForName(pool)
-    if found.isDefined():
-        scheduler.taskScheduler().rootPool().removeSchedulable(found.get())
+    scheduled = scheduler.getPoolForName(pool)
+    if scheduled.isDefined():
+        scheduler.taskScheduler().rootPool().removeSchedulable(scheduled.get())
 
 
 def interrupt(spark: SparkSession, tag: str) -> None:
-    """Ends the jobs that run now. One that begins a moment later is not ended: ask again until the thread is done."""
+    """End the jobs that run now. A job that starts later is not ended: repeat until the thread is done."""
     if is_classic(spark):
         spark.sparkContext.cancelJobsWithTag(tag)
     else:
@@ -60,8 +60,9 @@ def interrupt(spark: SparkSession, tag: str) -> None:
 
 
 def has_tasks(spark: SparkSession, tag: str) -> bool:
-    """Whether a task still runs for the tag. A job that was ended may leave some: a task ends itself when it looks
-    whether it should, which one in the middle of a nested loop never does.
+    """Whether a task still runs for the tag.
+
+    The tasks of an ended job end when they check for it, which a task in a nested loop never does.
     """
     context: Any = spark.sparkContext
     tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own does not know tags

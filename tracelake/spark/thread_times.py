@@ -1,6 +1,6 @@
-"""How long the threads of a process ran, and how long they waited for a core: tells a slow machine from slow work.
+"""How long the threads of a process ran and waited for a core: distinguishes a slow machine from slow work.
 
-Linux says it of each thread in `/proc/PID/task/TID/schedstat`. Where it is not said, nothing has waited.
+Linux has it in `/proc/PID/task/TID/schedstat`. Where that is missing, no wait is reported.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class ThreadTimes:
 
 
 def thread_times(pid: int | None) -> dict[int, ThreadTimes]:
-    """By thread; none of a process that has ended, or where the system does not say."""
+    """Return the times by thread; empty for a process that has ended, or on another system."""
     folder = Path(f"/proc/{pid}/task")
     try:
-        found = {int(thread.name): _read(thread / "schedstat") for thread in folder.iterdir()}
+        by_thread = {int(thread.name): _read(thread / "schedstat") for thread in folder.iterdir()}
     except OSError:
         return {}
-    return {thread: times for thread, times in found.items() if times is not None}
+    return {thread: times for thread, times in by_thread.items() if times is not None}
 
 
 def share_of_cores(before: Mapping[int, ThreadTimes], now: Mapping[int, ThreadTimes]) -> float:
-    """Of the time for which threads wanted to run, the part for which they did: 1 on an idle machine."""
+    """Return the share of the wanted time for which the threads ran: 1 on an idle machine."""
     both = before.keys() & now.keys()
     ran = sum(now[thread].ran - before[thread].ran for thread in both)
     waited = sum(now[thread].waited - before[thread].waited for thread in both)
@@ -40,7 +40,7 @@ def share_of_cores(before: Mapping[int, ThreadTimes], now: Mapping[int, ThreadTi
 
 
 def _read(file: Path) -> ThreadTimes | None:
-    """None of a thread that has just ended."""
+    """None: the thread has just ended."""
     try:
         ran, waited, _slices = file.read_text().split()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""The process from which Spark forks its Python workers, with what they need loaded already.
+"""The process from which Spark forks its Python workers, with their modules loaded.
 
-Left to themselves, each worker loads Arrow, pandas and our modules after the fork: most of a second of a core, for
-every one of them, in the midst of the first tasks. Here it is done once for all, and they share the memory. Nothing
-that is loaded may start a thread: threads do not survive a fork.
+By default each worker loads Arrow, pandas and our modules after the fork: most of a second of a core for each, during
+the first tasks. Here they are loaded once, and the workers share the memory. Nothing that is loaded may start a thread:
+threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LOADED: Final = (
 
 def main() -> None:
     for name in LOADED:
-        with suppress(ImportError):  # a worker that needs it says so
+        with suppress(ImportError):  # a worker that needs it raises the error
             import_module(name)
     gc.collect()
-    gc.freeze()  # what is shared is not looked at again, which would make a copy of it in every worker
+    gc.freeze()  # the garbage collector must not touch shared objects, which would copy their pages in every worker
     manager()
 
 

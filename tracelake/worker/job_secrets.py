@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import SecretStr
 
 from tracelake.errors import WorkFailed
-from tracelake.operators.api.secrets import Secrets
+from tracelake.operators.api.context import Secrets
 from tracelake.settings.job_secrets import variable_of
 
 

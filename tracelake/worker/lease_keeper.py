@@ -120,5 +120,5 @@ class LeaseKeeper:
         crash_point("lease_keeper.renewed")
         self._api.token = answer.capability_token or self._api.token
         if answer.paused:
-            self._api.asked_to_stop.set()
+            self._api.stop_requested.set()
         return "the task was canceled" if answer.canceled else ""

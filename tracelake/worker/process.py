@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import structlog
 
@@ -20,17 +20,11 @@ from tracelake.ports import ObjectStore, Queue
 from tracelake.runtime.process import Process, until_answers
 from tracelake.runtime.redact import redactor
 from tracelake.settings import RpcPoolSettings, Settings
-from tracelake.spark.archive_location import archive_for, installed_cache
-from tracelake.spark.configuration import SparkOptions
-from tracelake.spark.java import find_java
-from tracelake.spark.session import is_alive, start_session, stop_session, warm
+from tracelake.spark.owner import SparkOwner, options_for
 from tracelake.store.db import answers, open_pool, required
 from tracelake.wire.client import dispatcher_client, task_client
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = structlog.get_logger()
 
@@ -51,9 +45,11 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         open_pool(required(settings.data.dsn, "data.dsn"), name="worker", max_size=4) as data,
         dispatcher_client(settings) as dispatcher,
         task_client(settings) as tasks,
-        _spark(process, settings) as (spark, says),
+        _spark(process, settings) as (spark, status),
     ):
-        runner = Runner(objects, resources(settings), spark, hide=redactor(settings), secrets=settings.secrets)
+        runner = Runner(
+            objects, resources(settings), spark.session(), hide=redactor(settings), secrets=settings.secrets
+        )
         wrapper = Wrapper(
             queue=queue,
             queue_name=queue_of(settings),
@@ -67,7 +63,7 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
         # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
         await until_answers(process, "the Dispatcher", dispatcher.ready)
         await until_answers(process, "data Postgres", lambda: answers(data))
-        process.ready(says)
+        process.ready(status)
         watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
         await wrapper.work(process.stop)
         watch.cancel()
@@ -75,11 +71,11 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
             raise SetupError("Spark has ended, so this worker ends too", hint="its supervisor starts both anew")
 
 
-async def _stop_without_spark(process: Process, runner: Runner, spark: SparkSession) -> None:
+async def _stop_without_spark(process: Process, runner: Runner, spark: SparkOwner) -> None:
     """A worker whose Spark is gone would fail every task that it claims."""
     while not runner.spark_lost.is_set():
         await asyncio.sleep(SPARK_LOOK_SECONDS)
-        if not is_alive(spark):
+        if not spark.is_running():
             runner.spark_lost.set()
     log.error("Spark has ended")
     process.stop.set()
@@ -115,34 +111,20 @@ def queue_of(settings: Settings) -> str:
 
 
 @asynccontextmanager
-async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[SparkSession, str]]:
-    """A warm session; says what it is."""
+async def _spark(process: Process, settings: Settings) -> AsyncIterator[tuple[SparkOwner, str]]:
+    """A warm session, and its status."""
     process.status("starts Spark")
-    cache = settings.home / "cache"
-    java = None if settings.spark.remote else await asyncio.to_thread(find_java, os.environ, cache)
-    options = SparkOptions(
-        local_dir=settings.home / "work" / "spark",
-        app_name="trace worker",
-        master=settings.spark.master,
-        remote=settings.spark.remote_url,
-        driver_memory=settings.spark.driver_memory,
-        shuffle_partitions=settings.spark.shuffle_partitions,
-        python=str(settings.spark.python or sys.executable),
-        class_archive=archive_for(java, cache, installed_cache()) if java else None,
-        quick_compiler=settings.spark.quick_compiler,
-    )
-    session = await asyncio.to_thread(start_session, options, java, os.environ)
-    archive = asyncio.create_task(_archive_later(settings)) if java and not options.class_archive else None
+    options = replace(options_for(settings, "worker"), local_dir=settings.home / "work" / "spark")
+    spark, archive = SparkOwner(options, settings.home / "cache"), None
     try:
-        report = await asyncio.to_thread(warm, session)
-        where = settings.spark.remote or settings.spark.master
-        runs_on = f", Java {java.version} ({java.origin})" if java else ""
-        warmed = f"warm: {report.rows:,} rows in {report.seconds:.1f} s"
-        yield session, f"Spark {session.version} on {where}{runs_on}, {warmed}"
+        report = await asyncio.to_thread(spark.warm)
+        if spark.lacks_class_archive:
+            archive = asyncio.create_task(_archive_later(settings))
+        yield spark, f"{spark.status()}, warm: {report.rows:,} rows in {report.seconds:.1f} s"
     finally:
         if archive:
             archive.cancel()
-        await asyncio.to_thread(stop_session, session)
+        await asyncio.to_thread(spark.stop)
 
 
 async def _archive_later(settings: Settings) -> None:

@@ -20,10 +20,10 @@ from tracelake.capability.jws import take_apart
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SnapshotTooOld, TraceError, Unavailable
 from tracelake.operators.api.context import Resources, TaskApi, TaskContext
 from tracelake.operators.api.outcome import AfterCommit, Outcome
-from tracelake.operators.registry import IN_PROCESS, ON_WORKERS
+from tracelake.operators.registry import IN_PROCESS, WORKER_OPERATORS
 from tracelake.ports import ObjectStore
 from tracelake.runtime.redact import Redact
-from tracelake.spark.lost import is_lost
+from tracelake.spark.session import is_lost
 from tracelake.spark.tags import interrupt, tagged
 from tracelake.wire.task_messages import Claimed, CompleteRequest, Progress, TaskPayload
 from tracelake.worker.job_secrets import secrets_of_job
@@ -127,7 +127,7 @@ class Runner:
         if task.operator in IN_PROCESS:
             return Finished(_completed(fence, self.pure(task)))
         context = self._context(claimed, api)
-        outcome = ON_WORKERS[task.operator].run(context) or Outcome()
+        outcome = WORKER_OPERATORS[task.operator].run(context) or Outcome()
         outputs = [body for output in context.outputs for body in output.finish()]
         events = [event for output in context.outputs for event in output.events()]
         request = _completed(fence, outcome, outputs=outputs, events=[*events, *outcome.events])
@@ -135,7 +135,7 @@ class Runner:
 
     def _context(self, claimed: Claimed, api: TaskApi) -> TaskContext[Any]:
         task = claimed.task
-        operator = ON_WORKERS.get(task.operator)
+        operator = WORKER_OPERATORS.get(task.operator)
         if operator is None:
             raise InvalidRequest(f"this worker has no operator {task.operator!r}", where="/operator")
         config: BaseModel = operator.config.model_validate(dict(task.config))
@@ -173,5 +173,5 @@ def _completed(fence: dict[str, Any], outcome: Outcome, **more: Any) -> Complete
 
 def _last_word(outcome: Outcome) -> Progress | None:
     left_out = ", ".join(f"{count} {reason}" for reason, count in outcome.left_out.items() if count)
-    said = "; ".join(filter(None, (outcome.said, f"left out: {left_out}" if left_out else "")))
+    said = "; ".join(filter(None, (outcome.message, f"left out: {left_out}" if left_out else "")))
     return Progress(message=said) if said else None

@@ -40,7 +40,7 @@ class WorkerTaskApi:
     def __init__(self, claimed: Claimed, tasks: TaskClient) -> None:
         self.token = claimed.capability_token
         self.lost = threading.Event()
-        self.asked_to_stop = threading.Event()
+        self.stop_requested = threading.Event()
         self.progress: Progress | None = None
         self.progressed = asyncio.Event()
         self._claimed = claimed
@@ -52,7 +52,7 @@ class WorkerTaskApi:
         request = FilesRequest(**self._fence, dataset_uuid=dataset, start=start, end=end)
         return self._ask(lambda: self._tasks.files(self.token, request))
 
-    def tell(
+    def send_events(
         self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
     ) -> None:
         request = EventsRequest(**self._fence, events=list(events), invalidations=list(invalidations), state=state)

@@ -82,7 +82,7 @@ class Wrapper:
                             slots.take_one_for(task)
             await asyncio.sleep(0)  # what was claimed last begins, so that its door is among them
             for api in self.sources:  # which would never finish by themselves
-                api.asked_to_stop.set()
+                api.stop_requested.set()
 
     async def _receive(self, stop: asyncio.Event, most: int) -> Sequence[Delivery]:
         asked = asyncio.create_task(

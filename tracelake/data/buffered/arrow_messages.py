@@ -1,7 +1,7 @@
-"""What the messages of an Arrow stream unpack to, read from their metadata and before anything is unpacked.
+"""Computes the unpacked size of the messages of an Arrow stream from their metadata, before anything is unpacked.
 
-A compressed buffer begins with the size that it unpacks to, and the reader makes room for just that, or fails. Where
-the buffers lie is said by the message (a flatbuffer); nothing else of it is read here.
+A compressed buffer begins with its unpacked size, and the reader allocates exactly that, or fails. The message (a
+flatbuffer) has the positions of the buffers; nothing else of it is read here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tracelake.data.buffered.batch_fault import Fault
 
 MAGIC: Final = b"ARROW1"
 STORED: Final = -1
-"""In place of a size: this buffer was not compressed."""
+"""Instead of a size: this buffer is not compressed."""
 HEADER_TYPE, HEADER = 1, 2
 RECORD_BATCH, DICTIONARY_BATCH = 3, 2
 MALFORMED: Final = "the batch cannot be read as Arrow: a message is malformed"
 
 
 def stream_of(body: bytes) -> bytes:
-    """The stream within a file: what a file adds is a table of contents, which may name one message many times."""
+    """Return the stream within a file, without the footer, which may name one message many times."""
     footer = int.from_bytes(body[-10:-6], "little")
     end = len(body) - 10 - footer
     if not (body.startswith(MAGIC) and body.endswith(MAGIC) and end >= 8):  # noqa: PLR2004 - magic, padded
@@ -31,7 +31,7 @@ def stream_of(body: bytes) -> bytes:
 
 
 def unpacked_bytes(message: pa.ipc.Message) -> int:
-    """Of all of its buffers; 0 where it is no record batch and no dictionary."""
+    """Return the size of all its buffers; 0 if it is neither a record batch nor a dictionary."""
     try:
         return _unpacked(message.metadata.to_pybytes(), message.body)
     except (struct.error, IndexError):
@@ -90,7 +90,7 @@ class _Table:
         return None if place is None else _Table(self._data, _offset(self._data, place))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """A list of buffers: where each begins, and how long it is."""
+        """Yield the position and length of each buffer in a list."""
         place = self._field(field)
         if place is None:
             return []

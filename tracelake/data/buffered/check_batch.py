@@ -1,7 +1,7 @@
-"""A batch of rows read strictly: every row is what the declaration says, or the batch is refused with line and reason.
+"""Reads a batch of rows strictly: every row matches the declaration, or the batch is refused with line and reason.
 
-JSON lines are decoded in one go, typed; only when that fails is each line looked at by itself, to say which one it was.
-Parquet and Arrow must have the declared columns in types that lose nothing. Runs in Python workers.
+JSON lines are decoded together, typed; only when that fails is each line decoded alone, to find the wrong one. Parquet
+and Arrow must have the declared columns in types that convert without loss. Runs in Python workers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARQUET: Final = frozenset({"application/vnd.apache.parquet", "application/x-par
 ARROW: Final = frozenset({"application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.file"})
 CONTENT_TYPES: Final = JSON_LINES | PARQUET | ARROW
 NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""A NUL character in JSON: no text of Postgres can hold it."""
+"""A NUL character in JSON, which Postgres cannot store in text."""
 
 
 def _is_text(given: pa.DataType) -> bool:
@@ -52,18 +52,18 @@ FITTING: Final = {
     "uint256": (_is_text, pa.types.is_integer, lambda given: pa.types.is_decimal(given) and given.scale == 0),
     "decimal": (pa.types.is_decimal, pa.types.is_integer),
 }
-"""In which Arrow types a column of each type may come."""
+"""The Arrow types that are accepted for a column of each type."""
 
 
 @dataclass(frozen=True)
 class Limits:
     line_bytes: int
     unpacked_bytes: int
-    """Of Parquet and Arrow, whatever their bytes are when packed."""
+    """The limit of unpacked Parquet and Arrow, whatever their packed size."""
 
 
 def check_batch(body: bytes, content_type: str, declaration: Declaration, limits: Limits) -> pa.Table:
-    """The rows as they travel (`buffered_types`), every declared column in order, each key once."""
+    """Return the rows in transfer types (`buffered/types.py`), with every declared column in order, each key once."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in CONTENT_TYPES:
         near = closest(kind, sorted(CONTENT_TYPES)) or f"one of {', '.join(sorted(CONTENT_TYPES))}"
@@ -77,14 +77,14 @@ def check_batch(body: bytes, content_type: str, declaration: Declaration, limits
 
 
 def _from_lines(body: bytes, declaration: Declaration, limits: Limits) -> tuple[pa.Table, Sequence[int]]:
-    """The table, and the line of each row: empty lines count, and say nothing."""
+    """Return the table, and the line number of each row: empty lines are counted and skipped."""
     decoder = msgspec.json.Decoder(row_type(declaration))
     lines = body.split(b"\n")
     _refuse_long_lines(lines, limits)
     try:
         rows = decoder.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
-        raise _first_fault(body, declaration, wrong) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _first_fault(body, declaration, error) from None
     filled = _filled(lines, len(rows))
     if len(rows) != len(filled) or _holds_nul(body):
         raise _first_fault(body, declaration, None)
@@ -92,26 +92,26 @@ def _from_lines(body: bytes, declaration: Declaration, limits: Limits) -> tuple[
 
 
 def _filled(lines: Sequence[bytes], rows: int) -> Sequence[int]:
-    """The numbers of the lines that say something; nearly always all but what follows the last line's end."""
-    full = list(map(bool, map(bytes.strip, lines)))
-    if all(full[:-1]) and full.count(True) == rows:
+    """Return the numbers of the lines that are not empty; nearly always all but the end of the last line."""
+    filled = list(map(bool, map(bytes.strip, lines)))
+    if all(filled[:-1]) and filled.count(True) == rows:
         return range(1, rows + 1)
-    return [number for number, says in enumerate(full, start=1) if says]
+    return [number for number, is_filled in enumerate(filled, start=1) if is_filled]
 
 
 def row_type(declaration: Declaration) -> type[msgspec.Struct]:
-    """One row: unknown fields are refused, those that must be there are required."""
+    """Build the type of a row: unknown fields are refused, required fields must be present."""
     fields: list[Any] = []
     for number, column in enumerate(declaration.columns):
         kind = form_of(column.type).json
         if not column.nullable:
             fields.append((f"c{number}", kind))
-        elif kind is msgspec.Raw:  # which stands alone; `null` is looked for afterwards
+        elif kind is msgspec.Raw:  # a single value; `null` is checked afterwards
             fields.append((f"c{number}", kind, msgspec.Raw(b"null")))
         else:
             fields.append((f"c{number}", kind | None, None))
     rename = {f"c{number}": column.name for number, column in enumerate(declaration.columns)}
-    # Those without a default first: that is how a Struct wants them.
+    # Fields without a default come first, as a Struct requires.
     fields.sort(key=len)
     return msgspec.defstruct("Row", fields, forbid_unknown_fields=True, rename=rename, gc=False)
 
@@ -134,13 +134,13 @@ def _first_misfit(column: Column, values: Sequence[Any], lines: Sequence[int]) -
     for line, value in zip(lines, values, strict=True):
         try:
             to_arrow(column.type, [value])
-        except (ValueError, OverflowError, pa.ArrowInvalid, UnicodeError) as wrong:
-            return Fault(f"column {column.name!r}: {str(wrong).splitlines()[0]}", line)
-    return Fault(f"column {column.name!r} cannot be kept")
+        except (ValueError, OverflowError, pa.ArrowInvalid, UnicodeError) as error:
+            return Fault(f"column {column.name!r}: {str(error).splitlines()[0]}", line)
+    return Fault(f"column {column.name!r} cannot be stored")
 
 
 def _holds_nul(text: bytes) -> bool:
-    """The quick look first: the other one takes a second for a full batch."""
+    """Check all lines at once: one by one takes a second for a full batch."""
     return b"\\u0000" in text and NUL.search(text) is not None
 
 
@@ -149,11 +149,11 @@ def _refuse_long_lines(lines: Sequence[bytes], limits: Limits) -> None:
         return
     for number, line in enumerate(lines, start=1):
         if len(line) > limits.line_bytes:
-            raise Fault(f"the line has {len(line)} bytes; at most {limits.line_bytes} are taken", number)
+            raise Fault(f"the line has {len(line)} bytes; at most {limits.line_bytes} are allowed", number)
 
 
-def _first_fault(body: bytes, declaration: Declaration, wrong: Exception | None) -> Fault:
-    """Line by line, to say which one it is."""
+def _first_fault(body: bytes, declaration: Declaration, error: Exception | None) -> Fault:
+    """Decode line by line to find the wrong one."""
     decoder = msgspec.json.Decoder(row_type(declaration))
     for number, line in enumerate(body.split(b"\n"), start=1):
         if not line.strip():
@@ -162,21 +162,21 @@ def _first_fault(body: bytes, declaration: Declaration, wrong: Exception | None)
             return Fault("the line holds a NUL character, which cannot be stored", number)
         try:
             decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as found:
-            return Fault(_said(found, declaration), number)
-    return Fault(f"the batch is not one JSON object a line{f': {wrong}' if wrong else ''}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as line_error:
+            return Fault(_message(line_error, declaration), number)
+    return Fault(f"the batch is not one JSON object a line{f': {error}' if error else ''}")
 
 
-def _said(wrong: Exception, declaration: Declaration) -> str:
-    """Msgspec's words with the column's name, and the nearest one for a field that there is not."""
-    said, _, path = str(wrong).partition(" - at `$")
+def _message(error: Exception, declaration: Declaration) -> str:
+    """Return msgspec's message with the column's name, and a suggestion for an unknown field."""
+    message, _, path = str(error).partition(" - at `$")
     name = path.rstrip("`").lstrip(".").partition(".")[0]
-    if unknown := re.search(r"unknown field `(.*)`", said):
+    if unknown := re.search(r"unknown field `(.*)`", message):
         near = closest(unknown[1], declaration.names)
         return f"there is no column {unknown[1][:128]!r}{f'; {near}' if near else ''}"
-    if missing := re.search(r"missing required field `(.*)`", said):
+    if missing := re.search(r"missing required field `(.*)`", message):
         return f"column {missing[1]!r} is missing, and may not be empty"
-    return f"column {name!r}: {said}" if name else f"not a JSON object of this dataset: {said}"
+    return f"column {name!r}: {message}" if name else f"not a JSON object of this dataset: {message}"
 
 
 def _open(body: bytes, kind: str, declaration: Declaration, limits: Limits) -> pa.Table:
@@ -189,9 +189,9 @@ def _open(body: bytes, kind: str, declaration: Declaration, limits: Limits) -> p
         return unpack_arrow(body, kind, limits.unpacked_bytes, check)
     except MemoryError:  # Arrow's is one of its own exceptions too
         raise
-    except (pa.ArrowException, OSError, ValueError) as wrong:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise Fault(
-            f"the batch cannot be read as {kind}: {(str(wrong) or type(wrong).__name__).splitlines()[0]}"
+            f"the batch cannot be read as {kind}: {(str(error) or type(error).__name__).splitlines()[0]}"
         ) from None
 
 
@@ -223,7 +223,7 @@ def _column_of(table: pa.Table, column: Column) -> pa.ChunkedArray:
 
 
 def _fits(kind: str, given: pa.DataType) -> bool:
-    """Nothing is guessed: a number is not made of text, nor a time without a zone taken for one with."""
+    """Whether the conversion guesses nothing: no numbers from text, and no zone for a time without one."""
     if pa.types.is_null(given):
         return True
     family = "decimal" if kind.startswith("decimal") else kind
@@ -235,16 +235,16 @@ def _checked(column: Column, given: pa.ChunkedArray) -> pa.ChunkedArray:
     if kind in {"json", "uint256"} or kind.startswith("decimal"):
         return _text_column(column, given)
     try:
-        made = given.cast(form.arrow)
-    except pa.ArrowInvalid as wrong:
-        raise Fault(f"column {column.name!r}: {str(wrong).splitlines()[0]}") from None
-    if kind == "text" and (place := _first_true(pc.match_substring(made, "\0"))) is not None:
+        converted = given.cast(form.arrow)
+    except pa.ArrowInvalid as error:
+        raise Fault(f"column {column.name!r}: {str(error).splitlines()[0]}") from None
+    if kind == "text" and (place := _first_true(pc.match_substring(converted, "\0"))) is not None:
         raise Fault(f"column {column.name!r} holds a NUL character, which cannot be stored", place + 1)
-    return made
+    return converted
 
 
 def _text_column(column: Column, given: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Chunk by chunk: as Python objects all values together would be many times as large."""
+    """Convert chunk by chunk: all values together would be many times as large as Python objects."""
     line, chunks = 1, []
     for chunk in given.chunks:
         chunks.append(_text_chunk(column, chunk, line))
@@ -257,8 +257,8 @@ def _text_chunk(column: Column, given: pa.Array, first: int) -> pa.Array:
     for line, value in enumerate(given.to_pylist(), start=first):
         try:
             values.append(None if value is None else _as_text(column.type, value))
-        except (ValueError, msgspec.DecodeError, ArithmeticError) as wrong:
-            raise Fault(f"column {column.name!r}: {wrong}", line) from None
+        except (ValueError, msgspec.DecodeError, ArithmeticError) as error:
+            raise Fault(f"column {column.name!r}: {error}", line) from None
     return pa.array(values, pa.string())
 
 
@@ -272,24 +272,24 @@ def _as_text(kind: str, value: Any) -> str:
         return str(value)
     if kind == "uint256":
         if isinstance(value, str) and not re.fullmatch(r"0|[1-9][0-9]{0,77}", value):
-            raise ValueError(f"{value[:100]!r} is no uint256")
+            raise ValueError(f"{value[:100]!r} is not a uint256")
         return digits(value if isinstance(value, str) else int(value))
     precision, scale = (int(part) for part in kind[8:-1].split(","))
     return decimal_text(Decimal(value), precision, scale)
 
 
 def _each_key_once(table: pa.Table, declaration: Declaration, lines: Sequence[int]) -> pa.Table:
-    """The same row twice is one row; two rows of one key are a contradiction, and neither is the right one."""
+    """Drop repeated rows; two different rows with one key contradict each other, and the batch is refused."""
     if table.group_by(list(declaration.unique_key)).aggregate([]).num_rows == table.num_rows:
         return table
     keys = list(zip(*(table.column(name).to_pylist() for name in declaration.unique_key), strict=True))
     first: dict[tuple[Any, ...], int] = {}
-    kept = [place for place, key in enumerate(keys) if first.setdefault(key, place) == place]
+    places = [place for place, key in enumerate(keys) if first.setdefault(key, place) == place]
     for place, other in _repeated(keys, first):
         if table.slice(place, 1).to_pylist() != table.slice(other, 1).to_pylist():
             what = ", ".join(declaration.unique_key)
-            raise Fault(f"another row of the same key ({what}) stands in line {lines[other]}", lines[place])
-    return table.take(pa.array(kept))
+            raise Fault(f"another row of the same key ({what}) is in line {lines[other]}", lines[place])
+    return table.take(pa.array(places))
 
 
 def _repeated(keys: Sequence[tuple[Any, ...]], first: dict[tuple[Any, ...], int]) -> Iterator[tuple[int, int]]:
@@ -297,7 +297,7 @@ def _repeated(keys: Sequence[tuple[Any, ...]], first: dict[tuple[Any, ...], int]
 
 
 def _empty(column: Column, line: int) -> Fault:
-    return Fault(f"column {column.name!r} is empty, and may not be", line)
+    return Fault(f"column {column.name!r} is empty, which is not allowed", line)
 
 
 def _first_null(array: pa.Array | pa.ChunkedArray) -> int:
@@ -305,5 +305,5 @@ def _first_null(array: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _first_true(array: pa.Array | pa.ChunkedArray) -> int | None:
-    found = pc.index(array, True).as_py()
-    return None if found < 0 else int(found)
+    index = pc.index(array, True).as_py()
+    return None if index < 0 else int(index)

@@ -1,7 +1,7 @@
-"""Staged batches into their table: rows, who sent them, and that they are there, in one transaction.
+"""Merges staged batches into their table: rows, their origin and the note that they are applied, in one transaction.
 
-Rows go in the order of the key. Of two batches with one key the later one counts. A row that is there already as it is
-given stays as it was, so that a batch which is sent again, by a retry, say, is no news to anybody.
+Rows are written in key order. Of two batches with the same key the later one wins. A row that equals the stored one is
+not written, so a repeated batch, of a retry for example, changes nothing for consumers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tracelake.domain.buffered import Column
 from tracelake.runtime.crash_points import crash_point
 
 MANY_ROWS: Final = 1_000
-"""From here on it pays to look whether all are new; below, what counts is the number of statements."""
+"""From this size it pays to check whether all rows are new; below, the number of statements matters."""
 SOME_ROWS: Final = 100
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A batch that was staged, and whose it is."""
+    """A staged batch and its origin."""
 
     publish_id: UUID
     task_id: UUID
@@ -51,7 +51,7 @@ class Applied:
 
 
 def applied(connection: psycopg.Connection[Any], publishes: Sequence[UUID]) -> dict[UUID, Applied]:
-    """Those that are in their table already."""
+    """Return the batches that are in their table already."""
     rows = connection.execute(statements("buffered")["applied"], {"ids": list(publishes)}).fetchall()
     return {row[0]: Applied(*row) for row in rows}
 
@@ -59,9 +59,9 @@ def applied(connection: psycopg.Connection[Any], publishes: Sequence[UUID]) -> d
 def merge_batches(
     connection: psycopg.Connection[Any], table: BufferedTable, staging: str, batches: Sequence[Waiting]
 ) -> list[Applied]:
-    """All of them or none; what each is counted as. BadInput where Postgres refuses a value of one of them.
+    """Merge all batches or none; return what each counts as. BadInput if Postgres refuses a value.
 
-    One that another sink has applied meanwhile is left out, and told of as that one did it.
+    A batch that another sink has applied meanwhile is left out, and reported as that sink applied it.
     """
     try:
         with connection.transaction():
@@ -81,10 +81,10 @@ def merge_batches(
 
 
 def _statements_of(batches: Sequence[Waiting]) -> list[list[Waiting]]:
-    """Small batches go in together, large ones one after the other: each is in order as it is, all of them are not."""
+    """Merge small batches together and large ones one by one: each is sorted, all of them together are not."""
     filled = [batch for batch in batches if batch.rows]
-    if sum(item.rows for item in filled) >= MANY_ROWS * len(filled):
-        return [[item] for item in filled]
+    if sum(batch.rows for batch in filled) >= MANY_ROWS * len(filled):
+        return [[batch] for batch in filled]
     return [filled]
 
 
@@ -115,10 +115,10 @@ def _values(table: BufferedTable, batches: Sequence[Waiting], seqs: Mapping[UUID
 
 
 def _write(connection: psycopg.Connection[Any], table: BufferedTable, staging: str, values: Mapping[str, Any]) -> None:
-    """Rows of keys that the table does not have go in plainly, at half the cost of asking about each of them.
+    """Insert rows whose keys the table does not have without a conflict check, at half the cost.
 
-    Nobody else writes while the table is locked: one key that is there after all takes back what was written, and the
-    batch goes the other way.
+    Nobody else writes while the table is locked: if a key exists after all, the insert is rolled back, and the batch is
+    merged with the check.
     """
     one_batch = len(values["numbers"]) == 1
     if values["rows"] >= MANY_ROWS and not _is_known(connection, table, staging, values):
@@ -132,7 +132,7 @@ def _write(connection: psycopg.Connection[Any], table: BufferedTable, staging: s
 def _is_known(
     connection: psycopg.Connection[Any], table: BufferedTable, staging: str, values: Mapping[str, Any]
 ) -> bool:
-    """Whether the table has a key of some rows: of a batch that is sent again it has them all."""
+    """Whether the table has the keys of some rows: of a repeated batch it has them all."""
     declared = table.declaration
     kinds = {column.name: column for column in declared.columns}
     same = [sql.SQL("t.{} = {}").format(sql.Identifier(name), _given(kinds[name])) for name in declared.unique_key]
@@ -151,7 +151,7 @@ def _is_known(
 
 
 def _rows(table: BufferedTable, staging: str, chosen: str) -> sql.Composed:
-    """In the order of the key, the newest of one key first."""
+    """Select in key order, the newest of one key first."""
     declared = table.declaration
     kinds = {column.name: column for column in declared.columns}
     key = [_given(kinds[name]) for name in declared.unique_key]
@@ -175,7 +175,7 @@ OF_ONE: Final = (
     " WHERE s.{batch} = (%(numbers)s::int[])[1] AND s.{attempt} = (%(tries)s::bigint[])[1] ORDER BY {key}"
 )
 OF_ONE_APART: Final = "DISTINCT ON ({key}) " + OF_ONE
-"""The check sees keys as they travel: to Postgres 1.0 and 1.00 may be one."""
+"""The check compares transferred keys: to Postgres 1.0 and 1.00 may be the same."""
 OF_SEVERAL: Final = (
     "DISTINCT ON ({key}) %(org)s::uuid, b.task_id, b.attempt, b.publish_id, b.seq, now(), {given} FROM {staging} s"
     " JOIN unnest(%(numbers)s::int[], %(tries)s::bigint[], %(tasks)s::uuid[], %(attempts)s::int[],"
@@ -193,7 +193,7 @@ def _on_conflict(table: BufferedTable) -> sql.Composed:
 
 
 def _given(column: Column) -> sql.Composable:
-    """As the table has it: what travelled as text is read by Postgres."""
+    """Return the expression in the table's type: Postgres parses values that were transferred as text."""
     form, name = form_of(column.type), sql.Identifier(column.name)
     if form.staged_as == form.postgres:
         return sql.SQL("s.{}").format(name)

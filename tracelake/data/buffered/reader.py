@@ -1,4 +1,4 @@
-"""Rows of a buffered dataset as a DataFrame: one organisation's, all of them or those that one publish has set."""
+"""Reads a buffered dataset of an organisation as a DataFrame: all rows, or those of one publish."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def declared_columns(connection: psycopg.Connection[Any], org_id: UUID, generation: UUID) -> list[ColumnEntry] | None:
-    """Of an organisation's table, as Spark reads them; None if it has none such."""
-    asked = {"version": generation, "org": org_id}
-    row = connection.execute(statements("buffered")["declared"], asked).fetchone()
+    """Return the columns of an organisation's table in Spark's types; None if there is no such table."""
+    parameters = {"version": generation, "org": org_id}
+    row = connection.execute(statements("buffered")["declared"], parameters).fetchone()
     if row is None:
         return None
     columns = from_json(json.loads(row[0])).columns
-    return [ColumnEntry(name=item.name, type=SPARK_TYPES.get(item.type, item.type)) for item in columns]
+    return [ColumnEntry(name=column.name, type=SPARK_TYPES.get(column.type, column.type)) for column in columns]
 
 
 def read_buffered(
@@ -40,11 +40,11 @@ def read_buffered(
     snapshot: str | None = None,
     one_scan: bool = False,
 ) -> DataFrame:
-    """As the table is now: a row that was written again since is as it was written last, under that publish."""
+    """Read the current rows: a row that was written again has its last values and publish."""
     from pyspark.sql import types as st
 
-    told = ", ".join(f"`{column.name}` {column.type}" for column in columns)
-    schema = st.StructType.fromDDL(f"{told}, org_id string, publish_seq bigint")
+    names = ", ".join(f"`{column.name}` {column.type}" for column in columns)
+    schema = st.StructType.fromDDL(f"{names}, org_id string, publish_seq bigint")
     assert isinstance(schema, st.StructType)  # noqa: S101 - several columns are one
     only: dict[str, str | int] = {"org_id": str(org_id)}
     if publish_seq is not None:

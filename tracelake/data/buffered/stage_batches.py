@@ -1,7 +1,7 @@
-"""Batches into staging tables, some to a Spark task: read, checked and copied in a Python worker, by Arrow and ADBC.
+"""Reads, checks and copies batches into staging tables, in Python workers of Spark, by Arrow and ADBC.
 
-Rows never pass through the driver. A batch that is refused, or whose store or database is away, is told of and leaves
-the others alone. Next: `merge_batches`.
+Rows never pass through the driver. A batch that is refused, or whose store or database is unavailable, is reported and
+does not affect the others. Next: `merge_batches`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH: Final = "trace_batch"
-"""The column with the number of the batch that a row is of."""
+"""The column with the number of the batch of a row."""
 TRY: Final = "trace_try"
-"""The column with the try of the Spark task that wrote the row: Spark repeats tasks, and must not repeat rows."""
+"""The column with the attempt of the Spark task that wrote the row: Spark repeats tasks, but rows must not repeat."""
 ANSWER: Final = "n int, try long, rows long, bytes long, line long, reason string, away string, fault string"
 SCHEMA: Final = pa.schema(
     [
@@ -47,14 +47,14 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch to stage: where it lies, what it must be, and into which staging table it goes."""
+    """A batch to stage: its object, its declaration, and its staging table."""
 
     name: ObjectName
     content_type: str
     declaration: Declaration
     staging: str
     number: int
-    """By which its rows are told from those of others in the staging table."""
+    """Distinguishes its rows from those of other batches in the staging table."""
     record_count: int | None = None
 
 
@@ -64,12 +64,12 @@ class BatchLimits:
     line_bytes: int
     unpacked_bytes: int = 256 * 1024 * 1024
     tasks: int = 4
-    """Spark tasks at most: small batches share one."""
+    """The maximal number of Spark tasks: small batches share one."""
 
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What became of a batch: rows that wait, or why not."""
+    """The result for a batch: staged rows, or an error."""
 
     number: int
     tried: int
@@ -77,11 +77,11 @@ class StagedBatch:
     bytes: int
     line: int | None
     reason: str | None
-    """It is refused, for good."""
+    """The batch is refused for good."""
     away: str | None
-    """It could not be read or copied now."""
+    """The batch could not be read or copied now."""
     fault: str | None = None
-    """Something failed that nobody foresaw: it says nothing about the batch."""
+    """An unexpected error, which is not the batch's fault."""
 
 
 def staging_columns(declaration: Declaration) -> Mapping[str, Column]:
@@ -92,7 +92,7 @@ def staging_columns(declaration: Declaration) -> Mapping[str, Column]:
 def stage_batches(
     spark: SparkSession, objects: ObjectStore, dsn: SecretDsn, batches: Sequence[Batch], limits: BatchLimits
 ) -> list[StagedBatch]:
-    """In one Spark job; an answer for each, in any order."""
+    """Stage the batches in one Spark job; return a result for each, in any order."""
     stage = _stager(objects, dsn, tuple(batches), limits)
     tasks = min(len(batches), limits.tasks)
     rows = spark.range(0, len(batches), 1, tasks).mapInArrow(stage, ANSWER).collect()
@@ -110,8 +110,8 @@ def _stager(
         for group in numbers:
             for place in group.column(0).to_pylist():
                 batch = batches[place]
-                told = {"n": batch.number, "try": tried, **_staged(objects, dsn, batch, tried, limits)}
-                yield pa.RecordBatch.from_pylist([told], schema=SCHEMA)
+                report = {"n": batch.number, "try": tried, **_staged(objects, dsn, batch, tried, limits)}
+                yield pa.RecordBatch.from_pylist([report], schema=SCHEMA)
 
     return stage
 
@@ -129,38 +129,38 @@ def _staged(objects: ObjectStore, dsn: SecretDsn, batch: Batch, tried: int, limi
         return {**nothing, "reason": refused.message}
     except TraceError as away:
         return {**nothing, "away": f"{away.code}: {away.message}"}
-    except Exception as wrong:  # noqa: BLE001 - whatever it is, it must not cost the batches beside it
-        return {**nothing, "fault": dsn.redact(f"{type(wrong).__name__}: {wrong}")[:MAX_REASON_CHARS]}
+    except Exception as error:  # noqa: BLE001 - an unexpected error must not fail the other batches
+        return {**nothing, "fault": dsn.redact(f"{type(error).__name__}: {error}")[:MAX_REASON_CHARS]}
     return {"rows": rows.num_rows, "bytes": len(body)}
 
 
 def _read(objects: ObjectStore, name: ObjectName, limits: BatchLimits) -> bytes:
-    """Not more than is allowed: what a producer says of its size is not asked."""
-    found = objects.head(name)
-    if found is None:
-        raise Fault("the batch is not where its publish says")
-    if found.size > limits.batch_bytes:
-        raise Fault(f"the batch has {found.size} bytes; at most {limits.batch_bytes} are taken")
+    """Read no more than is allowed, whatever size the producer claims."""
+    head = objects.head(name)
+    if head is None:
+        raise Fault("the batch is not at the location of its publish")
+    if head.size > limits.batch_bytes:
+        raise Fault(f"the batch has {head.size} bytes; at most {limits.batch_bytes} are allowed")
     try:
         return objects.get(name)
     except NotFound:
-        raise Fault("the batch is not where its publish says") from None
+        raise Fault("the batch is not at the location of its publish") from None
 
 
 def _checked(body: bytes, batch: Batch, limits: BatchLimits) -> pa.Table:
-    """What the reader cannot make sense of is the batch's fault; a lack of memory, or a fault of ours, is not."""
+    """Blame the batch for what the reader cannot parse, but not for a lack of memory or an error of ours."""
     strict = Limits(limits.line_bytes, limits.unpacked_bytes)
     try:
         return check_batch(body, batch.content_type, batch.declaration, strict)
     except MemoryError:
         raise
-    except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as wrong:
-        raise Fault(f"the batch cannot be read: {type(wrong).__name__}: {wrong}"[:MAX_REASON_CHARS]) from None
+    except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as error:
+        raise Fault(f"the batch cannot be read: {type(error).__name__}: {error}"[:MAX_REASON_CHARS]) from None
 
 
 def _refuse_other_count(batch: Batch, rows: pa.Table) -> None:
     if batch.record_count is not None and rows.num_rows != batch.record_count:
-        raise Fault(f"the publish says {batch.record_count} rows, the batch has {rows.num_rows}")
+        raise Fault(f"the publish has {batch.record_count} rows, the batch {rows.num_rows}")
 
 
 def _copy(dsn: SecretDsn, batch: Batch, rows: pa.Table, tried: int) -> None:
@@ -168,7 +168,7 @@ def _copy(dsn: SecretDsn, batch: Batch, rows: pa.Table, tried: int) -> None:
         return
     rows = rows.sort_by(
         [(name, "ascending") for name in batch.declaration.unique_key]
-    )  # here it costs the merge nothing
+    )  # sorting here costs the merge nothing
     marked = rows.append_column(BATCH, pa.repeat(pa.scalar(batch.number, pa.int32()), rows.num_rows))
     marked = marked.append_column(TRY, pa.repeat(pa.scalar(tried, pa.int64()), rows.num_rows))
     with driver_errors(dsn, "write"), open_session(dsn) as connection:

@@ -1,7 +1,7 @@
-"""Tables of buffered datasets: one in schema `buffered` for each, made when it is first told of, widened in place.
+"""Tables of buffered datasets: one per dataset in schema `buffered`, created with its first message, widened in place.
 
-Besides the declared columns every row says whose it is and where it came from: `org_id`, the producing task and
-attempt, the publish and its place among all of them. Several sinks may ask for the same table at once.
+Besides the declared columns every row has its organisation and origin: `org_id`, the producing task and attempt, the
+publish and its sequence number. Several sinks may create the same table at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OURS: Final[Mapping[str, str]] = {
     "publish_seq": "bigint",
     "updated_at": "timestamp with time zone",
 }
-"""What the sink sets in every row, and their types."""
+"""The columns that the sink sets in every row, with their types."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class BufferedTable:
 
 
 def ensure(connection: psycopg.Connection[Any], table: BufferedTable) -> Declaration:
-    """Make the table, or give it what it lacks, in a transaction of its own; what it has then.
+    """Create the table or add what it lacks, in a transaction; return its columns and indexes.
 
-    An older declaration than the table's changes nothing: a message may be late.
+    A declaration older than the table's changes nothing: messages may be late.
     """
     version = {"version": table.dataset_version}
     known = connection.execute(statements("buffered")["declared"], {**version, "org": table.org_id}).fetchone()
     if known is not None and _lacks_nothing(has := from_json(json.loads(known[0])), table.declaration):
-        return has  # without the lock: a merge has it all the while, and the next batch is to be read meanwhile
+        return has  # without the lock, which a merge holds: the next batch is read meanwhile
     with connection.transaction():
         row = connection.execute(statements("buffered")["registered"], version).fetchone()
         if row is None:
@@ -77,7 +77,7 @@ def _make(connection: psycopg.Connection[Any], table: BufferedTable) -> None:
     key = sql.SQL("PRIMARY KEY (org_id, {})").format(_names(table.declaration.unique_key))
     body = sql.SQL(", ").join([*ours, *declared, key])
     connection.execute(sql.SQL("CREATE TABLE {} ({})").format(table.identifier, body))
-    # What is new since some publish is asked for by every consumer.
+    # Every consumer reads the rows since some publish.
     connection.execute(sql.SQL("CREATE INDEX ON {} (publish_seq)").format(table.identifier))
     _index(connection, table, table.declaration.indexes)
     _register(connection, table, table.declaration)
@@ -88,7 +88,7 @@ def _widen(connection: psycopg.Connection[Any], table: BufferedTable, has: Decla
     changed = [refusal for refusal in refusals(has, wanted) if refusal.part in wanted.names]
     if changed or has.unique_key != table.declaration.unique_key:
         raise Conflict(
-            f"table {table.name} cannot become what is declared: {'; '.join(one.reason for one in changed)}",
+            f"table {table.name} cannot become what is declared: {'; '.join(refusal.reason for refusal in changed)}",
             where=table.name,
         )
     if wanted == has:
@@ -119,7 +119,7 @@ def _register(connection: psycopg.Connection[Any], table: BufferedTable, declara
 
 
 def _column(column: Column) -> sql.Composed:
-    # The type is one of ours (`buffered_types`), never a user's text.
+    # The type is one of ours (`buffered/types.py`), never a user's text.
     null = sql.SQL("") if column.nullable else sql.SQL(" NOT NULL")
     return sql.SQL("{} {}{}").format(sql.Identifier(column.name), sql.SQL(form_of(column.type).postgres), null)
 

@@ -1,7 +1,7 @@
-"""The types of buffered datasets, each in its forms: in a JSON line, in Arrow, in Postgres.
+"""The types of buffered datasets, as in JSON lines, in Arrow and in Postgres.
 
-What Arrow or ADBC cannot carry into Postgres (json, wide and decimal numbers) travels as text, and Postgres reads it
-exactly. `bytes` are written `"0x..."` in JSON, `uint256` as a number or its digits.
+Types that Arrow or ADBC cannot transfer to Postgres (json, wide and decimal numbers) are transferred as text, which
+Postgres parses exactly. In JSON, `bytes` are written `"0x..."`, `uint256` as a number or its digits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ INT8: Final = 2**63
 @dataclass(frozen=True)
 class Form:
     json: Any
-    """As msgspec reads it, strictly."""
+    """The type for msgspec's strict decoding."""
     arrow: pa.DataType
-    """As it travels."""
+    """The type for the transfer."""
     postgres: str
 
     @property
@@ -51,10 +51,10 @@ FORMS: Final = {
 
 
 def form_of(kind: str) -> Form:
-    found = DECIMAL.fullmatch(kind)
-    if found is None:
+    match = DECIMAL.fullmatch(kind)
+    if match is None:
         return FORMS[kind]
-    return Form(Decimal, pa.string(), f"numeric({found[1]},{found[2]})")
+    return Form(Decimal, pa.string(), f"numeric({match[1]},{match[2]})")
 
 
 def staged_column(name: str, kind: str) -> Column:
@@ -63,15 +63,15 @@ def staged_column(name: str, kind: str) -> Column:
 
 
 def to_arrow(kind: str, values: Sequence[Any]) -> pa.Array:
-    """What msgspec read, as it travels; ValueError where a value is of the type and still cannot be kept."""
+    """Convert decoded values for the transfer; ValueError for a value that has the type and still cannot be stored."""
     if kind == "bytes":
         return pa.array([None if value is None else bytes.fromhex(value[2:]) for value in values], pa.binary())
     if kind == "json":
         return pa.array([_json_text(value) for value in values], pa.string())
     if kind == "uint256":
         return pa.array([None if value is None else digits(value) for value in values], pa.string())
-    if found := DECIMAL.fullmatch(kind):
-        precision, scale = int(found[1]), int(found[2])
+    if match := DECIMAL.fullmatch(kind):
+        precision, scale = int(match[1]), int(match[2])
         return pa.array(
             [None if value is None else decimal_text(value, precision, scale) for value in values], pa.string()
         )
@@ -85,7 +85,7 @@ def digits(value: str | int) -> str:
 
 
 def decimal_text(value: Decimal, precision: int, scale: int) -> str:
-    """Exactly, or not at all: Postgres would round."""
+    """Convert exactly or raise: Postgres would round."""
     if not value.is_finite():
         raise ValueError("a decimal is a number")
     _, written, exponent = value.as_tuple()

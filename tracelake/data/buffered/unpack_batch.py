@@ -1,8 +1,8 @@
-"""A Parquet or Arrow batch unpacked, and never to more than is allowed, whatever it says of itself.
+"""Unpacks a Parquet or Arrow batch, never to more than is allowed, whatever it claims.
 
-16 MiB may unpack to terabytes: by compression, by dictionaries whose long values are repeated, by rows that hold
-nothing. So first what the reader would unpack is added up without unpacking it (`parquet_pages`, `arrow_messages`);
-then rows are read some at a time, and what they come to when every value stands by itself is counted as we go.
+16 MiB may unpack to terabytes: by compression, by dictionaries whose long values are repeated, by rows without content.
+So first the unpacked size is added up without unpacking (`parquet_pages`, `arrow_messages`); then rows are read in
+small batches, and their size with every value written out is counted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tracelake.data.buffered.batch_fault import Fault
 from tracelake.data.buffered.parquet_pages import pages, refuse_large_footer
 
 ROW_BYTES: Final = 64
-"""What a row costs at least, however little it holds; the check makes Python objects of some."""
+"""The minimal size of a row, however little it holds; the check makes Python objects of some types."""
 MOST_ROWS_AT_ONCE: Final = 65_536
 
 
 @dataclass
 class UnpackBudget:
-    """What may still be unpacked."""
+    """How many bytes may still be unpacked."""
 
     limit: int
     used: int = 0
@@ -34,13 +34,11 @@ class UnpackBudget:
     def take(self, size: int) -> None:
         self.used += size
         if self.used > self.limit:
-            raise Fault(
-                f"the batch unpacks to more than {self.limit} bytes; a producer cuts its rows into several batches"
-            )
+            raise Fault(f"the batch unpacks to more than {self.limit} bytes; publish its rows as several batches")
 
 
 def unpack_parquet(body: bytes, limit: int, check: Callable[[pa.Schema], object]) -> pa.Table:
-    """`check` refuses a schema before any row is read: what is left are plain columns."""
+    """Yield the rows. `check` refuses a schema before any row is read: then only plain columns are left."""
     refuse_large_footer(body)
     file = pq.ParquetFile(pa.BufferReader(body))
     check(file.schema_arrow)
@@ -64,7 +62,7 @@ def unpack_arrow(body: bytes, kind: str, limit: int, check: Callable[[pa.Schema]
 
 
 def _largest_dictionaries(body: bytes, metadata: pq.FileMetaData, limit: int) -> dict[int, int]:
-    """Of each column: no value of it that is repeated is larger. And all pages together are not more than allowed."""
+    """Return the largest page of each column, which no repeated value exceeds; raises if all pages are too large."""
     room = UnpackBudget(limit)
     largest: dict[int, int] = {}
     for column, page in pages(body, metadata):
@@ -75,7 +73,7 @@ def _largest_dictionaries(body: bytes, metadata: pq.FileMetaData, limit: int) ->
 
 
 def _sound(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Arrow is laid into memory as it comes: offsets that lead elsewhere are found here, or never."""
+    """Validate: Arrow is mapped into memory as it is, and offsets that point elsewhere must be found here."""
     for batch in batches:
         batch.validate(full=True)
         yield batch
@@ -83,17 +81,17 @@ def _sound(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> pa.Table:
     room = UnpackBudget(limit)
-    kept = []
+    sound = []
     for batch in batches:
         room.take(batch.num_rows * (ROW_BYTES + 8 * batch.num_columns))
         for array in batch.columns:
             room.take(_expanded(array))
-        kept.append(batch)
-    return pa.Table.from_batches(kept, schema)
+        sound.append(batch)
+    return pa.Table.from_batches(sound, schema)
 
 
 def _expanded(array: Any) -> int:
-    """Its size when each value stands by itself."""
+    """Return its size with each value written out."""
     if pa.types.is_dictionary(array.type):
         values = array.dictionary
         if not _has_lengths(values.type):
@@ -107,7 +105,7 @@ def _expanded(array: Any) -> int:
 def _lengths(array: Any) -> pa.Array:
     if not _is_view(array.type):
         return pc.binary_length(array)
-    # Each view is of 16 bytes, and begins with the length of what it shows, which others may show too.
+    # Each view has 16 bytes and begins with the length of its value, which other views may share.
     views = memoryview(array.buffers()[1]).cast("i")
     return pa.array(views[4 * array.offset : 4 * (array.offset + len(array)) : 4].tolist(), pa.int64())
 
@@ -116,20 +114,20 @@ def _total(lengths: pa.Array) -> int:
     return int(pc.sum(lengths.cast(pa.int64())).as_py() or 0)
 
 
-def _has_lengths(given: pa.DataType) -> bool:
+def _has_lengths(kind: pa.DataType) -> bool:
     t = pa.types
     return bool(
-        t.is_string(given) or t.is_large_string(given) or t.is_binary(given) or t.is_large_binary(given)
-    ) or _is_view(given)
+        t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind) or t.is_large_binary(kind)
+    ) or _is_view(kind)
 
 
-def _is_view(given: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(given) or pa.types.is_binary_view(given))
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
-def _width(given: pa.DataType) -> int:
-    """Of a value of a fixed size, also where it is empty; others have what they have."""
+def _width(kind: pa.DataType) -> int:
+    """Return the size of a fixed-size value, which empty ones have too; 0 for other types."""
     try:
-        return max(1, int(given.bit_width) // 8)
+        return max(1, int(kind.bit_width) // 8)
     except ValueError:
         return 1

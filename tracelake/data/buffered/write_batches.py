@@ -1,4 +1,4 @@
-"""A DataFrame as batches for the sink: Parquet objects of a bounded size, written by the Python workers."""
+"""Writes a DataFrame as batches for the sink: Parquet objects of a limited size, written by the Python workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/vnd.apache.parquet"
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""In memory; as Parquet it is less, and the sink's limit is twice that."""
+"""In memory; the Parquet is smaller, and the sink's limit is twice that."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class WrittenBatch:
 
 
 def write_batches(frame: DataFrame, objects: ObjectStore, folder: Folder, stem: str) -> list[WrittenBatch]:
-    """What was written; a try of a Spark task that did not count may have left objects, which nobody publishes."""
-    found = frame.mapInArrow(_writer(objects, folder, stem), "name string, rows long, bytes long").collect()
-    return [WrittenBatch(ObjectName.parse(row[0]), row[1], row[2]) for row in found]
+    """Return what was written; a repeated Spark task may leave objects that are never published."""
+    rows = frame.mapInArrow(_writer(objects, folder, stem), "name string, rows long, bytes long").collect()
+    return [WrittenBatch(ObjectName.parse(row[0]), row[1], row[2]) for row in rows]
 
 
 def write_batch(table: pa.Table, objects: ObjectStore, name: ObjectName) -> WrittenBatch:
@@ -51,9 +51,9 @@ def _writer(
         context = TaskContext.get()
         tried = context.taskAttemptId() if context is not None else 0
         for number, table in enumerate(_pieces(batches)):
-            one = write_batch(table, objects, folder.object(f"{stem}_{tried}_{number}.parquet"))
-            told = {"name": [str(one.name)], "rows": [one.rows], "bytes": [one.bytes]}
-            yield pa.RecordBatch.from_pydict(told)
+            batch = write_batch(table, objects, folder.object(f"{stem}_{tried}_{number}.parquet"))
+            report = {"name": [str(batch.name)], "rows": [batch.rows], "bytes": [batch.bytes]}
+            yield pa.RecordBatch.from_pydict(report)
 
     return write
 

@@ -1,4 +1,4 @@
-"""Every way in which a CSV or JSON file can be broken, as our own error: which file, which line, and what to do."""
+"""Turns every failure of reading a CSV or JSON file into our error, with the file, the line and what to do."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ AS_UTF_8: Final = "save the file as UTF-8"
 
 @contextmanager
 def readable(path: Path, name: str) -> Iterator[None]:
-    """While a file is read. What is wrong with it stays wrong: only a disk that fails is worth another try."""
+    """While a file is read. A broken file stays broken: only a failing disk is worth a retry."""
     try:
         _refuse_other_kinds(path, name)
         yield
-    except UnicodeDecodeError as wrong:
-        raise _not_utf8(path, name, wrong) from None
-    except (csv.Error, RecursionError) as wrong:
-        raise WorkFailed(f"{name} cannot be read: {wrong}", where="/config/path", hint="mend the file") from None
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, name, error) from None
+    except (csv.Error, RecursionError) as error:
+        raise WorkFailed(f"{name} cannot be read: {error}", where="/config/path", hint="correct the file") from None
     except FileNotFoundError:
         raise WorkFailed(
-            f"{name} was there a moment ago, and is gone",
+            f"{name} disappeared while the job ran",
             where="/config/path",
-            hint="trigger the job again when nobody moves files any more",
+            hint="trigger the job again when no files are being moved",
         ) from None
     except PermissionError:
         raise WorkFailed(
             f"{name} may not be read by this worker", where="/config/path", hint="give its user the right to read it"
         ) from None
-    except OSError as wrong:
-        lasting = isinstance(wrong, IsADirectoryError | NotADirectoryError)
+    except OSError as error:
+        lasting = isinstance(error, IsADirectoryError | NotADirectoryError)
         raise WorkFailed(
-            f"{name} cannot be read: {wrong.strerror or wrong}",
+            f"{name} cannot be read: {error.strerror or error}",
             where="/config/path",
             hint="put a file there" if lasting else "look at the disk that the folder of files lies on",
             retryable=not lasting,
@@ -46,7 +46,7 @@ def readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _refuse_other_kinds(path: Path, name: str) -> None:
-    """By its first bytes: a name promises nothing."""
+    """Check the first bytes: a name proves nothing."""
     with path.open("rb") as file:
         first = file.read(8)
     for magic, kind in PACKED.items():
@@ -60,9 +60,9 @@ def _refuse_other_kinds(path: Path, name: str) -> None:
         raise WorkFailed(f"{name} is UTF-16, and only UTF-8 is read", where="/config/path", hint=AS_UTF_8)
 
 
-def _not_utf8(path: Path, name: str, wrong: UnicodeDecodeError) -> WorkFailed:
-    """Who read it knows no line: a file is decoded in pieces, so it is looked for again."""
-    line, byte = "", wrong.object[wrong.start]
+def _not_utf8(path: Path, name: str, error: UnicodeDecodeError) -> WorkFailed:
+    """Find the line of the error: files are decoded in pieces, so the reader does not know it."""
+    line, byte = "", error.object[error.start]
     try:
         path.read_bytes().decode()
     except UnicodeDecodeError as found:

@@ -1,8 +1,8 @@
-"""Which Arrow type may be read as which of ours, and how: a value stays what it is, or is refused.
+"""Which Arrow types can be read as which of our types, without changing a value.
 
-Other writers have types that Spark has not (unsigned numbers, bytes of a fixed size, nanoseconds), and for most of
-their values that does no harm. So a type is refused where values would be bent or guessed at (a double as a float, a
-text as bytes); where only some of its values do not fit, those are.
+Other writers use types that Spark does not have (unsigned numbers, bytes of a fixed size, nanoseconds), and most of
+their values fit. So a type is refused if values would change or be guessed (a double as a float, a text as bytes);
+where only some values do not fit, those are refused.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 MOST_DIGITS: Final = 38
 WIDEST: Final = 76
 UNSIGNED_DIGITS: Final = 20
-"""Of the largest number that 64 bits hold."""
+"""The digits of the largest 64-bit number."""
 
 
 def bare(have: pa.DataType) -> pa.DataType:
-    """What a dictionary or a type of an application holds in the end."""
+    """Return the value type of a dictionary, or the storage type of an extension type."""
     import pyarrow as pa
 
     if isinstance(have, pa.BaseExtensionType):
@@ -29,7 +29,7 @@ def bare(have: pa.DataType) -> pa.DataType:
 
 
 def unwrapped(values: pa.Array) -> pa.Array:
-    """The values of that type."""
+    """Convert to the value type."""
     import pyarrow as pa
 
     if isinstance(values, pa.ExtensionArray):
@@ -38,7 +38,7 @@ def unwrapped(values: pa.Array) -> pa.Array:
 
 
 def may_become(have: pa.DataType, to: pa.DataType) -> bool:
-    """Whether there are values of the one that are values of the other, and none that would be bent."""
+    """Whether some values of one type are values of the other, and none would change."""
     import pyarrow.types as kinds
 
     have = bare(have)
@@ -61,23 +61,23 @@ def may_become(have: pa.DataType, to: pa.DataType) -> bool:
 
 
 def fit(values: pa.Array, to: pa.DataType) -> pa.Array:
-    """The same values; ArrowInvalid if there is one that the type does not hold."""
+    """Convert without changing a value; ArrowInvalid if one does not fit."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
     values = unwrapped(values)
     have = values.type
     if kinds.is_integer(have) and kinds.is_decimal(to):
-        values = values.cast(pa.decimal256(UNSIGNED_DIGITS + to.scale, to.scale))  # Arrow looks at types alone here
+        values = values.cast(pa.decimal256(UNSIGNED_DIGITS + to.scale, to.scale))  # Arrow compares only types here
     elif kinds.is_decimal(have):
-        values = values.cast(pa.decimal256(WIDEST, have.scale))  # Arrow takes small decimals for other numbers
+        values = values.cast(pa.decimal256(WIDEST, have.scale))  # Arrow confuses small decimals with other numbers
     elif _is_text(have):
-        values = values.cast(pa.large_binary())  # so that they are seen to be UTF-8, which files do not promise
+        values = values.cast(pa.large_binary())  # checks that they are UTF-8, which files do not guarantee
     return values.cast(to)
 
 
 def spark_type(have: pa.DataType) -> str | None:
-    """The narrowest of our types that holds every value; None: there is none. Of times, to the microsecond."""
+    """Return the narrowest of our types that holds every value; None: there is none. Times are in microseconds."""
     import pyarrow as pa
     import pyarrow.types as kinds
 

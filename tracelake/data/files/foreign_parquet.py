@@ -1,7 +1,7 @@
-"""Parquet files that others wrote, as Arrow tables with columns that are given: found by name, each value as it was.
+"""Reads Parquet files of other writers as Arrow tables with given columns: matched by name, with unchanged values.
 
-A file whose types cannot be ours is refused with both types. A value that does not fit is told by column and row, and
-its row may be left out, as a line of a CSV file may.
+A file whose types cannot be converted is refused with both types. A value that does not fit is reported by column and
+row, and its row may be left out, like a line of a CSV file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-MEND: Final = "write the file again, or leave it out by `pattern`"
+REWRITE: Final = "write the file again, or leave it out by `pattern`"
 
 
 def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
-    """The rows of a file with exactly these columns, and how many rows were left out."""
+    """Return the rows of a file with exactly these columns, and how many rows were left out."""
     import pyarrow as pa
 
     bad = Misfits(name, shape.bad_lines, "row")
@@ -37,8 +37,8 @@ def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
             rows = file.read(columns=there)
             for column, nanoseconds in _old_times(path, file, there).items():
                 _note_finer(rows.column(column), nanoseconds, column, shape.columns[column], bad)
-        except (pa.ArrowException, OSError) as wrong:
-            raise _unreadable(name, wrong) from None
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(name, error) from None
     columns = {
         column: _fitted(rows.column(column), column, shape.columns[column], bad)
         if column in there
@@ -52,36 +52,36 @@ def read_parquet(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
 
 
 def infer_parquet(path: Path, name: str) -> dict[str, str]:
-    """Names and types as the file has them, in types that hold every value of theirs."""
+    """Return the names of a file's columns, with types that hold all values."""
     with _opened(path, name) as file:
         schema = file.schema_arrow
-    found = {field.name: spark_type(field.type) for field in schema}
-    if len(found) < len(schema) or not found:
-        said = "two columns have one name" if found else "there are no columns"
-        raise WorkFailed(f"{name}: {said}", where="/config/columns", hint="give `columns`")
-    for column, kind in found.items():
+    kinds = {field.name: spark_type(field.type) for field in schema}
+    if len(kinds) < len(schema) or not kinds:
+        message = "two columns have one name" if kinds else "there are no columns"
+        raise WorkFailed(f"{name}: {message}", where="/config/columns", hint="give `columns`")
+    for column, kind in kinds.items():
         if kind is None:
             raise WorkFailed(
                 f"{name}: {column} is {schema.field(column).type}, and files are read as no type that holds it",
                 where="/config/columns",
                 hint="give `columns`, and leave this one out",
             )
-    return {column: kind for column, kind in found.items() if kind is not None}
+    return {column: kind for column, kind in kinds.items() if kind is not None}
 
 
 def _opened(path: Path, name: str) -> pq.ParquetFile:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:  # times of Spark's old kind reach further than nanoseconds do, which would turn round without a word
+    try:  # INT96 times exceed the range of nanoseconds, and would overflow silently
         return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
-    except (pa.ArrowException, ValueError, OSError) as wrong:
-        raise _unreadable(name, wrong) from None
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _unreadable(name, error) from None
 
 
-def _unreadable(name: str, wrong: Exception) -> WorkFailed:
-    said = (str(wrong).splitlines() or [type(wrong).__name__])[0]
-    return WorkFailed(f"{name} cannot be read as Parquet: {said}", where="/config/path", hint=MEND)
+def _unreadable(name: str, error: Exception) -> WorkFailed:
+    message = (str(error).splitlines() or [type(error).__name__])[0]
+    return WorkFailed(f"{name} cannot be read as Parquet: {message}", where="/config/path", hint=REWRITE)
 
 
 def _refuse_type(schema: pa.Schema, column: str, kind: str, name: str) -> None:
@@ -98,7 +98,7 @@ def _refuse_type(schema: pa.Schema, column: str, kind: str, name: str) -> None:
 
 
 def _old_times(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    """Columns of Spark's old kind of times, a second time: in nanoseconds, as the file has them."""
+    """Read INT96 columns again, in nanoseconds, as the file has them."""
     import pyarrow.parquet as pq
 
     leaves = [file.schema.column(number) for number in range(len(file.schema))]
@@ -111,7 +111,7 @@ def _old_times(path: Path, file: pq.ParquetFile, columns: Sequence[str]) -> dict
 
 
 def _note_finer(values: pa.ChunkedArray, nanoseconds: pa.ChunkedArray, column: str, kind: str, bad: Misfits) -> None:
-    """Arrow cuts them to microseconds without a word. At 64 bits both sides turn round alike: all times compare."""
+    """Arrow truncates them to microseconds silently. Both sides overflow alike at 64 bits: all times compare."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -133,14 +133,14 @@ def _fitted(values: pa.ChunkedArray, column: str, kind: str, bad: Misfits) -> pa
 
 
 class _Fitting:
-    """Halves what does not fit until the rows at fault are found: few casts, however many rows there are."""
+    """Bisect the values that do not fit until the rows are found: few casts, however many rows there are."""
 
     def __init__(self, column: str, kind: str, bad: Misfits) -> None:
         self.column, self.kind, self.bad = column, kind, bad
         self.to = arrow_type(kind)
 
     def pieces(self, values: pa.Array, first_row: int) -> Iterator[pa.Array]:
-        """NULL stands for a value that does not fit; its row is noted."""
+        """NULL replaces a value that does not fit; its row is noted."""
         import pyarrow as pa
 
         try:
@@ -151,18 +151,18 @@ class _Fitting:
                 yield from self.pieces(values.slice(0, half), first_row)
                 yield from self.pieces(values.slice(half), first_row + half)
                 return
-            self.bad.note(first_row, f"{self.column} is {_said(values)}, which is no {self.kind}")
+            self.bad.note(first_row, f"{self.column} is {_value_text(values)}, which is no {self.kind}")
             yield pa.nulls(1, self.to)
 
 
-def _said(values: pa.Array) -> str:
-    """One value with its type. Times as the file counts them: not all of them have a date."""
+def _value_text(values: pa.Array) -> str:
+    """Return a value with its type. Times as the file counts them: not all have a date."""
     import pyarrow as pa
 
-    found = unwrapped(values)
-    have = found.type
+    plain = unwrapped(values)
+    have = plain.type
     if pa.types.is_timestamp(have):
-        found = found.cast(pa.int64())
+        plain = plain.cast(pa.int64())
     elif pa.types.is_string(have) or pa.types.is_large_string(have):
-        found = found.cast(pa.large_binary())  # a text that does not fit is none
-    return f"{str(found[0].as_py())[:80]!r} ({have})"
+        plain = plain.cast(pa.large_binary())  # text that does not fit is not UTF-8
+    return f"{str(plain[0].as_py())[:80]!r} ({have})"

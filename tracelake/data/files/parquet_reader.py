@@ -1,4 +1,4 @@
-"""Files of the object store as a DataFrame: exactly those asked for, with a schema that is known and not guessed."""
+"""Reads given files of the object store as a DataFrame, with a known schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def read_files(
     spark: SparkSession, objects: ObjectStore, files: Sequence[ObjectName], columns: Sequence[ColumnEntry]
 ) -> DataFrame:
-    """All rows of all files. Where Spark cannot open the store itself, its Python workers read the files."""
+    """Return all rows of all files. Where Spark cannot open the store itself, its Python workers read the files."""
     schema = ddl(columns)
     if not files:
         return spark.createDataFrame([], schema)
@@ -34,7 +34,7 @@ def ddl(columns: Sequence[ColumnEntry]) -> str:
 def _read_in_workers(
     spark: SparkSession, objects: ObjectStore, files: Sequence[ObjectName], columns: Sequence[ColumnEntry]
 ) -> DataFrame:
-    """Spark takes what its workers give by position; files of one schema may have their columns in any order."""
+    """Reorder columns: Spark takes them by position, and files of one schema may order them differently."""
     names, wanted = list(files), [column.name for column in columns]
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

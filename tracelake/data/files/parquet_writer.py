@@ -1,7 +1,7 @@
-"""Rows become Parquet files with names of our choice, written inside Spark's Python workers; only reports come back.
+"""Writes rows as Parquet files with given names, inside Spark's Python workers; only reports come back.
 
-One Spark partition is one file. A file is put whole and never replaced: when Spark runs a partition again, the second
-file gets a name of its own, and only the one whose report came back is listed in the marker.
+One Spark partition is one file. A file is put whole and never replaced: when Spark repeats a partition, the second file
+gets another name, and only the file whose report came back is listed in the marker.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range, format_file_part
 from tracelake.errors import ObjectExists, TraceError
 from tracelake.ports import ObjectStore
-from tracelake.spark.failures import spark_failures
-from tracelake.spark.worker_errors import rebuilt
+from tracelake.spark.failures import rebuilt, spark_failures
 from tracelake.wire.markers import NUMBER, ColumnEntry, FileEntry
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _REPORT: Final = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file goes; travels to the executors."""
+    """The folder of the files; sent to the executors."""
 
     objects: ObjectStore
     folder: Folder
@@ -43,7 +42,7 @@ class Place:
 @dataclass(frozen=True)
 class Written:
     part: int
-    """Which of the things asked for: the number of the range, or of the Spark partition."""
+    """The index of the range, or of the Spark partition."""
     file: FileEntry
     columns: tuple[ColumnEntry, ...]
     meta: str = ""
@@ -51,11 +50,11 @@ class Written:
 
 Tables = Mapping[str, "pa.Table"]
 Fetch = Callable[[Range], tuple[Tables, str]]
-"""Called inside an executor, so it must be picklable: the tables of a range by name, and a word about it."""
+"""Called inside an executor, so it must be picklable: returns the tables of a range by name, and a comment."""
 
 
 def write_frame(frame: DataFrame, place: Place, stem: str, *, files: int = 1) -> list[Written]:
-    """The rows as `files` files, `{stem}.parquet` if it is one. There is at least one file, though it have no rows."""
+    """Write the rows as `files` files, `{stem}.parquet` if it is one. There is at least one file, even without rows."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(frame.schema, timezone="UTC")
@@ -81,13 +80,13 @@ def write_ranges(
     places: Mapping[str, Place],
     stems: Mapping[str, str],
 ) -> list[tuple[str, Written]]:
-    """Each range fetched and written in a Spark task of its own: one file for each of its tables.
+    """Fetch and write each range in a Spark task: one file for each of its tables.
 
     Without a session, in this process, one after the other.
     """
     if spark is None:
-        told = [_fetch_and_write(fetch, span, number, places, stems) for number, span in enumerate(ranges)]
-        return [_told(row) for batch in told for row in batch.to_pylist()]
+        reports = [_fetch_and_write(fetch, span, number, places, stems) for number, span in enumerate(ranges)]
+        return [_table_and_file(row) for batch in reports for row in batch.to_pylist()]
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -98,15 +97,15 @@ def write_ranges(
         return []
     with spark_failures("/config"):
         rows = spark.range(len(ranges), numPartitions=len(ranges)).mapInArrow(write, _REPORT).collect()
-    return [_told(row) for row in rows]
+    return [_table_and_file(row) for row in rows]
 
 
 def _fetch_and_write(
     fetch: Fetch, span: Range, number: int, places: Mapping[str, Place], stems: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """A refusal is reported like a file: Spark would try three times more, and wrap it in pages of its own words.
+    """Report an error like a file: Spark would retry three times, and wrap it in a long text.
 
-    It may be of who fetches, or of the store that is written to.
+    It may come from fetching, or from the store.
     """
     part = format_file_part(span)
     try:
@@ -121,15 +120,15 @@ def _fetch_and_write(
     return _report(list(written.values()), [json.dumps({"table": table, "meta": meta}) for table in written])
 
 
-def _told(row: Any) -> tuple[str, Written]:
-    said = json.loads(row["meta"])
-    if "error" in said:
-        raise rebuilt(said["error"])
-    return said["table"], _written(row, said["meta"])
+def _table_and_file(row: Any) -> tuple[str, Written]:
+    meta = json.loads(row["meta"])
+    if "error" in meta:
+        raise rebuilt(meta["error"])
+    return meta["table"], _written(row, meta["meta"])
 
 
 def write_table(place: Place, stem: str, table: pa.Table) -> Written:
-    """Rows that are in this process already."""
+    """Write rows that are in this process."""
     return _write_table(place, stem, table, 0)
 
 
@@ -148,14 +147,14 @@ def _write_batches(place: Place, stem: str, schema: pa.Schema, batches: Iterable
             writer.write_batch(fitted)
             seen.add(fitted)
             rows += batch.num_rows
-    body = memoryview(sink.getvalue()).cast("B")  # Arrow calls its bytes signed, and the store takes that for a list
+    body = memoryview(sink.getvalue()).cast("B")  # Arrow's buffers have signed bytes, which the store takes for a list
     digest, name = hashlib.sha256(body).hexdigest(), _put(place, stem, body)
     entry = FileEntry(name=name, rows=rows, bytes=len(body), sha256=digest, numbers=seen.numbers)
     return Written(part, entry, tuple(columns_of(schema)))
 
 
 class _Seen:
-    """The block numbers of a file; none where it has no such column of whole numbers, or no number in it."""
+    """Return the block numbers of a file; none without such an integer column, or without numbers in it."""
 
     def __init__(self) -> None:
         self.numbers: tuple[int, int] | None = None
@@ -167,14 +166,14 @@ class _Seen:
         place = batch.schema.get_field_index(NUMBER)
         if place < 0 or not pa.types.is_signed_integer(batch.schema.field(place).type):
             return
-        found: Any = pc.min_max(batch.column(place)).as_py()
-        if found["min"] is not None:
-            least, most = self.numbers or (found["min"], found["max"])
-            self.numbers = (min(least, found["min"]), max(most, found["max"]))
+        bounds: Any = pc.min_max(batch.column(place)).as_py()
+        if bounds["min"] is not None:
+            least, most = self.numbers or (bounds["min"], bounds["max"])
+            self.numbers = (min(least, bounds["min"]), max(most, bounds["max"]))
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Spark finds out on the way that a column has no NULL, and says so; the file's schema is the one asked for."""
+    """Restore the requested schema: Spark marks a column without NULL as such."""
     import pyarrow as pa
 
     if batch.schema.equals(schema):
@@ -187,14 +186,14 @@ def _put(place: Place, stem: str, body: memoryview) -> str:
     name = f"{stem}{SUFFIX}"
     try:
         place.objects.put(place.folder.object(name), body)
-    except ObjectExists:  # Spark has run this part before, and lost it: that file is nobody's now
+    except ObjectExists:  # Spark has run this part before and lost its report: that file is an orphan
         name = f"{stem}_again_{uuid4().hex[:8]}{SUFFIX}"
         place.objects.put(place.folder.object(name), body)
     return name
 
 
 def columns_of(schema: pa.Schema) -> Iterator[ColumnEntry]:
-    """Names, and types as Spark spells them: what a reader asks for."""
+    """Return names and Spark's types, as a reader needs them."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     for field in schema:
@@ -205,15 +204,15 @@ def _report(written: Sequence[Written], metas: Sequence[str] | None = None) -> p
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {
-        "part": [item.part for item in written],
-        "name": [item.file.name for item in written],
-        "rows": [item.file.rows for item in written],
-        "bytes": [item.file.bytes for item in written],
-        "sha256": [item.file.sha256 for item in written],
-        "columns": [json.dumps([[column.name, column.type] for column in item.columns]) for item in written],
+        "part": [report.part for report in written],
+        "name": [report.file.name for report in written],
+        "rows": [report.file.rows for report in written],
+        "bytes": [report.file.bytes for report in written],
+        "sha256": [report.file.sha256 for report in written],
+        "columns": [json.dumps([[column.name, column.type] for column in report.columns]) for report in written],
         "meta": list(metas or ["" for _ in written]),
-        "least": [item.file.numbers and item.file.numbers[0] for item in written],
-        "most": [item.file.numbers and item.file.numbers[1] for item in written],
+        "least": [report.file.numbers and report.file.numbers[0] for report in written],
+        "most": [report.file.numbers and report.file.numbers[1] for report in written],
     }
     types = [pa.int32(), pa.string(), *[pa.int64()] * 2, *[pa.string()] * 3, *[pa.int64()] * 2]
     arrays = [pa.array(values, kind) for values, kind in zip(columns.values(), types, strict=True)]

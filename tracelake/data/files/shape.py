@@ -1,4 +1,4 @@
-"""How files are to be read: their columns, and what becomes of a line that does not fit."""
+"""How files are read: their columns, and what happens to lines that do not fit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_LINES_REPORTED: Final = 5
 
 @dataclass(frozen=True)
 class Shape:
-    """How files are to be read."""
+    """How files are read."""
 
     format: Format
     columns: Mapping[str, str]
@@ -33,20 +33,20 @@ class Shape:
     optional: tuple[str, ...] = ()
     """Columns that a file may lack: they are NULL in its rows."""
 
-    def refuse_lacking(self, there: Sequence[str], said: str) -> None:
-        """A file has these columns; `said` is its name, and where in it they stand."""
-        missing = [name for name in self.columns if name not in there and name not in self.optional]
+    def refuse_lacking(self, columns: Sequence[str], place: str) -> None:
+        """Raise if a file lacks columns; `place` is its name, with the line of its column names."""
+        missing = [name for name in self.columns if name not in columns and name not in self.optional]
         if missing:
             raise WorkFailed(
-                f"{said}: there is no column {', '.join(missing)}",
+                f"{place}: there is no column {', '.join(missing)}",
                 where="/config/columns",
-                hint="name it in `optional` too if it shall be NULL for such a file",
+                hint="name it in `optional` too if it should be NULL for such a file",
             )
 
 
 @dataclass
 class Misfits:
-    """Lines left out, with the reason."""
+    """Lines that were left out, with the reason."""
 
     file: str
     allowed: int
@@ -59,11 +59,12 @@ class Misfits:
             self.refuse()
 
     def refuse(self) -> None:
-        told = "; ".join(
+        reasons = "; ".join(
             f"{self.unit} {line}: {reason}" for line, reason in sorted(self.lines.items())[:MAX_LINES_REPORTED]
         )
-        hint = "mend the file" if self.allowed else f"mend the file, or set `bad_lines` to leave such {self.unit}s out"
-        raise WorkFailed(f"{self.file}: {told}", where="/config", hint=hint)
+        leave_out = "" if self.allowed else f", or set `bad_lines` to leave such {self.unit}s out"
+        hint = f"correct the file{leave_out}"
+        raise WorkFailed(f"{self.file}: {reasons}", where="/config", hint=hint)
 
 
 def arrow_type(kind: str) -> pa.DataType:
@@ -83,7 +84,7 @@ def arrow_type(kind: str) -> pa.DataType:
         "timestamp": pa.timestamp("us", "UTC"),
         "timestamp_ntz": pa.timestamp("us"),
     }
-    found = TYPES.fullmatch(kind)
-    if found is None:
+    match = TYPES.fullmatch(kind)
+    if match is None:
         raise WorkFailed(f"{kind} is not a type that files are read as", where="/config/columns")
-    return plain[kind] if kind in plain else pa.decimal128(int(found["digits"]), int(found["scale"]))
+    return plain[kind] if kind in plain else pa.decimal128(int(match["digits"]), int(match["scale"]))

@@ -1,4 +1,4 @@
-"""Files as Arrow tables, with a schema that is given; a line of CSV or JSON that does not fit is told by its number.
+"""Reads CSV and JSON files as Arrow tables with a given schema; a line that does not fit is reported by its number.
 
 Runs inside Spark's Python workers, one file at a time, in memory.
 """
@@ -28,7 +28,7 @@ BROKEN_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_table(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
-    """The rows of a file with exactly these columns, and how many lines were left out."""
+    """Return the rows of a file with exactly these columns, and how many lines were left out."""
     if shape.format == "parquet":
         return read_parquet(path, name, shape)
     bad = Misfits(name, shape.bad_lines)
@@ -38,21 +38,21 @@ def read_table(path: Path, name: str, shape: Shape) -> tuple[pa.Table, int]:
 
 
 def infer_columns(path: Path, name: str, shape: Shape) -> dict[str, str]:
-    """Names and types as the first lines of a file suggest."""
+    """Infer names and types from the first lines of a file."""
     if shape.format == "parquet":
         return infer_parquet(path, name)
     bad = Misfits(name, shape.bad_lines)
-    found: dict[str, list[Any]] = {}
+    samples: dict[str, list[Any]] = {}
     with readable(path, name):
         for count, (_, row) in enumerate(_lines(path, shape, bad)):
             if count >= INFERRED_FROM:
                 break
             for column, value in row.items():
-                found.setdefault(column, []).append(value)
-    if not found:
-        raise WorkFailed(f"{name} has no rows to guess columns from", where="/config", hint="give `columns`")
+                samples.setdefault(column, []).append(value)
+    if not samples:
+        raise WorkFailed(f"{name} has no rows to infer columns from", where="/config", hint="give `columns`")
     guess = guess_text if shape.format == "csv" else guess_json
-    return {column: guess([value for value in values if value is not None]) for column, values in found.items()}
+    return {column: guess([value for value in values if value is not None]) for column, values in samples.items()}
 
 
 def _lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -70,8 +70,8 @@ def _csv_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, di
         while True:
             try:
                 row = next(reader, None)
-            except csv.Error as wrong:
-                bad.note(begins, str(wrong))
+            except csv.Error as error:
+                bad.note(begins, str(error))
                 row = []
             if row is None:
                 return
@@ -87,8 +87,8 @@ def _csv_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, di
 def _header(reader: Iterator[list[str]], shape: Shape, file: str) -> list[str]:
     try:
         names = next(reader, None)
-    except csv.Error as wrong:
-        raise WorkFailed(f"{file}: line 1: {wrong}", where="/config/path", hint="mend the file") from None
+    except csv.Error as error:
+        raise WorkFailed(f"{file}: line 1: {error}", where="/config/path", hint="correct the file") from None
     if names is None:
         raise WorkFailed(
             f"{file} is empty: there is no line of column names",
@@ -109,9 +109,9 @@ def _json_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, d
         decode = _decoder(lambda row: list[row], shape, body)  # type: ignore[valid-type]
         try:
             yield from enumerate(decode(body), start=1)
-        except (msgspec.DecodeError, RecursionError) as wrong:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise WorkFailed(
-                f"{bad.file} is not a list of JSON objects: {wrong}", where="/config/path", hint="mend the file"
+                f"{bad.file} is not a list of JSON objects: {error}", where="/config/path", hint="correct the file"
             ) from None
         return
     decode = _decoder(lambda row: row, shape, body)
@@ -119,14 +119,14 @@ def _json_lines(path: Path, shape: Shape, bad: Misfits) -> Iterator[tuple[int, d
         if line.strip():
             try:
                 yield number, decode(line)
-            except BROKEN_JSON as wrong:
-                bad.note(number, str(wrong))
+            except BROKEN_JSON as error:
+                bad.note(number, str(error))
 
 
 def _decoder(of: Callable[[Any], Any], shape: Shape, body: bytes) -> Callable[[bytes], Any]:
-    """Numbers keep their text, but for those read as double: they are made at once, and what is none is read again.
+    """Decode the lines. Numbers keep their text; doubles are decoded at once, and lines with others again.
 
-    Fields that nobody asked for are jumped over, and whether they are UTF-8 is not seen: so all is looked at first.
+    Unknown fields are skipped without a check of their encoding: so all bytes are checked for UTF-8 first.
     """
     whole = msgspec.json.Decoder(of(dict[str, Any]), float_hook=msgspec.Raw).decode
     if not shape.columns or not _is_utf8(body):
@@ -153,7 +153,7 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _table(rows: Mapping[int, Mapping[str, Any]], shape: Shape, bad: Misfits) -> pa.Table:
-    """Column by column; only where one does not fit are its values looked at more closely."""
+    """Convert column by column; only a column that does not fit is examined by value."""
     import pyarrow as pa
 
     convert = from_text if shape.format == "csv" else from_json
@@ -171,7 +171,7 @@ def _table(rows: Mapping[int, Mapping[str, Any]], shape: Shape, bad: Misfits) ->
 
 
 class _Misfitting:
-    """Halves what does not fit until the lines at fault are found."""
+    """Bisect the values that do not fit until the lines are found."""
 
     def __init__(self, name: str, kind: str, convert: Callable[[Sequence[Any], str], Any], bad: Misfits) -> None:
         self.name, self.kind, self.convert, self.bad = name, kind, convert, bad
@@ -181,8 +181,8 @@ class _Misfitting:
             self.convert(values, self.kind)
         except REFUSALS:
             if len(values) == 1:
-                said = str(in_json(values[0]))[:80]
-                self.bad.note(lines[0], f"{self.name} is {said!r}, which is no {self.kind}")
+                text = str(in_json(values[0]))[:80]
+                self.bad.note(lines[0], f"{self.name} is {text!r}, which is no {self.kind}")
                 return
             half = len(values) // 2
             self.note(lines[:half], values[:half])

@@ -1,7 +1,7 @@
-"""Texts and JSON values as Arrow columns: each value is what was written, or is refused.
+"""Converts texts and JSON values to Arrow columns: each value keeps its meaning, or is refused.
 
-Arrow alone is not that strict. It cuts 1.9 to 1, takes 0xff for -1 and 1e999 for infinity, and a decimal of many digits
-for some other one, if it does not fall over it.
+Arrow alone is less strict. It truncates 1.9 to 1, takes 0xff for -1 and 1e999 for infinity, and changes a decimal of
+many digits, or fails.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import pyarrow.compute as pc
 from tracelake.data.files.shape import arrow_type
 
 REFUSALS: Final = (pa.ArrowException, ValueError, TypeError, ArithmeticError)
-"""What is raised for a value that does not fit."""
+"""Raised for a value that does not fit."""
 ZONED: Final = re.compile(r".*(Z|[+-]\d\d:?\d\d)")
 HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
 WHOLE: Final = re.compile(r"-?\d+", re.ASCII)
 NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PLAIN_CHARS: Final = 38
-"""So many characters without an exponent Arrow reads as the decimal that they are."""
+"""Arrow parses a decimal of this many characters without an exponent exactly."""
 WHOLE_DIGITS: Final = 19
-"""Of the largest whole number there is a type for."""
+"""The digits of the largest supported integer."""
 WIDEST: Final = "decimal(38,0)"
 
 
 def from_text(values: Sequence[str | None], kind: str) -> Any:
-    """Each text as what it says."""
+    """Convert texts to values of the type."""
     to = arrow_type(kind)
     if kind == "timestamp":
         values = [_zoned(value) for value in values]
@@ -45,12 +45,12 @@ def from_text(values: Sequence[str | None], kind: str) -> Any:
     if pa.types.is_floating(to):
         return _nearest(texts, to)
     if kind == "string":
-        _refuse_any(pc.match_substring(texts, "\0"))  # a disk was full, or it is another encoding
+        _refuse_any(pc.match_substring(texts, "\0"))  # a full disk, or another encoding
     return texts.cast(to)
 
 
 def from_json(values: Sequence[Any], kind: str) -> Any:
-    """Each value as what it is. A number with a point or an exponent is `Raw`: its text, so that none of it is lost."""
+    """Convert JSON values. A number with a point or an exponent is `Raw`: its text, so that no digit is lost."""
     to = arrow_type(kind)
     if kind in ("string", "boolean", "double"):
         return pa.array(_texts(values) if kind == "string" else _doubles(values) if kind == "double" else values, to)
@@ -64,7 +64,7 @@ def from_json(values: Sequence[Any], kind: str) -> Any:
 
 
 def in_json(value: Any) -> str | None:
-    """A text as it is, anything else as JSON has it."""
+    """Return a text as it is, and other values as JSON."""
     return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -100,24 +100,24 @@ def _zoned(value: str | None) -> str | None:
     return value if value is None or ZONED.fullmatch(value) else f"{value}Z"
 
 
-def _refuse_any(wrong: Any) -> None:
-    if pc.any(wrong).as_py():
+def _refuse_any(mask: Any) -> None:
+    if pc.any(mask).as_py():
         raise ValueError
 
 
 def _unhexed(texts: Any) -> Any:
-    """0xff is 255, however few bits there are."""
+    """0xff is 255, for any number of bits."""
     if not pc.any(pc.match_substring_regex(texts, "^0[xX]")).as_py():
         return texts
-    plain = [str(int(item, 16)) if item and HEX.fullmatch(item) else item for item in texts.to_pylist()]
+    plain = [str(int(text, 16)) if text and HEX.fullmatch(text) else text for text in texts.to_pylist()]
     return pa.array(plain, pa.string())
 
 
 def _nearest(texts: Any, to: pa.DataType) -> Any:
-    """The nearest number that the type has. Infinity is near to nothing, but may be written as such."""
-    found = texts.cast(to)
-    _refuse_any(pc.and_(pc.is_inf(found), pc.invert(pc.match_substring(texts, "inf", ignore_case=True))))
-    return found
+    """Return the nearest number of the type. Infinity must be written as such."""
+    converted = texts.cast(to)
+    _refuse_any(pc.and_(pc.is_inf(converted), pc.invert(pc.match_substring(texts, "inf", ignore_case=True))))
+    return converted
 
 
 def _decimals(texts: Any, to: pa.DataType) -> Any:
@@ -126,11 +126,11 @@ def _decimals(texts: Any, to: pa.DataType) -> Any:
         pairs = zip(texts.to_pylist(), odd.to_pylist(), strict=True)
         plain = [_plain(text, to.precision, to.scale) if is_odd else text for text, is_odd in pairs]
         texts = pa.array(plain, pa.string())
-    return texts.cast(pa.decimal256(2 * PLAIN_CHARS, to.scale)).cast(to)  # else 11 as decimal(38,38) turns round
+    return texts.cast(pa.decimal256(2 * PLAIN_CHARS, to.scale)).cast(to)  # otherwise 11 as decimal(38,38) overflows
 
 
 def _plain(text: str, precision: int, scale: int) -> str:
-    """The same number without an exponent, and with no more digits than it needs. It may have a billion on paper."""
+    """Return the same number without an exponent and without needless digits. Written out it may have a billion."""
     if NUMBER.fullmatch(text) is None:
         raise ValueError
     number = Decimal(text)
@@ -146,7 +146,7 @@ def _plain(text: str, precision: int, scale: int) -> str:
 
 
 def _digits(value: Any) -> str | None:
-    """The text of a number."""
+    """Return the text of a number."""
     if value is None or type(value) in (int, msgspec.Raw):
         return in_json(value)
     raise TypeError
@@ -171,16 +171,16 @@ def _doubles(values: Sequence[Any]) -> Sequence[float | None]:
 def _double(value: Any) -> float | None:
     if value is None or type(value) is float:
         return value
-    found = float(_digits(value) or "")
-    if not isfinite(found):
+    converted = float(_digits(value) or "")
+    if not isfinite(converted):
         raise ValueError
-    return found
+    return converted
 
 
 def _whole(values: Sequence[Any], to: pa.DataType) -> Any:
     try:
         return pa.array(values, to)
-    except REFUSALS:  # maybe for 3.0, which is whole
+    except REFUSALS:  # possibly 3.0, which is an integer
         return pa.array([_unpointed(value) if type(value) is msgspec.Raw else value for value in values], to)
 
 

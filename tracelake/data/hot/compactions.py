@@ -1,4 +1,4 @@
-"""Compactions under way: noted before their Parquet is written, so that whoever comes next can finish them."""
+"""Running compactions, recorded before their Parquet is written, so that another process can finish them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Begun:
 
 
 def claim(connection: psycopg.Connection[Any], table: HotTable, dataset: UUID) -> None:
-    """The rows of a table go into one dataset for good: marks name commits by number, and numbers are a dataset's."""
+    """A table is compacted into one dataset only: marks refer to commits by number, and numbers belong to a dataset."""
     values = {"version": table.dataset_version, "dataset": dataset}
     row = connection.execute(statements("compactions")["claim"], values).fetchone()
     if row is not None and row[0] != dataset:
         raise Conflict(
             f"this hot table is compacted into another dataset, {row[0]}",
             where=table.name,
-            hint="one compaction for each hot table; it keeps its job name and the place of its output",
+            hint="one compaction for each hot table, whose job keeps its name and output",
         )
 
 
@@ -50,11 +50,11 @@ def begun(connection: psycopg.Connection[Any], table: HotTable) -> list[Begun]:
     return [Begun(*row) for row in rows]
 
 
-def end(connection: psycopg.Connection[Any], table: HotTable, item: Begun) -> None:
-    values = {"version": table.dataset_version, "location": item.location, "start": item.start}
+def end(connection: psycopg.Connection[Any], table: HotTable, begun: Begun) -> None:
+    values = {"version": table.dataset_version, "location": begun.location, "start": begun.start}
     connection.execute(statements("compactions")["end"], values)
 
 
 def forget_old(connection: psycopg.Connection[Any], table: HotTable) -> None:
-    """Those that lost: no attempt is that slow."""
+    """Deletes those that lost: no attempt takes that long."""
     connection.execute(statements("compactions")["forget_old"], {"version": table.dataset_version})

@@ -1,7 +1,7 @@
-"""How far a hot table was written and which numbers a reorg took back: pure arithmetic.
+"""How far a hot table was written and which numbers a reorg removed: pure arithmetic.
 
-When a chain is cut back and the new branch is shorter, the numbers above it exist nowhere, although Parquet files may
-still hold the old branch's blocks. So they are known as gone until the new branch reaches them.
+When a new branch is shorter than the old one, the numbers above it do not exist, although Parquet files may still have
+the old branch's blocks. So they are recorded as gone until the new branch reaches them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Extent:
 
 
 def after_write(extent: Extent, numbers: Sequence[int], replace_from: int | None) -> Extent:
-    """The extent once these numbers (rising) are written; from `replace_from` on they are all that is left."""
+    """Return the extent after writing these numbers (ascending); with `replace_from`, all later ones are replaced."""
     if replace_from is not None:
         _check_consecutive(numbers, replace_from)
         first_missing = replace_from + len(numbers)
@@ -47,7 +47,7 @@ def _highest(extent: Extent, numbers: Sequence[int]) -> int | None:
 def _check_consecutive(numbers: Sequence[int], replace_from: int) -> None:
     if list(numbers) != list(range(replace_from, replace_from + len(numbers))):
         raise BadInput(
-            "what replaces blocks from a number on begins there and leaves none out",
+            "blocks that replace all from a number on must start there and leave none out",
             where=f"replace_from {replace_from}",
         )
 
@@ -59,7 +59,7 @@ def _check_no_jump(extent: Extent, first: int) -> None:
 
 def _jump(gone_from: int, first: int) -> Conflict:
     return Conflict(
-        f"block {gone_from} was taken back by a reorg and has to come again before block {first}",
+        f"block {gone_from} was removed by a reorg and must be written again before block {first}",
         where=f"block {first}",
         hint=f"follow the chain from block {gone_from}",
     )

@@ -1,7 +1,7 @@
-"""Hot and cold rows of some blocks as one Arrow table, read where it is called: what an executor does for a compaction.
+"""Reads hot and cold rows of a range as one Arrow table, in the executor of a compaction.
 
-`reader.read_with_cold` returns the same rows as a DataFrame, for further work in Spark. Here they are only copied from
-one place to another, so they need not pass through the JVM.
+`reader.read_with_cold` returns the same rows as a DataFrame, for Spark. Here they are only copied, so they need not
+pass through the JVM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracelake.ports import ObjectStore
 
 @dataclass(frozen=True)
 class ColdFile:
-    """A Parquet file in force at the view's commit, and the numbers of which its rows count."""
+    """A current Parquet file at the view's commit, and the numbers whose rows count."""
 
     name: ObjectName
     spans: tuple[Range, ...]
@@ -34,7 +34,7 @@ class ColdFile:
 def pull_with_cold(
     dsn: SecretDsn, objects: ObjectStore, view: HotView, cold: Sequence[ColdFile], span: Range
 ) -> pa.Table:
-    """Every block of `span` once, from where the view says, in the order of the table's key."""
+    """Return every block of `span` once, from the source that the view names, in key order."""
     schema = view.table.schema
     hot = [Range(run.start, run.stop) for run in view.runs]
     gone = [Range(view.gone.start, view.gone.stop)] if view.gone else []
@@ -46,7 +46,7 @@ def pull_with_cold(
 
 
 def _hot_rows(dsn: SecretDsn, view: HotView, spans: Sequence[Range]) -> pa.Table:
-    """By the same reader, snapshot and guard as a DataFrame would be."""
+    """Uses the same reader, snapshot and guard as a DataFrame."""
     schema = spark_schema(view.table.schema)
     piece = [[span.start, span.stop] for span in spans]
     reader = PostgresReader(dsn, {"table": f"hot.{view.table.name}", **source_options(view, [piece])}, schema)
@@ -64,6 +64,6 @@ def _cold_rows(objects: ObjectStore, view: HotView, file: ColdFile, spans: Seque
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Files of before a column was added do not have it."""
+    """Files from before a column was added do not have it."""
     columns = [rows[name] if name in rows.column_names else pa.nulls(len(rows)) for name in schema.names]
     return pa.table(columns, names=schema.names).cast(schema)

@@ -1,4 +1,4 @@
-"""Hot rows, and hot and cold rows as one table: every block number once, from where `hot_view` says.
+"""Reads hot rows, and hot and cold rows as one table: every block number once, as the view says.
 
 with held(dsn) as snapshot:
 view = view_of(snapshot, table, start=0, stop=100, commit=7)
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FEW_RUNS: Final = 50
-"""Above it, runs are joined instead of written out as conditions."""
+"""With more runs, they are joined instead of written out as conditions."""
 WIDEST_DECIMAL: Final = 38
-"""Spark's; a wider one is read as text."""
+"""Spark's maximum; wider numbers are read as text."""
 FEWEST_BLOCKS: Final = 16
-"""In a partition: a task of its own costs more than reading them."""
+"""Per partition: more tasks would cost more than they save."""
 
 
 def read_hot(
@@ -41,8 +41,9 @@ def read_hot(
     partitions: int | None = None,
     one_scan: bool = False,
 ) -> DataFrame:
-    """The hot side of the view. `predicate` may name only what is in `columns`; with `one_scan` (`postgres/source.py`)
-    Postgres does what it can of it.
+    """Read the hot rows of the view.
+
+    `predicate` may use only `columns`; with `one_scan` (`postgres/source.py`) Postgres applies what it can of it.
     """
     schema = spark_schema(view.table.schema, columns)
     if not view.runs:
@@ -65,7 +66,7 @@ def read_with_cold(
     partitions: int | None = None,
     one_scan: bool = False,
 ) -> DataFrame:
-    """Hot and cold as one. `cold` is read from the Parquet files in force at the view's commit."""
+    """Read hot and cold rows as one table. `cold` is read from the current Parquet files at the view's commit."""
     names = list(columns or view.table.schema.names)
     hot = read_hot(spark, dsn, view, columns=names, predicate=predicate, partitions=partitions, one_scan=one_scan)
     only_cold = cold_side(spark, view, cold)
@@ -76,22 +77,22 @@ def read_with_cold(
 
 
 def cold_side(spark: SparkSession, view: HotView, cold: DataFrame) -> DataFrame:
-    """What of the Parquet rows counts: numbers of the view that are neither hot nor gone."""
+    """Keep the Parquet rows that count: numbers of the view that are neither hot nor gone."""
     name = number_of(view)
     number = F.col(name)
     inside = cold.filter((number >= view.start) & (number < view.stop))
-    taken = [*view.runs, *([view.gone] if view.gone is not None else [])]
-    if len(taken) <= FEW_RUNS:
-        for run in taken:
+    excluded = [*view.runs, *([view.gone] if view.gone is not None else [])]
+    if len(excluded) <= FEW_RUNS:
+        for run in excluded:
             inside = inside.filter((number < run.start) | (number >= run.stop))
         return inside
-    spans = spark.createDataFrame([(run.start, run.stop) for run in taken], "_start bigint, _stop bigint")
+    spans = spark.createDataFrame([(run.start, run.stop) for run in excluded], "_start bigint, _stop bigint")
     between = (number >= F.col("_start")) & (number < F.col("_stop"))
     return inside.join(F.broadcast(spans), between, "left_anti")
 
 
 def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> st.StructType:
-    """As Spark reads a hot table; wide numerics and jsonb are text."""
+    """Return the schema in which Spark reads a hot table; wide numerics and jsonb are text."""
     names = list(columns if columns is not None else schema.names)
     unknown = [name for name in names if name not in schema.names]
     if unknown or not names:
@@ -100,7 +101,7 @@ def spark_schema(schema: pa.Schema, columns: Sequence[str] | None = None) -> st.
 
 
 def pieces_of(runs: Sequence[Run], partitions: int) -> list[list[list[int]]]:
-    """The runs dealt out in order, about the same count of numbers to each partition; a run may be cut."""
+    """Distribute the runs in order, with about the same count of numbers per partition; a run may be split."""
     total = sum(run.stop - run.start for run in runs)
     share = max(1, -(-total // max(1, partitions)))
     pieces: list[list[list[int]]] = [[]]
@@ -119,7 +120,7 @@ def pieces_of(runs: Sequence[Run], partitions: int) -> list[list[list[int]]]:
 
 
 def source_options(view: HotView, pieces: Sequence[Sequence[Sequence[int]]]) -> dict[str, str]:
-    """How the Postgres source is told to read just this: its moment, and what must still hold without it."""
+    """Return the options for the Postgres source: the snapshot, and what must still hold without it."""
     return {
         "pieces": json.dumps(pieces),
         "column": number_of(view),

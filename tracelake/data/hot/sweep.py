@@ -1,9 +1,9 @@
-"""From hot to cold: what a compaction tells the hot table after its commit, and the sweep that frees the rows.
+"""Marks compacted blocks as cold, and deletes their rows after a grace period.
 
-The order is: read a view of the range (`hot_view`), write Parquet, have it committed, and only then `mark_compacted`
+The order is: read a view of the range (`hot/view.py`), write Parquet, commit it, and only then call `mark_compacted`
 with that view's `up_to_seq` and the number of the commit. A block rewritten in between has a higher seq and stays hot.
-A compaction that dies before it marks leaves everything hot, which is right, only not yet free. Of two that read one
-range at once only the first is committed: `dispatcher/tasks/check_replacement.py` refuses the other.
+A compaction that ends before it marks leaves everything hot, which is correct and only takes space. Of two that read
+one range at once only the first is committed: `dispatcher/tasks/check_replacement.py` refuses the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracelake.errors import BadInput
 def mark_compacted(
     connection: psycopg.Connection[Any], table: HotTable, *, start: int, stop: int, up_to_seq: int, commit: int
 ) -> int:
-    """Blocks of [start, stop) as the compaction read them are cold from this commit on; how many. Can be repeated."""
+    """Mark the blocks of [start, stop) that the compaction read as cold from this commit on; return how many."""
     values = {
         "version": table.dataset_version,
         "start": start,
@@ -37,9 +37,10 @@ def mark_compacted(
 
 
 def sweep(connection: psycopg.Connection[Any], table: HotTable, grace: timedelta) -> int:
-    """Remove rows and marks of blocks that have been cold for longer than `grace`; how many blocks.
+    """Delete rows and marks of blocks that have been cold for longer than `grace`; return how many blocks.
 
-    Choose a grace longer than any reader stays pinned: one that is later still is refused, never shown a hole.
+    Choose a grace period longer than any reader stays pinned: a later reader is refused, and never misses rows
+    silently.
     """
     if table.number_column is None:
         raise BadInput("this table is not written block by block", where=table.name)

@@ -1,28 +1,33 @@
-"""Hot tables: one table in schema `hot` for one generation of one dataset, made when it is first needed.
+"""Hot tables: one table in schema `hot` per generation of a dataset, created when it is first needed.
 
-The table is named by the generation's id and stands in the register (`trace_meta.dataset_tables`). Several workers may
-ask for the same one at once. Its columns can only become more: what a reader asked for yesterday is there tomorrow.
+The table is named by the generation's id and registered in `trace_meta.dataset_tables`. Several workers may create the
+same one at once. Columns can only be added: readers rely on them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from tracelake.data.postgres.column_types import check_names, postgres_type
+from tracelake.data.postgres.column_types import PLAIN, check_names, postgres_type, wide
 from tracelake.data.statements import statements
 from tracelake.errors import BadInput, Conflict
+
+NUMERIC: Final = re.compile(r"numeric\((\d+),(\d+)\)")
+WIDEST: Final = 38
+_PLAIN: Final = {postgres: arrow for arrow, postgres in reversed(PLAIN.items())}
 
 
 @dataclass(frozen=True)
 class HotTable:
-    """What a hot table is to hold; `number_column` is None for one that is not written block by block."""
+    """The definition of a hot table; `number_column` is None for one that is not written block by block."""
 
     dataset_uuid: UUID
     dataset_version: UUID
@@ -36,7 +41,7 @@ class HotTable:
 
     @property
     def name(self) -> str:
-        """Within schema hot; also what readers are given."""
+        """The name within schema hot; readers get it too."""
         return f"d_{self.dataset_version.hex}"
 
     @property
@@ -45,20 +50,30 @@ class HotTable:
 
 
 def ensure(connection: psycopg.Connection[Any], table: HotTable) -> None:
-    """Make the table, or add the columns that it lacks; refuse any other difference. In a transaction of its own."""
+    """Create the table, or add the columns that it lacks; refuse any other difference. Runs in its own transaction."""
     with connection.transaction():
-        there = connection.execute(statements("hot")["registered"], _id(table)).fetchone()
-        if there is None or json.loads(there[3]) != described(table):
+        entry = connection.execute(statements("hot")["registered"], _id(table)).fetchone()
+        if entry is None or json.loads(entry[3]) != described(table):
             connection.execute(statements("hot")["lock_name"], _id(table))
-            there = connection.execute(statements("hot")["registered"], _id(table)).fetchone()
-        if there is None:
+            entry = connection.execute(statements("hot")["registered"], _id(table)).fetchone()
+        if entry is None:
             _make(connection, table)
         else:
-            _widen(connection, table, there)
+            _widen(connection, table, entry)
+
+
+def registered(connection: psycopg.Connection[Any], org: UUID, version: UUID) -> HotTable | None:
+    """Return the generation's table, if there is one and it belongs to the organisation."""
+    row = connection.execute(statements("hot")["registered"], {"version": version}).fetchone()
+    if row is None or row[1] != org:
+        return None
+    dataset, _, _, columns, unique_key, number_column = row
+    schema = pa.schema([_field(column) for column in json.loads(columns)])
+    return HotTable(dataset, version, org, schema, tuple(unique_key), number_column)
 
 
 def drop(connection: psycopg.Connection[Any], table: HotTable) -> None:
-    """Remove the table, its blocks and its entry. Harmless when there is none."""
+    """Drop the table with its blocks and its entry. Harmless when there is none."""
     with connection.transaction():
         connection.execute(statements("hot")["lock_name"], _id(table))
         connection.execute(statements("hot")["lock_tables"], {"versions": [table.dataset_version]})
@@ -67,7 +82,7 @@ def drop(connection: psycopg.Connection[Any], table: HotTable) -> None:
 
 
 def described(table: HotTable) -> list[dict[str, Any]]:
-    """The columns as the register keeps them."""
+    """Return the columns as JSON for the register."""
     return [
         {"name": field.name, "type": postgres_type(field), "nullable": _nullable(table, field)}
         for field in table.schema
@@ -102,8 +117,8 @@ def _make(connection: psycopg.Connection[Any], table: HotTable) -> None:
     connection.execute(statements("hot")["register"], values)
 
 
-def _widen(connection: psycopg.Connection[Any], table: HotTable, there: tuple[Any, ...]) -> None:
-    dataset, org, _, columns, unique_key, number_column = there
+def _widen(connection: psycopg.Connection[Any], table: HotTable, entry: tuple[Any, ...]) -> None:
+    dataset, org, _, columns, unique_key, number_column = entry
     had, wanted = json.loads(columns), described(table)
     if (dataset, org, tuple(unique_key), number_column) != (
         table.dataset_uuid,
@@ -156,3 +171,15 @@ def _check(table: HotTable) -> None:
         )
     if table.number_column is not None and table.schema.field(table.number_column).type != pa.int64():
         raise BadInput("block numbers are 64-bit whole numbers", where=table.number_column)
+
+
+def _field(column: dict[str, Any]) -> pa.Field:
+    name, kind = column["name"], column["type"]
+    if kind in _PLAIN:
+        return pa.field(name, _PLAIN[kind])
+    numeric = NUMERIC.fullmatch(kind)
+    if numeric is not None and int(numeric[1]) <= WIDEST:
+        return pa.field(name, pa.decimal128(int(numeric[1]), int(numeric[2])))
+    if numeric is not None or kind == "jsonb":
+        return wide(name, kind)
+    raise BadInput("this table has a column of an unknown type", where=name)

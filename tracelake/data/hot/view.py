@@ -40,17 +40,17 @@ class HotView:
     stop: int
     commit: int
     runs: tuple[Run, ...]
-    """Which of them are hot; the rest are cold, or gone."""
+    """Which of them are hot; the others are cold or gone."""
     gone: Run | None
     up_to_seq: int
-    """The latest writing among them: what a compaction hands to `mark_compacted`."""
+    """The highest seq among them, which a compaction passes to `mark_compacted`."""
     snapshot: str | None
-    """Postgres' name of the snapshot, while somebody holds it."""
+    """The exported name of the snapshot, while it is held."""
 
 
 @dataclass(frozen=True)
 class HeldSnapshot:
-    """One moment of the data database, kept open by this connection."""
+    """A snapshot of data Postgres, held by this connection."""
 
     connection: psycopg.Connection[Any]
     name: str
@@ -58,29 +58,29 @@ class HeldSnapshot:
 
 @contextmanager
 def held(dsn: str) -> Iterator[HeldSnapshot]:
-    """Hold a snapshot while Spark jobs read in it. Keep it short: meanwhile Postgres cannot clean up behind writers."""
+    """Hold a snapshot while Spark jobs read in it. Keep it short: meanwhile Postgres cannot vacuum."""
     with _reading(dsn) as connection:
         row = connection.execute("SELECT pg_export_snapshot()").fetchone()
         yield HeldSnapshot(connection, str(row[0]) if row else "")
 
 
 def view_of(held_snapshot: HeldSnapshot, table: HotTable, *, start: int, stop: int, commit: int) -> HotView:
-    """Which numbers of [start, stop) are hot for a reader of `commit`. Refused if the rows it needs were swept."""
+    """Return which numbers of [start, stop) are hot for a reader of `commit`; raises if needed rows were swept."""
     connection = held_snapshot.connection
     values = {"version": table.dataset_version, "start": start, "stop": stop, "commit": commit}
     extent = connection.execute(statements("hot")["extent"], values).fetchone()
     if extent is None:
         raise NotFound("there is no hot table for this generation", where=table.name)
     _refuse_holes(connection, values)
-    found = connection.execute(statements("hot")["runs"], values).fetchall()
+    rows = connection.execute(statements("hot")["runs"], values).fetchall()
     return HotView(
         table=table,
         start=start,
         stop=stop,
         commit=commit,
-        runs=tuple(Run(first, last) for first, last, _ in found),
+        runs=tuple(Run(first, last) for first, last, _ in rows),
         gone=None if extent[0] is None else Run(extent[0], extent[1] + 1),
-        up_to_seq=max((seq for *_, seq in found), default=0),
+        up_to_seq=max((seq for *_, seq in rows), default=0),
         snapshot=held_snapshot.name or None,
     )
 
@@ -91,7 +91,7 @@ def _refuse_holes(connection: psycopg.Connection[Any], values: dict[str, Any]) -
         raise SnapshotTooOld(
             f"commit {values['commit']} needs blocks {row[0]} from the hot table, which were swept since",
             where=f"commit {values['commit']}",
-            hint="read at a later commit, or let rows stay longer before they are swept",
+            hint="read at a later commit, or sweep rows later",
         )
 
 
@@ -100,7 +100,7 @@ def _reading(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     connection = _connect(dsn)
     try:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        # The server ends who idles in a transaction, but idling is how a snapshot is held; it ends with this process.
+        # The server ends sessions that idle in a transaction, but a held snapshot idles; it ends with this process.
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield connection
     finally:

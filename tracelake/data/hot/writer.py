@@ -1,8 +1,7 @@
-"""Writing blocks into hot tables: all tables or none, inside the caller's transaction.
+"""Writes blocks into hot tables: all tables or none, inside the caller's transaction.
 
-A writer of a table queues behind the one before it (a row lock on the register), so two never interleave, and `seq`
-rises in the order of commits. What the caller adds to the transaction (how far it has come, whom to tell) is kept or
-lost with the rows.
+Writers of a table queue (a row lock on the register), so two never interleave, and `seq` rises in commit order. What
+the caller adds to the transaction (its progress, its outbox) is committed or rolled back with the rows.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tracelake.errors import BadInput, Conflict, NotFound
 
 @dataclass(frozen=True)
 class BlockMark:
-    """A block that is covered, whether it has rows or not."""
+    """A block that was written, with or without rows."""
 
     number: int
     hash: bytes
@@ -41,7 +40,7 @@ def rewrite(
 ) -> int:
     """Write these blocks in place of the same ones, or of all from `replace_from` on; return the rows written.
 
-    Each table gets its rows of all the blocks, and the same marks. Without `replace_from`, numbers may be any.
+    Each table gets its rows of all the blocks, and the same marks. Without `replace_from`, any numbers are allowed.
     """
     numbers = _numbers(blocks)
     fitted = {table: _fit(table, rows, numbers) for table, rows in tables.items()}
@@ -61,7 +60,7 @@ def rewrite(
 def _numbers(blocks: Sequence[BlockMark]) -> list[int]:
     numbers = [block.number for block in blocks]
     if numbers != sorted(set(numbers)):
-        raise BadInput("blocks are given once each, in rising order", where="blocks")
+        raise BadInput("blocks must be unique and in ascending order", where="blocks")
     return numbers
 
 
@@ -73,10 +72,10 @@ def _fit(table: HotTable, rows: pa.Table, numbers: list[int]) -> pa.Table:
         raise BadInput(f"rows and table differ in columns: {', '.join(odd)}", where=table.name)
     try:
         fitted = rows.select(table.schema.names).cast(table.schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as wrong:
-        raise BadInput(f"rows do not fit the table: {wrong}", where=table.name) from None
-    found = pc.unique(fitted[table.number_column]).to_pylist()
-    stray = sorted(set(found) - set(numbers), key=str)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise BadInput(f"rows do not fit the table: {error}", where=table.name) from None
+    present = pc.unique(fitted[table.number_column]).to_pylist()
+    stray = sorted(set(present) - set(numbers), key=str)
     if stray:
         raise BadInput(f"rows of block {stray[0]}, which is not among the blocks written", where=table.name)
     return fitted
@@ -121,7 +120,7 @@ def _mark(connection: psycopg.Connection[Any], versions: list[UUID], blocks: Seq
     torn = connection.execute(statements("hot")["torn"], ends).fetchone()
     if torn is not None:
         raise Conflict(
-            f"block {torn[1]} does not follow from the block before it",
+            f"the parent of block {torn[1]} is not the block before it",
             where=f"block {torn[1]}",
             hint="find the fork, and replace everything from it on",
         )

@@ -1,7 +1,7 @@
-"""Which Postgres type holds which Arrow type, and what is refused.
+"""Maps Arrow types to Postgres types, and refuses the others.
 
-A text column may be kept as `jsonb` or as a wide `numeric` (a 256-bit number has 78 digits, Arrow's widest decimal 76):
-its field says so in its metadata, `{"postgres": "numeric(78,0)"}`. It is text again when read.
+A text column may be stored as `jsonb` or as a wide `numeric` (a 256-bit number has 78 digits, Arrow's widest decimal
+76): its field has the metadata `{"postgres": "numeric(78,0)"}`. It is read as text.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ PLAIN: Final = {
 
 
 def wide(name: str, postgres: str, *, nullable: bool = True) -> pa.Field:
-    """A text field that Postgres keeps as `jsonb` or `numeric(p,s)`."""
+    """A text field that Postgres stores as `jsonb` or `numeric(p,s)`."""
     return pa.field(name, pa.string(), nullable=nullable, metadata={KEY: postgres.encode()})
 
 
 def postgres_type(field: pa.Field) -> str:
-    asked = (field.metadata or {}).get(KEY, b"").decode()
-    if asked:
-        return _asked(field, asked)
+    requested = (field.metadata or {}).get(KEY, b"").decode()
+    if requested:
+        return _requested(field, requested)
     if pa.types.is_decimal(field.type):
         return f"numeric({field.type.precision},{field.type.scale})"
     if pa.types.is_fixed_size_binary(field.type):
         return "bytea"
-    found = PLAIN.get(field.type)
-    if found is None:
+    postgres_type_name = PLAIN.get(field.type)
+    if postgres_type_name is None:
         raise BadInput(
-            f"column {field.name} has type {field.type}, which a Postgres table of ours does not hold",
+            f"column {field.name} has type {field.type}, which cannot be stored in Postgres",
             where=field.name,
             hint="use whole numbers up to 64 bits, floats, decimals, text, bytes, booleans, dates or timestamps in "
-            "microseconds; write lists and structs as JSON text, kept as jsonb",
+            "microseconds; write lists and structs as JSON text, stored as jsonb",
         )
-    return found
+    return postgres_type_name
 
 
 def check_names(schema: pa.Schema) -> None:
-    """Names go into SQL between quotes, and into Spark, which does not tell upper from lower case."""
+    """Check the names: they are quoted in SQL, and used in Spark, which ignores case."""
     wrong = [name for name in schema.names if not NAME.fullmatch(name)]
     if wrong or len(set(schema.names)) != len(schema.names) or not 0 < len(schema.names) <= MOST_COLUMNS:
         raise BadInput(
@@ -69,11 +69,11 @@ def check_names(schema: pa.Schema) -> None:
         )
 
 
-def _asked(field: pa.Field, asked: str) -> str:
-    if not ASKED.fullmatch(asked) or not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+def _requested(field: pa.Field, requested: str) -> str:
+    if not ASKED.fullmatch(requested) or not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
         raise BadInput(
-            f"column {field.name} asks Postgres for {asked!r}",
+            f"column {field.name} asks Postgres for {requested!r}",
             where=field.name,
-            hint="only text can be kept as another type: jsonb or numeric(p,s)",
+            hint="only text can be stored as another type: jsonb or numeric(p,s)",
         )
-    return asked
+    return requested

@@ -1,8 +1,8 @@
-"""Arrow rows into a table through a psycopg connection, inside its transaction, by COPY.
+"""Copies Arrow rows into a table through a psycopg connection, inside its transaction, by COPY.
 
-CSV, made by Arrow column by column: for large batches within a tenth of ADBC's binary form (Postgres itself takes the
-time), for one block as quick, and it needs no second connection, so rows and whatever else the caller writes commit
-together. Postgres converts each column to the table's own type: text into jsonb, digits into a wide numeric.
+CSV, written by Arrow column by column: for large batches within a tenth of ADBC's binary format (most time is Postgres'
+own), for one block as quick, and it needs no second connection, so the rows commit with the caller's other writes.
+Postgres converts each column to the table's type: text to jsonb, digits to a wide numeric.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pyarrow import csv
 from tracelake.errors import BadInput
 
 HEX: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint16)
-"""Two digits of every byte, as one number: bytes become hex by one look-up each."""
+"""The two hex digits of every byte, as one number: one look-up per byte."""
 OPTIONS: Final = csv.WriteOptions(include_header=False, batch_size=8192)
 LAST_QUOTE: Final = re.compile(r'"[^"]*"$')
-"""Where Postgres puts the value it could not take."""
+"""Where Postgres quotes the value that it refused."""
 PIECE: Final = 1 << 20
-"""Bytes handed to the driver at once."""
+"""Bytes passed to the driver at once."""
 
 
 def copy_rows(connection: psycopg.Connection[Any], into: sql.Identifier, rows: pa.Table) -> int:
-    """Append the rows by column name; a value that the table refuses is one sentence of ours."""
+    """Append the rows by column name; a value that the table refuses is an error of one sentence."""
     if not rows.num_rows:
         return 0
     names = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
@@ -39,27 +39,27 @@ def copy_rows(connection: psycopg.Connection[Any], into: sql.Identifier, rows: p
         with connection.cursor() as cursor, cursor.copy(command) as copy:
             for start in range(0, len(text), PIECE):
                 copy.write(text[start : start + PIECE])
-    except (psycopg.DataError, psycopg.IntegrityError) as wrong:
-        raise refused(wrong) from None
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        raise refused(error) from None
     return int(rows.num_rows)
 
 
 def as_csv(rows: pa.Table) -> pa.Buffer:
-    """Text is always in quotes, so that an empty one is told from NULL, which is nothing between two commas."""
-    whole = rows.combine_chunks()  # Arrow's writer puts out garbage for a chunk without rows
+    """Quote every text, to distinguish an empty one from NULL, which is nothing between two commas."""
+    whole = rows.combine_chunks()  # Arrow's writer writes garbage for a chunk without rows
     columns = [_printable(column) for column in whole.columns]
     out = pa.BufferOutputStream()
     csv.write_csv(pa.table(columns, names=rows.column_names), out, OPTIONS)
     return out.getvalue()
 
 
-def refused(wrong: psycopg.Error) -> BadInput:
-    """Postgres' sentence and the column; never the row, which is somebody's data."""
-    said = wrong.diag.message_primary or type(wrong).__name__
-    column = wrong.diag.column_name or next(iter(re.findall(r"column (\w+)", wrong.diag.context or "")), None)
+def refused(error: psycopg.Error) -> BadInput:
+    """Return Postgres' message and the column; never the row, which is user data."""
+    message = error.diag.message_primary or type(error).__name__
+    column = error.diag.column_name or next(iter(re.findall(r"column (\w+)", error.diag.context or "")), None)
     return BadInput(
-        f"a row was refused by Postgres: {LAST_QUOTE.sub('...', said)}",
-        where=column or wrong.diag.constraint_name,
+        f"Postgres refused a row: {LAST_QUOTE.sub('...', message)}",
+        where=column or error.diag.constraint_name,
         hint="nothing of the batch was written",
     )
 

@@ -1,4 +1,4 @@
-"""A DSN on its way to Python workers: carried inside pickled objects, never as an option, and never shown."""
+"""A DSN for Python workers: carried inside pickled objects, never as an option, and never shown."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tracelake.errors import SettingsError
 
 
 class SecretDsn:
-    """Plans, logs and stack traces show what an object says of itself: this one says nothing."""
+    """Plans, logs and stack traces show an object's repr: this one is empty."""
 
     __slots__ = ("_dsn", "_password")
 
     def __init__(self, dsn: str) -> None:
-        # Here and not above: those who are handed one that is made already, Python workers, do without.
+        # Not imported above: Python workers, which only unpickle one, do not need it.
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
 
         try:
             self._password = str(conninfo_to_dict(dsn).get("password") or "")
-        except ProgrammingError:  # its message repeats the text
+        except ProgrammingError:  # its message repeats the DSN
             raise SettingsError("the data database's DSN cannot be read", where="data.dsn") from None
         self._dsn = dsn
 
@@ -27,7 +27,7 @@ class SecretDsn:
         return self._dsn
 
     def redact(self, text: str) -> str:
-        """The text without the DSN and without the password in any spelling."""
+        """Remove the DSN and its password, in any encoding, from the text."""
         forms = {self._dsn, self._password, quote(self._password, safe=""), unquote(self._password)} - {""}
         for form in sorted(forms, key=len, reverse=True):
             text = text.replace(form, "***")

@@ -1,11 +1,11 @@
-"""Rows of a Postgres table as a DataFrame: read by ADBC in Python workers, in parts, filtered by Postgres.
+"""Reads a Postgres table as a DataFrame: by ADBC in Python workers, in partitions, filtered by Postgres.
 
-Spark 4.3 does not tell a Python source which columns a query needs: ask for a narrow schema. Filters on them are pushed
-down as far as Postgres means the same, and only if whoever asks promises that one scan reads the frame: Spark 4.3 keeps
-what it pushed with the loaded relation, so a second scan of it would be filtered by the first one's filters.
+Spark 4.3 does not tell a Python source which columns a query needs: request a narrow schema. Filters are pushed down as
+far as Postgres means the same, and only if the caller guarantees that one scan reads the frame: Spark 4.3 keeps the
+pushed filters with the loaded relation, so a second scan would use those of the first.
 
-The DSN is no option (options are in plans, in the UI and in logs): the source is registered as a class that carries it,
-under a name that nobody can guess.
+The DSN is not an option (options appear in plans, in the UI and in logs): the source is registered as a class that
+carries it, under a name that cannot be guessed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ def read_postgres(
     only: Mapping[str, str | int] | None = None,
     one_scan: bool = False,
 ) -> DataFrame:
-    """Columns `schema` of `table` (`schema.table`), cut into parts by a whole-number column between two bounds.
+    """Read columns `schema` of `table` (`schema.table`), partitioned by an integer column between two bounds.
 
-    Bounds only say where to cut: rows outside them, and those with NULL, are read too. With `snapshot` (see
-    `hot_view.held`) all parts see one moment; without, each its own. `only` rows with these values are read. With
-    `one_scan` filters are pushed down, and the frame must stand once in every plan, with the same filters each time.
+    Bounds only choose the partitions: rows outside them, and those with NULL, are read too. With `snapshot` (see
+    `hot/view.py`) all partitions read one snapshot; without it, each its own. `only` rows with these values are read.
+    With `one_scan` filters are pushed down, and the frame must occur once in every plan, with the same filters each
+    time.
     """
     pieces: list[list[list[int | None]]] = [[[None, None]]]
     if partition_column is not None and partitions > 1:
@@ -71,7 +72,7 @@ def one_scan_option(one_scan: bool) -> str:
 
 
 def load(spark: SparkSession, dsn: str, table: str, schema: StructType, options: Mapping[str, str]) -> DataFrame:
-    """The source with these options, which `PostgresReader` lists."""
+    """Read with these options, which `PostgresReader` lists."""
     columns_of(schema)
     reader = spark.read.format(_registered(spark, dsn)).schema(schema)
     for name, value in {"table": table, **options}.items():
@@ -80,7 +81,7 @@ def load(spark: SparkSession, dsn: str, table: str, schema: StructType, options:
 
 
 def cut(lower: int, upper: int, partitions: int) -> list[list[int | None]]:
-    """Half-open ranges that cover all numbers, the first and the last without an end."""
+    """Return half-open ranges that cover all numbers; the first and the last are unbounded."""
     count = max(1, min(partitions, upper - lower, MOST_PARTITIONS))
     inner = [lower + (upper - lower) * step // count for step in range(1, count)]
     edges: list[int | None] = [None, *inner, None]
@@ -102,9 +103,11 @@ class PostgresSource(DataSource):
 
 
 class PostgresReader(DataSourceReader):
-    """Options: `table`; `pieces` (JSON: a list of ranges for each partition) over `column`; `only` (JSON: values by
-    column); `one_scan`; `snapshot`, a name that Postgres gave; `guard` (JSON), what the hot table's marks must still be
-    if the snapshot is not there.
+    """The options of a read.
+
+    `table`; `pieces` (JSON: a list of ranges for each partition) over `column`; `only` (JSON: values by
+    column); `one_scan`; `snapshot`, an exported name of Postgres; `guard` (JSON), what the hot table's marks must still
+    be if the snapshot is gone.
     """
 
     def __init__(self, dsn: SecretDsn, options: Mapping[str, str], schema: StructType) -> None:
@@ -119,18 +122,18 @@ class PostgresReader(DataSourceReader):
         self.conditions = [self._equal(name, value) for name, value in json.loads(options.get("only") or "{}").items()]
 
     def _equal(self, name: str, value: str | int) -> str:
-        said = condition(EqualTo((name,), value), self.columns)
-        if said is None:
-            raise BadInput(f"rows cannot be asked for by {name}", where="only")
-        return said
+        sql = condition(EqualTo((name,), value), self.columns)
+        if sql is None:
+            raise BadInput(f"rows cannot be selected by {name}", where="only")
+        return sql
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         for item in filters:
-            said = condition(item, self.columns) if self.pushes else None
-            if said is None:
+            sql = condition(item, self.columns) if self.pushes else None
+            if sql is None:
                 yield item
             else:
-                self.conditions.append(said)
+                self.conditions.append(sql)
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(piece) for piece in self.pieces]
@@ -146,7 +149,7 @@ class PostgresReader(DataSourceReader):
                     yield converted(batch, list(self.columns.values()))
 
     def _begin(self, connection: Any) -> bool:
-        """In the snapshot, if it is still held; else in one of its own, which a guard may then check."""
+        """Read in the snapshot, if it is still held; otherwise in a new one, which a guard may then check."""
         run(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if not self.snapshot:
             return False
@@ -161,7 +164,7 @@ class PostgresReader(DataSourceReader):
         return True
 
     def _check_unmoved(self, connection: Any, piece: list[list[int]]) -> None:
-        """A rewritten block has a higher seq than the view saw; a swept or removed one is missing."""
+        """Check the marks: a rewritten block has a higher seq than the view saw; a swept or removed one is missing."""
         version, commit, up_to_seq = self.guard
         question = (
             f"SELECT count(*), coalesce(max(seq), 0) FROM trace_meta.hot_blocks"  # noqa: S608 - numbers and an id
@@ -179,12 +182,12 @@ class PostgresReader(DataSourceReader):
         where = list(self.conditions)
         if self.column:
             where.append(ranges(self.column, piece))
-        # The parts are made by postgres_sql: quoted names and typed literals.
+        # The parts are made by `sql_text.py`: quoted names and typed literals.
         return f"SELECT {selected} FROM {self.table} WHERE {' AND '.join(where or ['true'])}"  # noqa: S608
 
 
 def converted(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
-    """As the schema says: what travelled as text becomes decimal, small numbers become small."""
+    """Convert to the schema: text to decimals, wide integers to narrow ones."""
     arrays = [batch.column(place).cast(column.arrow) for place, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
 
@@ -194,7 +197,7 @@ _names: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
 
 def _registered(spark: SparkSession, dsn: str) -> str:
-    """The name of this DSN's source in this session."""
+    """Return the name of this DSN's source in this session."""
     with _registering:
         names = _names.setdefault(spark, {})
         if dsn not in names:
@@ -205,13 +208,13 @@ def _registered(spark: SparkSession, dsn: str) -> str:
 
 
 def _class(called: str, dsn: SecretDsn) -> type[DataSource]:
-    """Not importable by its name, so it is pickled whole, DSN and all."""
+    """A local class: it cannot be imported by name, so it is pickled whole, with the DSN."""
     return type("TracePostgres", (PostgresSource,), {"dsn": dsn, "called": called, "__module__": "__main__"})
 
 
 def _snapshot_name(name: str) -> str:
     if not set(name) <= set("0123456789ABCDEFabcdef-"):
-        raise BadInput("this is no name of a snapshot", where="snapshot")
+        raise BadInput("this is not the name of a snapshot", where="snapshot")
     return name
 
 

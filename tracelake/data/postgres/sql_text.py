@@ -1,7 +1,7 @@
-"""SQL for the Postgres source, written from a closed set of parts: quoted names, typed literals, Spark's filters.
+"""Builds SQL for the Postgres source from quoted names, typed literals and Spark's filters.
 
-Nothing of a user's text gets into a statement except inside a literal, in quotes, with its quotes doubled. A filter
-that cannot be said so that Postgres means exactly what Spark means is left to Spark.
+User text occurs only inside quoted literals. A filter that Postgres would not evaluate exactly like Spark is left to
+Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import types as st
 from tracelake.errors import BadInput
 
 MOST_VALUES: Final = 10_000
-"""In one IN; more are left to Spark."""
+"""In one IN; longer lists are left to Spark."""
 MANY_RANGES: Final = 8
 
 KINDS: Final[Mapping[type[st.DataType], tuple[str, pa.DataType]]] = {
@@ -57,7 +57,7 @@ VALUES: Final[Mapping[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column that was asked for: as which Postgres type it is compared, and as which Arrow type it is given."""
+    """A requested column: the Postgres type for comparisons, and the Arrow type of its values."""
 
     name: str
     postgres: str
@@ -65,12 +65,12 @@ class Column:
 
     @property
     def value(self) -> str:
-        """Cast to its type, which does nothing to a column that has it; numeric(78,0) and jsonb become text."""
+        """Cast to its type, which is a no-op for a column of that type; numeric(78,0) and jsonb become text."""
         return f"{quoted(self.name)}::{self.postgres}"
 
     @property
     def selected(self) -> str:
-        """Decimals travel as text: ADBC has no decimal of its own to give."""
+        """Decimals are transferred as text: ADBC has no decimal type."""
         cast = "::text" if pa.types.is_decimal(self.arrow) else ""
         return f"{self.value}{cast} AS {quoted(self.name)}"
 
@@ -81,12 +81,12 @@ def columns_of(schema: st.StructType) -> dict[str, Column]:
 
 def quoted(name: str) -> str:
     if "\0" in name or not name:
-        raise BadInput("a name in Postgres has letters and no zero byte", where=repr(name))
+        raise BadInput("a name in Postgres is not empty and has no zero byte", where=repr(name))
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(value: Any, postgres: str) -> str | None:
-    """The value as a constant of this type, or None where there is none."""
+    """Return the value as a constant of this type, or None if there is none."""
     if not isinstance(value, VALUES[postgres.partition("(")[0]]) or (isinstance(value, bool) and postgres != "boolean"):
         return None
     text = _text(value)
@@ -96,7 +96,7 @@ def literal(value: Any, postgres: str) -> str | None:
 
 
 def condition(pushed: ds.Filter, columns: Mapping[str, Column]) -> str | None:
-    """The filter in SQL, or None if Spark has to do it."""
+    """Return the filter as SQL, or None if Spark must apply it."""
     if isinstance(pushed, ds.Not):
         inner = condition(pushed.child, columns)
         return None if inner is None else f"NOT ({inner})"
@@ -114,7 +114,7 @@ def condition(pushed: ds.Filter, columns: Mapping[str, Column]) -> str | None:
 
 
 def ranges(column: str, pieces: Sequence[Sequence[int | None]]) -> str:
-    """Numbers in any of these half-open ranges; an open beginning takes NULL too, so that no row is nowhere."""
+    """Numbers in any of these half-open ranges; an unbounded start includes NULL, so that every row is in one."""
     name = quoted(column)
     if len(pieces) > MANY_RANGES:
         spans = ",".join(f"[{int(start or 0)},{int(stop or 0)})" for start, stop in pieces)
@@ -128,18 +128,18 @@ def _column(field: st.StructField) -> Column:
     if isinstance(kind, st.DecimalType):
         postgres = f"numeric({kind.precision},{kind.scale})"
         return Column(field.name, postgres, pa.decimal128(kind.precision, kind.scale))
-    found = KINDS.get(type(kind))
-    if found is None:
+    types = KINDS.get(type(kind))
+    if types is None:
         raise BadInput(
             f"column {field.name} cannot be read from Postgres as {kind.simpleString()}",
             where=field.name,
-            hint="ask for jsonb, arrays and wide numerics as string",
+            hint="read jsonb, arrays and wide numerics as string",
         )
-    return Column(field.name, *found)
+    return Column(field.name, *types)
 
 
 def _fits(value: Any, postgres: str) -> bool:
-    """Whether the cast to this type leaves a number as it is: Postgres would round it, or refuse the statement."""
+    """Whether the cast to this type keeps the number: Postgres would round it, or refuse the statement."""
     kind, _, inside = postgres.partition("(")
     if kind in BITS:
         half = 2 ** (BITS[kind] - 1)
@@ -161,7 +161,7 @@ def _text(value: Any) -> str | None:
     if isinstance(value, (bytes, bytearray)):
         return "\\x" + value.hex()
     if isinstance(value, dt.date):
-        return value.isoformat()  # of a datetime too
+        return value.isoformat()  # a datetime has a date too
     return str(value)
 
 
@@ -179,14 +179,14 @@ def _one_of(column: Column, values: Sequence[Any]) -> str | None:
     if None in constants or not 0 < len(values) <= MOST_VALUES:
         return None
     nothing = ["NULL"] if len(known) < len(values) else []
-    return f"{column.value} IN ({', '.join([str(one) for one in constants] + nothing)})"
+    return f"{column.value} IN ({', '.join([str(constant) for constant in constants] + nothing)})"
 
 
 def _compared(pushed: ds.Filter, column: Column) -> str | None:
     constant = literal(getattr(pushed, "value", None), column.postgres)
     if constant is None:
         return None
-    # Spark orders text by its bytes; so does collation C, whatever the database's own does.
+    # Spark compares text by bytes, as collation C does, whatever the database uses.
     ordered = f'{column.value} COLLATE "C"' if column.postgres == "text" else column.value
     return {
         ds.EqualTo: f"{column.value} = {constant}",

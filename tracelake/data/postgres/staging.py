@@ -1,4 +1,4 @@
-"""Staging tables: where a batch waits to be merged; one that a kill left is removed by `sweep_staging`."""
+"""Staging tables, in which batches wait for their merge; `sweep_staging` drops those of killed processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelake.data.postgres.sql_text import Column
 from tracelake.data.statements import statements
 
 WORK_MEMORY: Final = "128MB"
-"""For the sort of one merge: rows that come in the order of the key are written up to twice as fast."""
+"""For the sort of one merge: rows in key order are written up to twice as fast."""
 
 
 def drop_staging(connection: psycopg.Connection[Any], name: str) -> None:
@@ -25,7 +25,7 @@ def drop_staging(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def sweep_staging(connection: psycopg.Connection[Any], age: timedelta) -> int:
-    """Drop staging tables older than any write may take; how many."""
+    """Drop staging tables older than any write may take; return how many."""
     names = [name for (name,) in connection.execute(statements("staging")["left"], {"age": age})]
     for name in names:
         drop_staging(connection, name)
@@ -33,7 +33,7 @@ def sweep_staging(connection: psycopg.Connection[Any], age: timedelta) -> int:
 
 
 def make_staging(connection: psycopg.Connection[Any], columns: Mapping[str, Column]) -> str:
-    """An empty staging table with these columns, and one for the try; its name within schema staging."""
+    """Create an empty staging table with these columns and one for the attempt; return its name in schema staging."""
     row = connection.execute(statements("staging")["now"]).fetchone()
     name = f"s_{row[0] if row else 0:010d}_{secrets.token_hex(8)}"
     kinds = [

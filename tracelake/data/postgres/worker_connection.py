@@ -1,4 +1,4 @@
-"""A Python worker's connection to the data database, by ADBC, and its errors without anything of the DSN."""
+"""A Python worker's connection to data Postgres, by ADBC, and its errors without the DSN."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tracelake.data.postgres.secret_dsn import SecretDsn
 from tracelake.errors import BadInput, DatabaseUnavailable
 
 OURS: Final = ("22", "23", "42")
-"""Classes of SQL states that say that a value or a statement was wrong, and not that the server was away."""
+"""Classes of SQL states for a wrong value or statement, not an unavailable server."""
 _TURN: Final = threading.Lock()
-"""The driver counts a database's connections without a lock of its own: two threads that open and close at once can
-make it lose count, and from then on it refuses every connection."""
+"""The driver counts a database's connections without a lock: two threads that open and close at once can break the
+count, and from then on it refuses every connection."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def open_session(dsn: SecretDsn) -> Iterator[Any]:
     with _TURN:
         connection = Connection(_KeptDatabase(), AdbcConnection(_database(dsn.reveal())))  # type: ignore[arg-type]
     try:
-        # Literals rely on the first; by the second, timestamps do not depend on the server's place.
+        # Literals need the first; with the second, timestamps do not depend on the server's zone.
         run(connection, "SET standard_conforming_strings = on")
         run(connection, "SET timezone = 'UTC'")
         connection.commit()
@@ -37,20 +37,20 @@ def open_session(dsn: SecretDsn) -> Iterator[Any]:
         with _TURN:
             try:
                 connection.close()
-            except driver_error():  # all was said before; whoever comes next begins with a database that can count
+            except driver_error():  # the error was raised before; the next caller opens a new database
                 _database.cache_clear()
 
 
 @lru_cache(maxsize=8)
 def _database(dsn: str) -> Any:
-    """ADBC reads the server's whole catalogue of types to make one, which takes far longer than to connect."""
+    """ADBC reads the server's whole catalogue of types to open a database, which takes far longer than to connect."""
     import adbc_driver_postgresql
 
     return adbc_driver_postgresql.connect(dsn)
 
 
 class _KeptDatabase:
-    """What a connection is given to close when it ends: the database stays, for the next."""
+    """Closed with the connection instead of the database, which stays open for the next."""
 
     def close(self) -> None:
         pass
@@ -63,15 +63,15 @@ def run(connection: Any, statement: str) -> None:
 
 @contextmanager
 def driver_errors(dsn: SecretDsn, verb: str) -> Iterator[None]:
-    """Each as one sentence of ours."""
+    """Raise each as an error of one sentence."""
     try:
         yield
-    except driver_error() as wrong:
-        said = dsn.redact(" ".join(str(wrong).split()))
-        kind = BadInput if (getattr(wrong, "sqlstate", None) or "")[:2] in OURS else DatabaseUnavailable
-        raise kind(f"Postgres refused a {verb}: {said}") from None
-    except pa.ArrowInvalid as wrong:
-        raise BadInput(f"a value does not fit its column: {dsn.redact(str(wrong))}") from None
+    except driver_error() as error:
+        message = dsn.redact(" ".join(str(error).split()))
+        kind = BadInput if (getattr(error, "sqlstate", None) or "")[:2] in OURS else DatabaseUnavailable
+        raise kind(f"Postgres refused a {verb}: {message}") from None
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"a value does not fit its column: {dsn.redact(str(error))}") from None
 
 
 def driver_error() -> type[Exception]:

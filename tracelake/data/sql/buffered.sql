@@ -1,33 +1,33 @@
--- Tables of buffered datasets and the batches that they hold.
+-- Tables of buffered datasets, and the batches applied to them.
 
 -- name: registered
--- What the table of a dataset has, if there is one; held until the end of the transaction.
+-- Returns and locks the entry of a dataset's table, if there is one.
 SELECT declaration::text FROM trace_meta.buffered_tables WHERE dataset_version = %(version)s FOR UPDATE;
 
 -- name: declared
--- What the table of an organisation's dataset has, for who only reads.
+-- Returns the entry of an organisation's table, for readers.
 SELECT declaration::text FROM trace_meta.buffered_tables WHERE dataset_version = %(version)s AND org_id = %(org)s;
 
 -- name: lock_name
--- Only one makes a table that is not there yet.
+-- Lets one transaction at a time create a table.
 SELECT pg_advisory_xact_lock(hashtextextended('trace buffered ' || %(version)s, 0));
 
 -- name: register
--- The table and what it has; made, or widened.
+-- Inserts or updates the entry of a table.
 INSERT INTO trace_meta.buffered_tables (dataset_version, dataset_uuid, org_id, table_name, declaration)
 VALUES (%(version)s, %(dataset)s, %(org)s, %(table_name)s, %(declaration)s::jsonb)
 ON CONFLICT (dataset_version) DO UPDATE SET declaration = excluded.declaration, updated_at = now();
 
 -- name: lock_table
--- One merge into a table at a time, so that a batch that is seen later has a higher seq.
+-- Allows one merge into a table at a time, so that a batch that becomes visible later has a higher seq.
 SELECT FROM trace_meta.buffered_tables WHERE dataset_version = %(version)s FOR UPDATE;
 
 -- name: applied
--- Those of these batches whose rows are in their table.
+-- Returns those of these batches whose rows are in their table.
 SELECT publish_id, seq, row_count, byte_count FROM trace_meta.applied_batches WHERE publish_id = ANY (%(ids)s);
 
 -- name: apply
--- Note batches as applied, in the order given, with their seq; one that is noted already does not come back.
+-- Records batches as applied, in the order given; returns their seq, but not for those recorded before.
 INSERT INTO trace_meta.applied_batches (publish_id, dataset_version, seq, row_count, byte_count)
 SELECT b.id, %(version)s, nextval('trace_meta.publish_seq'), b.row_count, b.byte_count
   FROM (SELECT * FROM unnest(%(ids)s::uuid[], %(rows)s::bigint[], %(bytes)s::bigint[])

@@ -1,7 +1,7 @@
--- Work items of the delivery process, as workers add them.
+-- Work items of the delivery process, added by workers.
 
 -- name: add_items
--- Each once, however often it is routed: one that is there stays as it is. How many were new.
+-- Adds each item once, however often it is routed; existing ones are unchanged. Returns how many were new.
 INSERT INTO alerts.deliveries
     (id, org_id, producer_task_id, alert_definition_id, alert_name, dedupe_key, channel, severity, event_time, event)
 SELECT i.id, %(org)s, %(task)s, i.alert, i.alert_name, i.dedupe_key, i.channel, i.severity, i.event_time, i.event

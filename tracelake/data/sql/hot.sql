@@ -1,31 +1,31 @@
--- The hot tables' register and their blocks. Statements that name a hot table itself are composed in Python.
+-- The register of hot tables, and their blocks. Statements on a hot table itself are composed in Python.
 
 -- name: lock_name
--- One at a time makes or removes a table: the lock is taken by the generation's id and ends with the transaction.
+-- Lets one transaction at a time create or drop a table, by its generation's id.
 SELECT pg_advisory_xact_lock(hashtextextended('hot ' || %(version)s, 0));
 
 -- name: registered
--- What is known of a generation's table.
+-- Returns the entry of a generation's table.
 SELECT dataset_uuid, org_id, table_name, columns::text, unique_key, number_column
   FROM trace_meta.dataset_tables
  WHERE dataset_version = %(version)s;
 
 -- name: register
--- A new table enters the register.
+-- Adds a table to the register.
 INSERT INTO trace_meta.dataset_tables
     (dataset_uuid, dataset_version, org_id, table_name, columns, unique_key, number_column)
 VALUES (%(dataset)s, %(version)s, %(org)s, %(table_name)s, %(columns)s::jsonb, %(unique_key)s, %(number_column)s);
 
 -- name: widen
--- Columns were added to a table that is registered.
+-- Stores the columns added to a registered table.
 UPDATE trace_meta.dataset_tables SET columns = %(columns)s::jsonb WHERE dataset_version = %(version)s;
 
 -- name: unregister
--- The table leaves the register, and its blocks with it.
+-- Removes a table and its blocks from the register.
 DELETE FROM trace_meta.dataset_tables WHERE dataset_version = %(version)s;
 
 -- name: lock_tables
--- Writers of a table queue here, in the same order for all, so that two with several tables cannot block each other.
+-- Writers of a table queue here, in the same order for all, so that two with several tables cannot deadlock.
 SELECT dataset_version, written_to, gone_from
   FROM trace_meta.dataset_tables
  WHERE dataset_version = ANY(%(versions)s)
@@ -33,15 +33,15 @@ SELECT dataset_version, written_to, gone_from
    FOR NO KEY UPDATE;
 
 -- name: forget_from
--- The marks of every block from a number on.
+-- Deletes the marks of every block from a number on.
 DELETE FROM trace_meta.hot_blocks WHERE dataset_version = ANY(%(versions)s) AND number >= %(first)s;
 
 -- name: forget_numbers
--- The marks of exactly these blocks.
+-- Deletes the marks of exactly these blocks.
 DELETE FROM trace_meta.hot_blocks WHERE dataset_version = ANY(%(versions)s) AND number = ANY(%(numbers)s);
 
 -- name: mark
--- The same blocks for each of the tables, every mark with a new seq.
+-- Marks the same blocks in each of the tables, every mark with a new seq.
 INSERT INTO trace_meta.hot_blocks (dataset_version, number, hash, parent_hash)
 SELECT version, number, hash, parent_hash
   FROM unnest(%(versions)s::uuid[]) AS version,
@@ -49,7 +49,7 @@ SELECT version, number, hash, parent_hash
  ORDER BY version, number;
 
 -- name: torn
--- A block near the written ones whose parent is another than the block before it: two branches in one table.
+-- Returns a block near the written ones whose parent is not the block before it: two branches in one table.
 SELECT child.dataset_version, child.number
   FROM unnest(%(versions)s::uuid[]) AS version
   JOIN trace_meta.hot_blocks child
@@ -61,7 +61,7 @@ SELECT child.dataset_version, child.number
  LIMIT 1;
 
 -- name: set_extents
--- How far each table was written, and what is gone.
+-- Stores how far each table was written, and which numbers are gone.
 UPDATE trace_meta.dataset_tables t
    SET written_to = new.written_to, gone_from = new.gone_from
   FROM unnest(%(versions)s::uuid[], %(written_to)s::bigint[], %(gone_from)s::bigint[])
@@ -70,8 +70,8 @@ UPDATE trace_meta.dataset_tables t
    AND (t.written_to, t.gone_from) IS DISTINCT FROM (new.written_to, new.gone_from);
 
 -- name: mark_compacted
--- Blocks that the compaction had read are cold from its commit on. One that a later compaction had marked, but that this
--- commit overwrote with an older reading, is hot again.
+-- Marks the blocks that a compaction read as cold from its commit on. A block that a later compaction had marked, but
+-- that this commit overwrote with older rows, becomes hot again.
 UPDATE trace_meta.hot_blocks
    SET compacted_in = CASE WHEN seq <= %(up_to_seq)s THEN %(commit)s::bigint END,
        compacted_at = CASE WHEN seq <= %(up_to_seq)s THEN now() END
@@ -82,7 +82,7 @@ UPDATE trace_meta.hot_blocks
 RETURNING compacted_in IS NOT NULL;
 
 -- name: sweep_marks
--- Blocks compacted longer ago than the grace time stop being hot; which ones is kept, for readers of older commits.
+-- Deletes the marks of blocks compacted before the grace period, and records them for readers of older commits.
 WITH old AS (
     DELETE FROM trace_meta.hot_blocks
      WHERE dataset_version = %(version)s AND compacted_at < now() - %(grace)s::interval
@@ -96,8 +96,8 @@ WITH old AS (
 SELECT number FROM old ORDER BY number;
 
 -- name: merge_swept
--- What was swept before any reader of today was pinned (a task ends within thirty days) becomes one row, of the latest of
--- its commits: a reader of an earlier one is refused all of it.
+-- Merges sweeps older than any pinned reader (a task ends within thirty days) into one row with the latest of their
+-- commits: a reader of an earlier commit is refused all of it.
 WITH old AS (
     SELECT commit FROM trace_meta.hot_swept
      WHERE dataset_version = %(version)s AND swept_at < now() - interval '31 days'
@@ -114,11 +114,11 @@ UPDATE trace_meta.hot_swept s
  WHERE s.dataset_version = %(version)s AND s.commit = latest.commit AND EXISTS (SELECT FROM merged);
 
 -- name: extent
--- The table as a reader finds it: what is gone.
+-- Returns which numbers of a table are gone.
 SELECT gone_from, written_to FROM trace_meta.dataset_tables WHERE dataset_version = %(version)s;
 
 -- name: runs
--- Unbroken runs of blocks that are hot for a reader of this commit, and the highest seq among them.
+-- Returns the contiguous runs of blocks that are hot for a reader of this commit, and their highest seq.
 SELECT min(number), max(number) + 1, max(seq)
   FROM (SELECT number, seq, number - row_number() OVER (ORDER BY number) AS run
           FROM trace_meta.hot_blocks
@@ -129,7 +129,7 @@ SELECT min(number), max(number) + 1, max(seq)
  ORDER BY 1;
 
 -- name: holes
--- Blocks that this commit's reader would need from the hot table and that were swept since: none, or it is too old.
+-- Returns the blocks that a reader of this commit needs from the hot table and that were swept: if any, it is too old.
 SELECT (range_agg(swept.numbers) * int8multirange(int8range(%(start)s, %(stop)s))
         - coalesce((SELECT range_agg(int8range(number, number + 1))
                       FROM trace_meta.hot_blocks

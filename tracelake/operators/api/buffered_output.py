@@ -1,7 +1,7 @@
-"""An output into a buffered dataset: rows are laid down as batches and published; the sink puts them into the table.
+"""An output into a buffered dataset: rows are written as batches and published; the sink merges them into the table.
 
-Nothing of it is part of the completion: each batch counts once it is published, whatever becomes of the attempt, and a
-row that a retry sends again is the same row, by its key.
+Batches are not part of the completion: each counts once it is published, whatever happens to the attempt, and a row
+that a retry sends again has the same key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Buffer(Output):
         return self.api.buffer_folder(self.ref.dataset_uuid)
 
     def write(self, frame: DataFrame, partition: Range | str, *, files: int = 1) -> int:
-        """Publish the rows of a DataFrame; how many. In how many batches is decided by their size."""
+        """Publish the rows of a DataFrame, in batches of a limited size; return how many."""
         from tracelake.data.buffered.write_batches import write_batches
 
         del files
@@ -58,13 +58,13 @@ class Buffer(Output):
         return []
 
     def events(self) -> list[EventBody]:
-        """The sink tells of the rows, once they are there."""
+        """The sink sends the events, when the rows are stored."""
         return []
 
     def _publish(self, written_batch: WrittenBatch) -> int:
         from tracelake.data.buffered.write_batches import CONTENT_TYPE
 
-        assert self.api is not None  # noqa: S101 - the folder was asked of it
+        assert self.api is not None  # noqa: S101 - checked by `_folder`
         self.api.publish(
             self.ref.dataset_uuid, str(written_batch.name), CONTENT_TYPE, written_batch.rows, written_batch.bytes
         )

@@ -1,13 +1,13 @@
-"""What an operator is given: its task, what it reads and writes, and a way to say how far it is.
+"""The context of an operator: its task, inputs, outputs and progress.
 
-It knows nothing of leases, retries or queues. What it reads is pinned to a commit and narrowed to the task's part; what
-it writes is staged in the attempt's own folder and counts when the Dispatcher has accepted the completion.
+An operator does not deal with leases, retries or queues. Its inputs are pinned to a commit and narrowed to the task's
+range or label; its outputs are staged in the attempt's folder and count when the Dispatcher accepts the completion.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,8 @@ from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest
 from tracelake.operators.api.buffered_output import Buffer
 from tracelake.operators.api.inputs import WHOLE, Input, Table
-from tracelake.operators.api.outcome import say, scope_of
+from tracelake.operators.api.outcome import describe, scope_of
 from tracelake.operators.api.outputs import Output
-from tracelake.operators.api.secrets import Secrets
 from tracelake.ports import ObjectStore
 from tracelake.runtime.redact import Redact
 from tracelake.wire.task_messages import (
@@ -41,47 +40,70 @@ C = TypeVar("C")
 
 
 class TaskApi(Protocol):
-    """A task's own calls to the Dispatcher, made from the thread in which its operator runs."""
+    """The calls of a task to the Dispatcher, made from the thread in which its operator runs."""
 
     lost: threading.Event
-    """Set when the lease is gone or the task canceled: stop at once, nothing counts any more."""
-    asked_to_stop: threading.Event
-    """Set when a source is to end in good order: pause, deactivation, shutdown."""
+    """Set when the lease is lost or the task canceled: stop at once, its results do not count."""
+    stop_requested: threading.Event
+    """Set when a source should end in good order: pause, deactivation, shutdown."""
 
     def files(self, dataset: UUID, span: Range | None) -> FilesAnswer:
-        """The files of a dataset that the task reads or writes."""
+        """Return the files of a dataset that the task reads or writes."""
         ...
 
-    def tell(
+    def send_events(
         self, events: Sequence[EventBody], invalidations: Sequence[InvalidationBody], state: Mapping[str, Any] | None
     ) -> None:
-        """Events before the end, for sources, and with them the state to go on from: all of it is stored, or nothing.
+        """Store events before the end of the task, for sources, with the state to resume from: all or nothing.
 
-        Returns when it is; waits out an outage.
+        Returns when they are stored; retries during an outage.
         """
         ...
 
     def buffer_folder(self, dataset: UUID) -> Folder:
-        """Where this attempt's batches for a buffered dataset go."""
+        """Return the folder for this attempt's batches of a buffered dataset."""
         ...
 
     def publish(self, dataset: UUID, batch_uri: str, content_type: str, rows: int, size: int) -> None:
-        """Hand a batch to the sink. Returns when it is on its way; waits out an outage."""
+        """Publish a batch to the sink. Returns when the Dispatcher has stored it; retries during an outage."""
         ...
 
     def report(self, progress: Mapping[str, Any]) -> None:
-        """How far the task is; shown to people, soon."""
+        """Report the progress of the task, shown to users."""
         ...
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a trusted operator may use besides its datasets. Never printed: it holds passwords and keys."""
+    """What a trusted operator may use besides its datasets. Never printed: it contains passwords and keys."""
 
     data_dsn: str = field(repr=False, default="")
     rpc_pools: Mapping[str, Any] = field(repr=False, default_factory=dict)
     folder: Path | None = None
-    """Files that operators may read: the folder named in the settings."""
+    """The folder of files that operators may read, from the settings."""
+
+
+class Secrets(Mapping[str, str]):
+    """The secrets that a job names, by the names in the DAG. Its repr shows only the names."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._values:
+            raise KeyError(f"this task has no secret {name!r}: does the job name it in `secrets`?")
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self._values)})"
 
 
 @dataclass(frozen=True)
@@ -90,14 +112,14 @@ class TaskContext(Generic[C]):
     org_id: UUID
     config: C
     session: SparkSession | None
-    """None on a worker that was started without Spark: there run those that need none."""
+    """None on a worker without Spark, for operators that need none."""
     objects: ObjectStore
     api: TaskApi
     resources: Resources
     secrets: Secrets = field(default_factory=Secrets)
-    """Those that the job names."""
+    """The secrets that the job names."""
     hide: Redact = str
-    """Takes out what must not be told to people."""
+    """Redacts secrets in texts shown to users."""
 
     @property
     def spark(self) -> SparkSession:
@@ -130,17 +152,17 @@ class TaskContext(Generic[C]):
 
     @property
     def first_in_files(self) -> Output:
-        """The output whose partitions say what is written again whole: a buffered one has none."""
+        """The output whose partitions are replaced as a whole; buffered outputs have none."""
         return next((output for output in self.outputs if not isinstance(output, Buffer)), self.outputs[0])
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """What earlier tasks of this job remembered."""
+        """The state that earlier tasks of this job stored."""
         return self.task.state or {}
 
     @property
     def trigger(self) -> Input | None:
-        """The input whose update made the task."""
+        """The input whose update created the task."""
         return next((item for item in self.inputs if item.ref.trigger), None)
 
     def input(self, name: str) -> Input:
@@ -153,24 +175,24 @@ class TaskContext(Generic[C]):
         self.api.report({"done": done, "total": total, "message": self.hide(message)})
 
     def ranges(self, output: Output) -> tuple[Range, ...]:
-        """The partitions that this task has to write: its own range, or, if that was written before, those it touches.
+        """Return the partitions that this task writes: its range or, if that was written before, those it touches.
 
-        A range that was invalidated seldom begins and ends where partitions do, nor do inputs that are cut differently.
-        Partitions are replaced whole: rows beside those of the range are made again as they were. Other ranges are
-        written as they came, without asking; one that cuts a partition all the same is refused when it completes, and
-        its next attempt asks.
+        An invalidated range seldom matches partitions, nor do inputs with different partitions. Partitions are replaced
+        as a whole: the rows beside those of the range are made again unchanged. Other ranges are written as they are,
+        without a call; one that cuts a partition is refused at its completion, and the next attempt looks up the
+        partitions.
         """
         if not isinstance(self.scope, RangeScope):
-            raise InvalidRequest(f"a range is needed, and this is {say(self.scope)}", where="/scope")
-        asked = self.scope.span
+            raise InvalidRequest(f"a range is needed, and this is {describe(self.scope)}", where="/scope")
+        own = self.scope.span
         if not self._may_cut:
-            return (asked,)
-        there = [
+            return (own,)
+        written = [
             Range(partition.start, partition.end + 1)
-            for partition in self.api.files(output.ref.dataset_uuid, asked).partitions
+            for partition in self.api.files(output.ref.dataset_uuid, own).partitions
             if partition.start is not None and partition.end is not None
         ]
-        return tuple(sorted({*there, *subtract([asked], there)}))
+        return tuple(sorted({*written, *subtract([own], written)}))
 
     @property
     def _may_cut(self) -> bool:
@@ -178,11 +200,11 @@ class TaskContext(Generic[C]):
         return self.task.invalidation_id is not None or self.task.attempt > 1 or len(followed) > 1
 
     def parts(self, output: Output) -> tuple[Range | str, ...]:
-        """What this task has to write: its ranges, its label, or all of it."""
+        """Return what this task writes: its ranges, its label, or the whole dataset."""
         return self.ranges(output) if isinstance(self.scope, RangeScope) else (self.partition(),)
 
     def partition(self) -> Range | str:
-        """What to name the partition that the task writes as it was told: the range, the label, or all of it."""
+        """Return the partition of the task's own scope: the range, the label, or the whole dataset."""
         match self.scope:
             case RangeScope(span):
                 return span

@@ -1,4 +1,4 @@
-"""One input of a task as rows: the files in force at its pinned commit, narrowed to a range and by the DAG's filter."""
+"""Reads an input of a task: its current files at the pinned commit, narrowed to a range and by the DAG's filter."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tracelake.domain.sql.gate import CheckedSql
 
 WHOLE: Final = "all"
-"""The one partition of a dataset that is always written whole."""
+"""The only partition of a dataset that is always written as a whole."""
 Partition = Range | str
-"""A partition: a range, or a name."""
+"""A partition: a range, or a label."""
 
 
 class Files(Protocol):
@@ -36,12 +36,12 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """How a buffered input is read: through data Postgres, the organisation's rows alone."""
+    """How a buffered input is read: from data Postgres, only the organisation's rows."""
 
     dsn: str = field(repr=False, default="")
     org_id: UUID | None = None
     cursor: int | None = None
-    """The publish that made the task, if one did."""
+    """The publish that created the task, if any."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Input:
     api: Files
     span: Range | None
     label: str | None = None
-    """The task's part, if it has a name instead of a range."""
+    """The task's label, if it has one instead of a range."""
     table: Table = Table()
 
     @property
     def name(self) -> str:
-        """As the DAG calls it."""
+        """Its name in the DAG."""
         return self.ref.alias or self.ref.name or str(self.ref.dataset_uuid)
 
     @property
@@ -71,7 +71,7 @@ class Input:
         return (self.ref.storage_location or "").startswith(SCHEME)
 
     def dataframe(self, span: Range | None = None, *, label: str | None = None, whole: bool = False) -> DataFrame:
-        """The rows of `span` or of the partition `label`, else of the task's part if this input made the task.
+        """Return the rows of `span` or `label`; by default of the task's scope, if this input created the task.
 
         With `whole`, all rows.
         """
@@ -81,17 +81,17 @@ class Input:
         return self.selected_for(part, full=full).dataframe()
 
     def selected_for(self, part: Partition, *, full: bool) -> Selected:
-        """What a task reads of this input to make a part of its output.
+        """Return what a task reads of this input to make a part of its output.
 
-        Inputs that are followed are narrowed to the part, all of them: whichever of them made the task. What is only
-        read (`trigger: false`) is read whole, and so is everything if the output is made anew each time (`full`).
+        All followed inputs are narrowed to the part, whichever of them created the task. Inputs with `trigger: false`
+        are read in full, and so is every input if the output is made in full each time (`full`).
         """
         if full or not self.ref.follows:
             return self.selected(whole=True)
         return self.selected(part) if isinstance(part, Range) else self.selected(label=part)
 
     def selected(self, span: Range | None = None, *, label: str | None = None, whole: bool = False) -> Selected:
-        """The same as `dataframe`, before any of its files is opened."""
+        """The same as `dataframe`, before any file is opened."""
         if is_buffered(self.ref.storage_location):
             return Selected(self, None if whole else span, None, whole=whole)
         if not self.has_files:
@@ -99,38 +99,38 @@ class Input:
         if not whole and span is None and label is None and self.ref.trigger:
             span, label = self.span, self.label
         part = None if whole else span or label
-        found = self.files(part)
-        if found.columns is None:
+        listing = self.files(part)
+        if listing.columns is None:
             raise Unavailable(f"nothing has been committed to {self.name} yet", where="/inputs")
-        return Selected(self, part if isinstance(part, Range) else None, found, whole=whole)
+        return Selected(self, part if isinstance(part, Range) else None, listing, whole=whole)
 
     def files(self, part: Partition | None) -> FilesAnswer:
-        """Of one part, or of all. That a part is not there yet is nothing wrong; that it can never be is refused."""
+        """List the files of one part, or of all. A missing part is empty; an impossible one is refused."""
         dataset = self.ref.dataset_uuid
         if part is None:
             return self.api.files(dataset, None)
         if isinstance(part, Range):
-            found = self.api.files(dataset, part)
-            if not found.partitions and found.columns is not None:
+            listing = self.api.files(dataset, part)
+            if not listing.partitions and listing.columns is not None:
                 self._refuse_another_kind(self.api.files(dataset, None).partitions, part)
-            return found
-        found = self.api.files(dataset, None)
-        self._refuse_another_kind(found.partitions, part)
+            return listing
+        listing = self.api.files(dataset, None)
+        self._refuse_another_kind(listing.partitions, part)
         return msgspec.structs.replace(
-            found, partitions=[partition for partition in found.partitions if partition.partition_key == part]
+            listing, partitions=[partition for partition in listing.partitions if partition.partition_key == part]
         )
 
     def committed(self, part: Partition) -> tuple[Partition, ...]:
-        """What of a part is there: all of it, ranges of it, or nothing. A table has no parts, and is there."""
+        """Return what exists of a part: all of it, ranges of it, or nothing. A table has no parts, and exists."""
         if not self.has_files:
             return (part,)
-        there = [_part(partition) for partition in self.files(part).partitions]
+        partitions = [_part(partition) for partition in self.files(part).partitions]
         if isinstance(part, Range):
-            return intersect([part], [functions for functions in there if isinstance(functions, Range)])
-        return (part,) if there else ()
+            return intersect([part], [functions for functions in partitions if isinstance(functions, Range)])
+        return (part,) if partitions else ()
 
     def table_rows(self, *, whole: bool) -> DataFrame:
-        """Of a buffered dataset, as its table is now: what the publish that made the task has set, or all of it."""
+        """Read the current rows of a buffered dataset: those of the publish that created the task, or all."""
         from tracelake.data.buffered.reader import read_buffered
 
         columns = self.api.files(self.ref.dataset_uuid, None).columns
@@ -143,7 +143,7 @@ class Input:
         )
 
     def kept_rows(self, frame: DataFrame, span: Range | None, read: Sequence[PartitionFiles]) -> DataFrame:
-        """Those of the range that pass the DAG's filter; `read` are the partitions that they come from."""
+        """Keep the rows of the range that pass the DAG's filter; `read` are the partitions that they come from."""
         from tracelake.data.filter_column import as_column
 
         if span is not None and NUMBER in frame.columns:
@@ -155,31 +155,31 @@ class Input:
             frame = frame.where(as_column(from_json(dict(self.ref.where)), frame))
         return frame
 
-    def _refuse_another_kind(self, there: Sequence[PartitionFiles], part: Partition) -> None:
-        """Ranges are made from ranges, names from names and a whole from a whole.
+    def _refuse_another_kind(self, partitions: Sequence[PartitionFiles], part: Partition) -> None:
+        """Refuse mixed kinds: ranges are made from ranges, labels from labels, a whole dataset from whole datasets.
 
-        Made from another kind, a part would lack that input's rows, or hold rows that other parts hold as well.
+        Made from another kind, a part would lack that input's rows, or have rows that other parts have as well.
         """
         kind = _kind(part)
-        other = next((key for files in there if _kind(key := _part(files)) != kind), None)
+        other = next((key for files in partitions if _kind(key := _part(files)) != kind), None)
         if other is None:
             return
-        made = {Range: "of ranges, such as", str: "of partitions with names, such as"}
-        said = "whole" if other == WHOLE else f"{made[type(other)]} {_say(other)}"
+        kinds = {Range: "of ranges, such as", str: "of partitions with names, such as"}
+        made = "whole" if other == WHOLE else f"{kinds[type(other)]} {_describe(other)}"
         raise InvalidRequest(
-            f"{self.name} is made {said}, and this task is for {'the whole' if part == WHOLE else _say(part)}",
+            f"{self.name} is made {made}, and this task is for {'the whole' if part == WHOLE else _describe(part)}",
             where="/inputs",
             hint="`trigger: false` reads that input whole; `mode: full` makes all of the output anew each time",
         )
 
     def _refuse_wider(self, span: Range, read: Sequence[PartitionFiles]) -> None:
-        """Without the column, only partitions that lie within the range can be read: all of their rows are meant."""
+        """Without the column only partitions within the range can be read, with all their rows."""
         wider = [files.partition_key for files in read if not _within(_part(files), span)]
         if wider or not self.has_files:
             others = f"its partition {wider[0]}" if wider else "its table"
             raise InvalidRequest(
-                f"{self.name} has no column {NUMBER}, so the rows of {_say(span)} cannot be told from the others of"
-                f" {others}",
+                f"{self.name} has no column {NUMBER}, so the rows of {_describe(span)} cannot be distinguished from"
+                f" the others of {others}",
                 where="/inputs",
                 hint=f"keep {NUMBER} in it, make it in partitions that fit, or read it whole: `trigger: false`",
             )
@@ -187,35 +187,35 @@ class Input:
 
 @dataclass(frozen=True)
 class Selected:
-    """What a task reads of an input: found, and not opened yet."""
+    """What a task reads of an input, with no file opened yet."""
 
     source: Input
     span: Range | None
-    """The rows of which block numbers are meant; None: not told apart by these."""
-    found: FilesAnswer | None
+    """The block numbers whose rows count; None: not narrowed by number."""
+    listing: FilesAnswer | None
     """None: it is read from a table."""
     whole: bool
 
     @property
     def has_number(self) -> bool:
-        """Whether its files are told apart by the block numbers in them."""
+        """Whether its files can be pruned by their block numbers."""
         from tracelake.data.files.needed import columns_in, has_number
 
-        return self.found is not None and has_number(columns_in(self.found))
+        return self.listing is not None and has_number(columns_in(self.listing))
 
     def dataframe(self, needed: Spans = ALL) -> DataFrame:
-        """Its rows; files without any block number of `needed` may be left out."""
+        """Return its rows; files without any block number of `needed` may be pruned."""
         source = self.source
-        if self.found is None:
+        if self.listing is None:
             return source.kept_rows(source.table_rows(whole=self.whole), self.span, ())
-        frame = read_listed(source.spark, source.objects, self._needed(self.found, needed))
-        return source.kept_rows(frame, self.span, self.found.partitions)
+        frame = read_listed(source.spark, source.objects, self._needed(self.listing, needed))
+        return source.kept_rows(frame, self.span, self.listing.partitions)
 
-    def _needed(self, found: FilesAnswer, needed: Spans) -> FilesAnswer:
-        """Rows are narrowed by the range and by the DAG's filter later on: files without such rows are not opened."""
+    def _needed(self, listing: FilesAnswer, needed: Spans) -> FilesAnswer:
+        """Prune files without rows of the range or of the DAG's filter, which are applied to the rows later."""
         from tracelake.data.files.needed import columns_in, narrowed_listing
 
-        where, named = self.source.ref.where, NUMBER in {column.name for column in columns_in(found)}
+        where, named = self.source.ref.where, NUMBER in {column.name for column in columns_in(listing)}
         spans = shared(
             [
                 needed,
@@ -223,11 +223,11 @@ class Selected:
                 ALL if where is None else passing(from_json(dict(where)), NUMBER),
             ]
         )
-        return narrowed_listing(found, spans) if spans != ALL and self.has_number else found
+        return narrowed_listing(listing, spans) if spans != ALL and self.has_number else listing
 
 
 def needed_frames(query: CheckedSql, read: Mapping[str, Selected]) -> dict[str, DataFrame]:
-    """The tables of a query, without files that none of its conditions can need."""
+    """Return the tables of a query, without files that its conditions cannot need."""
     from tracelake.domain.sql.numbers import needed_numbers
 
     having = [name for name, selected in read.items() if selected.has_number]
@@ -251,20 +251,20 @@ def _within(part: Partition, span: Range) -> bool:
     return isinstance(part, Range) and span.covers(part)
 
 
-def _say(part: Partition) -> str:
+def _describe(part: Partition) -> str:
     return format_partition_key(part) if isinstance(part, Range) else part
 
 
-def read_listed(spark: SparkSession, objects: ObjectStore, found: FilesAnswer) -> DataFrame:
-    """The rows of every file that the Dispatcher listed."""
+def read_listed(spark: SparkSession, objects: ObjectStore, listing: FilesAnswer) -> DataFrame:
+    """Read every file that the Dispatcher listed."""
     from tracelake.data.files.needed import columns_in
     from tracelake.data.files.parquet_reader import read_files
 
-    return read_files(spark, objects, _names(found), columns_in(found))
+    return read_files(spark, objects, _names(listing), columns_in(listing))
 
 
-def _names(found: FilesAnswer) -> Sequence[ObjectName]:
+def _names(listing: FilesAnswer) -> Sequence[ObjectName]:
     def name(location: str, file: Any) -> ObjectName:
         return Folder.parse(location).object(str(file["name"]))
 
-    return [name(partition.location, file) for partition in found.partitions for file in partition.files]
+    return [name(partition.location, file) for partition in listing.partitions for file in partition.files]

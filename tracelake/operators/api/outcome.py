@@ -1,4 +1,4 @@
-"""What an in-process operator gives back, and what they all need: the task's scope, and events for every output."""
+"""The outcome of an operator, and what in-process operators share: the task's scope, and events for every output."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tracelake.wire.task_messages import MAX_EVENTS, EventBody, InvalidationBody
 
 State = Mapping[str, Any]
 AfterCommit = Callable[[Mapping[UUID, int]], None]
-"""Told by dataset which commit the outputs became."""
+"""Called with the commit of each output dataset."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     events: tuple[EventBody, ...] = ()
     state: State | None = None
-    """What to remember with the completion; None: nothing changes."""
+    """The state to store with the completion; None: unchanged."""
     invalidations: tuple[InvalidationBody, ...] = ()
     after_commit: AfterCommit | None = None
-    """On workers: called when the completion was accepted. It may never be: whoever dies first, it is forgotten."""
+    """On workers: called when the completion was accepted. If the worker ends before, it is never called."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """On workers: rows that were read and have no row in any output, by reason. Shown to people, and counted."""
-    said: str = ""
-    """On workers: what people should know of how it went."""
+    """On workers: rows that were read and have no row in any output, by reason. Counted, and shown to users."""
+    message: str = ""
+    """On workers: a message for users."""
 
 
 def in_full(config: Mapping[str, Any]) -> bool:
-    """Whether a job has `mode: full`: each of its tasks reads all of every input and makes all of the output."""
+    """Whether a job has `mode: full`: each task reads every input in full and makes the whole output."""
     return config.get("mode") == "full"
 
 
-class Settings(BaseModel):
-    """Base of every Config: closed to fields it does not know, and to values that would need bending."""
+class OperatorConfig(BaseModel):
+    """Base of every Config: unknown fields and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -49,15 +49,15 @@ def scope_of(task: TaskPayload) -> Scope:
     return read_scope(cursor=scope.cursor, partition_key=scope.partition_key, start=scope.start, end=scope.end)
 
 
-def tell(task: TaskPayload, scopes: Iterable[Scope]) -> tuple[EventBody, ...]:
-    """One event for each output and scope."""
+def events_for(task: TaskPayload, scopes: Iterable[Scope]) -> tuple[EventBody, ...]:
+    """Make an event for each output and scope."""
     return tuple(_event(output, scope) for scope in scopes for output in task.outputs)
 
 
-def retract(task: TaskPayload, spans: Iterable[Range]) -> tuple[InvalidationBody, ...]:
-    """Readers are to do these ranges again.
+def invalidations_for(task: TaskPayload, spans: Iterable[Range]) -> tuple[InvalidationBody, ...]:
+    """Make invalidations, so that readers process these ranges again.
 
-    Not an event: told a second time, a range is known as the unit of work it was, and nobody runs (S9).
+    Not events: a repeated event of a range is the same unit of work, for which nobody runs again (S9).
     """
     return tuple(
         InvalidationBody(
@@ -72,14 +72,14 @@ def retract(task: TaskPayload, spans: Iterable[Range]) -> tuple[InvalidationBody
     )
 
 
-def refuse_flood(task: TaskPayload, scopes: int, hint: str) -> None:
+def check_event_count(task: TaskPayload, scopes: int, hint: str) -> None:
     count = scopes * len(task.outputs)
     if count > MAX_EVENTS:
         raise InvalidRequest(f"this would be {count} events at once; at most {MAX_EVENTS}", where="/config", hint=hint)
 
 
-def say(scope: Scope) -> str:
-    """The scope in words, for a refusal."""
+def describe(scope: Scope) -> str:
+    """Describe the scope, for an error."""
     match scope:
         case CursorScope(cursor):
             return f"cursor {cursor}"
@@ -92,7 +92,7 @@ def say(scope: Scope) -> str:
 
 
 def pairs(spans: Iterable[Range]) -> Iterator[list[int]]:
-    """Ranges as they are remembered: `[start, stop]`, half-open."""
+    """Ranges as stored in the state: `[start, stop]`, half-open."""
     return ([span.start, span.stop] for span in spans)
 
 

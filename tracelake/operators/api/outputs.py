@@ -1,4 +1,4 @@
-"""One output of a task: partitions are staged in the attempt's folder, and at the end the marker is written."""
+"""An output of a task: partitions are staged in the attempt's folder; at the end the marker is written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Output:
 
     @property
     def stem(self) -> str:
-        """What file names begin with."""
+        """The prefix of file names."""
         return self.ref.name or f"{self.job}_{self.ref.output_index}"
 
     @property
@@ -67,13 +67,13 @@ class Output:
         return Place(self.objects, self.folder)
 
     def write(self, frame: DataFrame, partition: Range | str, *, files: int = 1) -> int:
-        """Stage a DataFrame as one partition; how many rows it had."""
+        """Stage a DataFrame as one partition; return its number of rows."""
         from tracelake.data.files.parquet_writer import write_frame
 
         return self.stage(partition, write_frame(frame, self.place, self.file_stem(partition), files=files))
 
     def write_table(self, table: pa.Table, partition: Range | str) -> int:
-        """Stage rows that are in this process already."""
+        """Stage rows that are in this process."""
         from tracelake.data.files.parquet_writer import write_table
 
         return self.stage(partition, [write_table(self.place, self.file_stem(partition), table)])
@@ -82,7 +82,7 @@ class Output:
         return f"{self.stem}_{format_file_part(partition) if isinstance(partition, Range) else partition}"
 
     def stage(self, partition: Range | str, written: Iterable[Written], *, over: int | None = None) -> int:
-        """What was written as one partition. With `over`, it counts only if what it replaces is of no later commit."""
+        """Record files as one partition. With `over`, it counts only if what it replaces is of no later commit."""
         done = list(written)
         columns = self.staged[0].columns if self.staged else done[0].columns
         for outcome in done:
@@ -90,23 +90,23 @@ class Output:
         self.staged.append(Staged(partition, [outcome.file for outcome in done], columns, over))
         return sum(outcome.file.rows for outcome in done)
 
-    def _refuse_other_columns(self, first: Sequence[ColumnEntry], given: Sequence[ColumnEntry]) -> None:
-        """A reader is given one schema for all files, and Spark does not tell small letters from capital ones."""
-        if hash_of_schema(first) != hash_of_schema(given):
+    def _refuse_other_columns(self, first: Sequence[ColumnEntry], columns: Sequence[ColumnEntry]) -> None:
+        """Check the schemas: a reader uses one schema for all files, and Spark ignores the case of names."""
+        if hash_of_schema(first) != hash_of_schema(columns):
             raise InvalidRequest(
-                f"the files of {self.stem} have different schemas: ({in_words(first)}) and ({in_words(given)})",
+                f"the files of {self.stem} have different schemas: ({in_words(first)}) and ({in_words(columns)})",
                 where="/outputs",
                 hint="cast the columns, so that their types do not depend on the rows",
             )
-        if len({column.name.casefold() for column in given}) < len(given):
+        if len({column.name.casefold() for column in columns}) < len(columns):
             raise InvalidRequest(
-                f"two columns of {self.stem} have one name: {', '.join(column.name for column in given)}",
+                f"two columns of {self.stem} have one name: {', '.join(column.name for column in columns)}",
                 where="/outputs",
                 hint="rename one",
             )
 
     def finish(self) -> list[OutputBody]:
-        """The marker, last of all; and what the completion says of each partition."""
+        """Write the marker, after all files; return the partitions for the completion."""
         if not self.staged:
             return []
         marker = Marker(
@@ -114,35 +114,35 @@ class Output:
             attempt=self.attempt,
             dataset_uuid=self.ref.dataset_uuid,
             dataset_version=self.ref.dataset_version,
-            files=[file for item in self.staged for file in item.files],
+            files=[file for staged in self.staged for file in staged.files],
             columns=list(self.staged[0].columns),
         )
         self.objects.put(marker_in(self.folder), encode_marker(marker))
-        return [self._body(item, marker.schema_hash) for item in self.staged]
+        return [self._body(staged, marker.schema_hash) for staged in self.staged]
 
     def events(self) -> list[EventBody]:
         return [
-            EventBody(dataset_uuid=self.ref.dataset_uuid, dataset_version=self.ref.dataset_version, **_scope(item))
-            for item in self.staged
+            EventBody(dataset_uuid=self.ref.dataset_uuid, dataset_version=self.ref.dataset_version, **_scope(staged))
+            for staged in self.staged
         ]
 
-    def _body(self, item: Staged, schema_hash: str) -> OutputBody:
+    def _body(self, staged: Staged, schema_hash: str) -> OutputBody:
         return OutputBody(
             dataset_uuid=self.ref.dataset_uuid,
             dataset_version=self.ref.dataset_version,
             output_index=self.ref.output_index,
             location=str(self.folder),
-            row_count=sum(file.rows for file in item.files),
-            bytes=sum(file.bytes for file in item.files),
+            row_count=sum(file.rows for file in staged.files),
+            bytes=sum(file.bytes for file in staged.files),
             schema_hash=schema_hash,
-            files=[msgspec.to_builtins(file) for file in item.files],
-            over=item.over,
-            **_scope(item),
+            files=[msgspec.to_builtins(file) for file in staged.files],
+            over=staged.over,
+            **_scope(staged),
         )
 
 
-def _scope(item: Staged) -> dict[str, Any]:
-    if isinstance(item.partition, Range):
-        start, end = item.partition.edges
-        return {"partition_key": format_partition_key(item.partition), "start": start, "end": end}
-    return {"partition_key": item.partition}
+def _scope(staged: Staged) -> dict[str, Any]:
+    if isinstance(staged.partition, Range):
+        start, end = staged.partition.edges
+        return {"partition_key": format_partition_key(staged.partition), "start": start, "end": end}
+    return {"partition_key": staged.partition}

@@ -3,8 +3,8 @@
 from typing import Final
 
 IN_DISPATCHER: Final = "dispatcher"
-"""Run by the Dispatcher itself: pure functions over the task and their own state, without rows."""
+"""In the Dispatcher: pure functions of the task and its state, without rows."""
 ON_WORKERS: Final = "ecs_platform"
-"""Run by trusted workers, on Spark."""
+"""On trusted workers, with Spark."""
 IN_SANDBOXES: Final = frozenset({"lambda", "ecs_udf"})
-"""Run code that is not ours, walled in."""
+"""User code, in a sandbox."""

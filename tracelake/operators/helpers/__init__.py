@@ -1,1 +1,1 @@
-"""What several operators share, or what would make one of them too long to read."""
+"""Code that several operators share, or that would make one of them too long."""

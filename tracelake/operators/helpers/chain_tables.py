@@ -1,4 +1,4 @@
-"""What the chain operators share: the tables of a chain, one output each, and the pool of nodes that a job names."""
+"""Shared by the chain operators: the tables of a chain, one output each, and the pool of nodes of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from tracelake.domain.dag.catalog import Columns, ConfigProblem, Wired
 from tracelake.errors import InvalidRequest
-from tracelake.operators.api.outcome import Settings
+from tracelake.operators.api.outcome import OperatorConfig
 
 if TYPE_CHECKING:
     from tracelake.chain.rpc_pool import RpcPool
@@ -24,7 +24,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "transactions": ("block_number", "transaction_index"),
     "logs": ("block_number", "log_index"),
 }
-"""What a row is known by, and sorted by, in each table."""
+"""The key of each table, by which rows are sorted too."""
 
 
 def _names(text: str) -> Columns:
@@ -46,45 +46,45 @@ COLUMNS: dict[str, Columns] = {
         n_data_bytes chain_id block_hash timestamp
     """),
 }
-"""The names of `chain.schemas`, which the Dispatcher does not load: it comes with Arrow. A test compares."""
+"""The names of `chain.schemas`, which the Dispatcher does not load because it needs Arrow. A test compares them."""
 
 
 _POOL_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _A_NAME = "small letters and digits, words joined by one underscore"
 
 
-class Tables(Settings):
+class Tables(OperatorConfig):
     tables: tuple[Table, ...] = Field(ALL, min_length=1)
     """One output each, in this order."""
 
     @field_validator("rpc_pool", mode="after", check_fields=False)
     @classmethod
-    def _is_a_name(cls, given: str) -> str:
-        """Of those operators that ask nodes. An address may hold a key, so it is neither stored nor repeated."""
-        if not _POOL_NAME.fullmatch(given):
-            raise ValueError(f"this is not the name of a pool: {_A_NAME}; addresses and keys stand in the settings")
-        return given
+    def _is_a_name(cls, value: str) -> str:
+        """For operators that call nodes. An address may contain a key, so it is neither stored nor repeated."""
+        if not _POOL_NAME.fullmatch(value):
+            raise ValueError(f"this is not the name of a pool: {_A_NAME}; addresses and keys belong in the settings")
+        return value
 
     @field_validator("tables", mode="before")
     @classmethod
-    def _from_list(cls, given: Any) -> Any:
-        return tuple(given) if isinstance(given, list) else given
+    def _from_list(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
     @field_validator("tables")
     @classmethod
-    def _once_each(cls, given: tuple[Table, ...]) -> tuple[Table, ...]:
-        if len(set(given)) != len(given):
+    def _once_each(cls, value: tuple[Table, ...]) -> tuple[Table, ...]:
+        if len(set(value)) != len(value):
             raise ValueError("a table is named once")
-        return given
+        return value
 
 
 def table_columns(config: Mapping[str, Any], _wired: Wired) -> Sequence[Columns | None]:
-    """Of the outputs of an operator that writes these tables."""
+    """Check the outputs of an operator that writes these tables."""
     return [COLUMNS[table] for table in config.get("tables") or ALL]
 
 
 def check_tables(config: Mapping[str, Any], wired: Wired, *, more: int = 0) -> Iterator[ConfigProblem]:
-    """At deploy: one output for each table, in their order, and up to `more` besides."""
+    """Check at deploy that there is one output for each table, in their order, and at most `more` others."""
     tables = tuple(config.get("tables") or ALL)
     outputs = wired.outputs
     if not len(tables) <= len(outputs) <= len(tables) + more:
@@ -101,7 +101,7 @@ def check_tables(config: Mapping[str, Any], wired: Wired, *, more: int = 0) -> I
         if output != table and output in ALL:
             yield ConfigProblem(
                 ("tables",),
-                f"output {output!r} would hold the {table}: outputs stand in the order of tables",
+                f"output {output!r} would hold the {table}: outputs must be in the order of tables",
                 f"outputs: [{', '.join(tables)}]",
                 "bad_order",
             )
@@ -112,7 +112,7 @@ def _counted(count: int, word: str) -> str:
 
 
 def outputs_of(tables: Sequence[str], outputs: Sequence[Output]) -> dict[str, Output]:
-    """The output of each table."""
+    """Return the output of each table."""
     if len(outputs) < len(tables):
         raise InvalidRequest(
             f"the job has {len(outputs)} outputs, and {len(tables)} tables to write",

@@ -1,11 +1,11 @@
-"""How `block_follower` follows: look at the chain, find where we part from it, write from there, tell what changed.
+"""Follows a chain for `block_follower`: finds the fork, writes from there, and sends what changed.
 
-One step is one data transaction: rows of all tables, which blocks they cover, how far we are, and the entries of the
+A step is one data transaction: rows of all tables, the blocks they cover, the progress, and the entries of the
 follower's outbox (`data/hot/follower_outbox.py`). They are sent afterwards; a kill in between means that they are sent
 again, under the same id.
 
-What was never told before is an event. What was, and was written anew, is an invalidation: readers have run for it
-already, and an event of the same range would be known as the one they ran for.
+A range that was never sent is an event. One that was sent, and was written again, is an invalidation: readers have run
+for it already, and a repeated event of the range would be ignored.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 LOOK_BACK: Final = 64
-"""Blocks compared at once on the way back to a fork."""
+"""Blocks compared at once in the search for a fork."""
 OUTAGES: Final = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 AFTER_TROUBLE_SECONDS: Final = 1.0
 LOOK_UP_SECONDS: Final = 0.1
-"""How often it is seen whether it is to end."""
+"""How often the requests to end are checked."""
 
 
 async def follow(ctx: TaskContext[Config]) -> None:
-    """Until it is asked to stop, or the lease is lost. Outages of nodes and of the database are waited out."""
+    """Follow until the task should stop or its lease is lost. Retries during outages of nodes and of the database."""
     async with RpcClient(pool_of(ctx.resources, ctx.config.rpc_pool)) as client:
         follower = Follower(ctx, client)
         following = asyncio.create_task(follower.go_on())
         try:
             while not _over(ctx) and not following.done():
                 await asyncio.wait({following}, timeout=LOOK_UP_SECONDS)
-            # It waits for a node, or for time to pass: a data transaction has no such moment in it and is never cut.
+            # It is cancelled only while it waits for a node or sleeps: a data transaction has no await and is never
+            # cut.
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
@@ -64,7 +65,7 @@ async def follow(ctx: TaskContext[Config]) -> None:
 
 
 def _over(ctx: TaskContext[Any]) -> bool:
-    return ctx.api.lost.is_set() or ctx.api.asked_to_stop.is_set()
+    return ctx.api.lost.is_set() or ctx.api.stop_requested.is_set()
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Follower:
     client: RpcClient
     connection: psycopg.Connection[Any] | None = None
     at: int = 0
-    """The last block that was written, for people."""
+    """The last block that was written, for users."""
     tables: Mapping[str, HotTable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +87,7 @@ class Follower:
 
     @property
     def source(self) -> str:
-        """By what it writes: the same across restarts, another one for another generation."""
+        """Identified by its outputs: the same across restarts, another one for another generation."""
         return f"follower:{self.ctx.outputs[0].ref.dataset_version}"
 
     @property
@@ -114,12 +115,12 @@ class Follower:
             await asyncio.sleep(self.ctx.config.poll_seconds)
 
     async def step(self) -> bool:
-        """One batch of blocks; whether there was anything to do."""
+        """Write one batch of blocks; return whether there was anything to do."""
         self.client.health.start_anywhere()
         connection = self._connected()
-        self._tell(connection)
+        self._send_entries(connection)
         wrote = await self._catch_up(connection, await heads(self.client))
-        self._tell(connection)
+        self._send_entries(connection)
         return wrote
 
     async def _catch_up(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
@@ -127,12 +128,12 @@ class Follower:
         ours = follower_outbox.followed(connection, self.source, latest, 1)
         common = await self._common(connection, ours, tip.by)
         first = self._start(connection, latest) if common is None else common[0] + 1
-        if first > latest:  # all of it is there, or the node is behind us, maybe below where we began
+        if first > latest:  # all is written, or the node is behind us, maybe below our first block
             return self._settle(connection, tip)
         last = min(latest, first + self.ctx.config.batch - 1)
         fetched = await fetch_with(self.client, first, last, self.ctx.config.tables)
         if common is not None and common[1] != fetched.first_parent_hash:
-            return True  # the chain moved while we looked: look again
+            return True  # the chain moved in the meantime: try again
         self._commit(connection, fetched, tip, reorg=bool(ours) and ours[0][0] >= first)
         return True
 
@@ -149,7 +150,7 @@ class Follower:
             )
             follower_outbox.remember_followed(connection, self.source, first, fetched.hashes)
             follower_outbox.advance(connection, self.source, Progress(max(told_to, last), progress.finalized_to))
-            # A reorg takes back everything above the fork, also what has not come again yet.
+            # A reorg invalidates everything above the fork, including blocks that do not exist again yet.
             again_to = told_to if reorg else min(told_to, last)
             if first <= again_to:
                 cause = f"block {last} is now {fetched.last_hash.hex()}"
@@ -163,12 +164,12 @@ class Follower:
         self.ctx.progress(last, tip.latest.number, "reorg" if reorg else "follows the tip")
 
     def _settle(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
-        """Nothing to write; what has become final is told."""
+        """Nothing to write; send what has become final."""
         with self._alone(connection):
             return self._announce_final(connection, tip)
 
     def _announce_final(self, connection: psycopg.Connection[Any], tip: Heads) -> bool:
-        """Ranges that no reorg can touch: what the chain calls final, as far as our own blocks are that chain's."""
+        """Return ranges that no reorg can change: the chain's final blocks, as far as our blocks are of that chain."""
         if self.final_output is None:
             return False
         progress = follower_outbox.lock_source(connection, self.source, self.run)
@@ -186,20 +187,20 @@ class Follower:
     def _final_number(self, connection: psycopg.Connection[Any], tip: Heads) -> int | None:
         by_depth = tip.latest.number - self.ctx.config.confirmations
         limit = by_depth if tip.finalized is None else tip.finalized.number
-        there = follower_outbox.followed(connection, self.source, limit, 1) if limit >= 0 else []
-        if not there:
+        followed = follower_outbox.followed(connection, self.source, limit, 1) if limit >= 0 else []
+        if not followed:
             return None
-        number, block_hash = there[0]
+        number, block_hash = followed[0]
         if tip.finalized is not None and number == limit and block_hash != tip.finalized.hash:
-            return None  # our blocks are of another fork: the next step writes them anew
+            return None  # our blocks are of another fork: the next step replaces them
         return number
 
     async def _common(
         self, connection: psycopg.Connection[Any], ours: Sequence[tuple[int, bytes]], by: int
     ) -> tuple[int, bytes] | None:
-        """The highest block that we have in common with the node that told the head; None if there is none.
+        """Return the highest block that we share with the node that reported the head; None if there is none.
 
-        Another node may be on another fork: the blocks that it shares with us say nothing about the way to that head.
+        Another node may be on another fork: the blocks that it shares with us do not lead to that head.
         """
         while ours:
             theirs = await headers(self.client, [number for number, _ in ours], by)
@@ -210,7 +211,7 @@ class Follower:
         return None
 
     def _start(self, connection: psycopg.Connection[Any], latest: int) -> int:
-        """Where it once began, however deep a reorg is: from anywhere else there would be a hole, or another chain."""
+        """Return its first block, however deep a reorg is: any other would leave a gap, or mix chains."""
         began = follower_outbox.first_followed(connection, self.source)
         if began is not None:
             return began
@@ -230,24 +231,24 @@ class Follower:
             return [(number, number) for number in range(first, last + 1)]
         return [(first, last)]
 
-    def _tell(self, connection: psycopg.Connection[Any]) -> None:
-        """Everything owed, the oldest first. Each is forgotten once the Dispatcher has stored it."""
-        while owed := follower_outbox.untold(connection, self.source):
+    def _send_entries(self, connection: psycopg.Connection[Any]) -> None:
+        """Send all outbox entries, the oldest first. Each is marked once the Dispatcher has stored it."""
+        while unsent := follower_outbox.unsent_entries(connection, self.source):
             now = follower_outbox.lock_source(connection, self.source, self.run).finalized_to
-            finals = follower_outbox.final_before(connection, self.source, now, owed)
-            events = [event for item in owed for event in self._events(item)]
-            retracted = [body for item, final in finals for body in self._invalidations(item, final)]
+            finals = follower_outbox.final_before(connection, self.source, now, unsent)
+            events = [event for announcement in unsent for event in self._events(announcement)]
+            retracted = [body for announcement, final in finals for body in self._invalidations(announcement, final)]
             crash_point("follow_chain.before_tell")
-            self.ctx.api.tell(events, retracted, None)
+            self.ctx.api.send_events(events, retracted, None)
             crash_point("follow_chain.told")
             with self._alone(connection):
-                follower_outbox.told(connection, self.source, owed)
+                follower_outbox.mark_sent(connection, self.source, unsent)
 
     def _events(self, announcement: Announcement) -> list[EventBody]:
         if announcement.kind == "invalidation":
             return []
         final = self.final_output
-        told = ([final] if final else []) if announcement.kind == "final" else self.ctx.outputs[: len(self.tables)]
+        outputs = ([final] if final else []) if announcement.kind == "final" else self.ctx.outputs[: len(self.tables)]
         return [
             EventBody(
                 dataset_uuid=output.ref.dataset_uuid,
@@ -255,7 +256,7 @@ class Follower:
                 start=announcement.start,
                 end=announcement.stop - 1,
             )
-            for output in told
+            for output in outputs
         ]
 
     def _invalidations(self, announcement: Announcement, final_to: int | None) -> list[InvalidationBody]:
@@ -277,9 +278,9 @@ class Follower:
         ]
 
     async def _wait_out(self, trouble: Exception) -> None:
-        said = trouble.message if isinstance(trouble, TraceError) else "the data database does not answer"
-        log.warning("follower waits", because=said)
-        self.ctx.progress(self.at, None, f"waits: {said}")
+        message = trouble.message if isinstance(trouble, TraceError) else "the data database does not answer"
+        log.warning("follower waits", because=message)
+        self.ctx.progress(self.at, None, f"waits: {message}")
         if isinstance(trouble, OUTAGES):
             self.close()
         await asyncio.sleep(AFTER_TROUBLE_SECONDS)
@@ -292,11 +293,11 @@ class Follower:
         return self.connection
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Tables as they must be; empty, if the version says so and no attempt of this run has begun before."""
-        asked = self.ctx.task.bootstrap
+        """Make the tables; empty, if the version says so and no attempt of this run has begun before."""
+        bootstrap = self.ctx.task.bootstrap
         with connection.transaction():
             begun = follower_outbox.begin(connection, self.source, self.run)
-            if asked is not None and asked.reset_outputs and not begun:
+            if bootstrap is not None and bootstrap.reset_outputs and not begun:
                 follower_outbox.delete_source(connection, self.source)
                 for table in self.tables.values():
                     tables.drop(connection, table)
@@ -305,7 +306,7 @@ class Follower:
 
     @contextmanager
     def _alone(self, connection: psycopg.Connection[Any]) -> Iterator[Progress]:
-        """A transaction that only the latest run of this source gets: one that was frozen may have lost its lease."""
+        """A transaction that only the latest run of this source gets: another may have lost its lease."""
         with connection.transaction():
             yield follower_outbox.lock_source(connection, self.source, self.run)
 
@@ -318,4 +319,4 @@ class Follower:
 def _marks(fetched: Fetched) -> list[BlockMark]:
     parents = [fetched.first_parent_hash, *fetched.hashes[:-1]]
     numbers = range(fetched.start, fetched.end + 1)
-    return [BlockMark(*item) for item in zip(numbers, fetched.hashes, parents, strict=True)]
+    return [BlockMark(*announcement) for announcement in zip(numbers, fetched.hashes, parents, strict=True)]

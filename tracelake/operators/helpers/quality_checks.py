@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from tracelake.domain.filter.parse import MAX_DIGITS
-from tracelake.operators.api.outcome import Settings
+from tracelake.operators.api.outcome import OperatorConfig
 
 MOST_ROWS: Final = 2**63 - 1
-"""In the report they are numbers of 64 bits."""
+"""In the report they are 64-bit numbers."""
 
 
 def _usable(number: float) -> float:
@@ -26,7 +26,7 @@ Names = Annotated[list[str], Field(min_length=1)]
 Number = Annotated[int | float, AfterValidator(_usable)]
 
 
-class Check(Settings):
+class Check(OperatorConfig):
     kind: str
     input: str | None = None
     level: Literal["fail", "warn"] = "fail"
@@ -88,7 +88,7 @@ AnyCheck = Annotated[
 
 
 def about(check: Check) -> str:
-    """What it looks at, in its name."""
+    """Return what it checks, as part of its name."""
     match check:
         case NotNull(columns=columns) | Unique(columns=columns):
             return ", ".join(columns)

@@ -1,4 +1,4 @@
-"""What `quality` found, as the rows of its dataset: one for each check and partition."""
+"""The report of `quality` as rows of its dataset: one for each check and partition."""
 
 from __future__ import annotations
 

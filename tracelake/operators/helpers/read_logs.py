@@ -1,11 +1,11 @@
-"""The logs of a range, of every input that has some of it: a backfill and a compaction may share it. Each log once.
+"""Reads the logs of a range from all inputs, which may overlap (a backfill and a compaction). Each log once.
 
-A partition is replaced whole, so it is made from all inputs, whichever of them made the task. The later an input stands
-in the DAG, the more it counts: a backfill is read once, a tip is corrected after reorgs.
+A partition is replaced as a whole, so it is made from all inputs, whichever of them created the task. A later input in
+the DAG wins: a backfill is read once, a tip is corrected after reorgs.
 
-A partition of files holds every log of its blocks, so a later input that has the block is right about it, also where it
-has no log: a reorg may have left the block empty. A table has no partitions, and a selection (`where`) that others do
-not make has no word on what it leaves out: there only the logs that both have can tell which block is the right one.
+A partition of files has every log of its blocks, so a later input that has the block is right about it, even without a
+log: a reorg may have left the block empty. A table has no partitions, and an input with a `where` of its own does not
+show what it leaves out: there only the logs that both have show which block is the right one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 CHAIN, NUMBER = "chain_id", "block_number"
 BLOCK: Final = (CHAIN, NUMBER)
 LOG: Final = (*BLOCK, "log_index")
-"""What a log is known by."""
+"""The key of a log."""
 _PLACE, _HASH, _RANK = "_place", "_hash", "_rank"
 
 
 @dataclass(frozen=True)
 class Held:
-    """An input, and which blocks of the range it may have logs of: as its partitions say; a table, of any."""
+    """An input, and the blocks of the range of which it may have logs: those of its partitions; for a table, any."""
 
     input: Input
     span: Range
@@ -51,28 +51,28 @@ class Held:
         return intersect(self.blocks, other.blocks)
 
     def replaces(self, earlier: Held) -> bool:
-        """Whether what it has of a block is all that `earlier` should have of it."""
+        """Whether it has all logs of a block that `earlier` should have."""
         return self.is_whole and self.input.ref.where in (None, earlier.input.ref.where)
 
     @cached_property
     def chains(self) -> Sequence[int | None]:
-        """Whose blocks these are, as its logs say: of the range, else of the last partition that has any.
+        """Return the chain of its logs: of the range, or else of the last partition that has any.
 
-        None at all: nobody can know, and it is taken for the chain that the others are of.
+        None without any log: it is then assumed to be of the same chain as the others.
         """
         for part in (self.span, None):
-            found = self.input.files(part)
-            filled = [partition for partition in found.partitions if partition.row_count != 0]
+            listing = self.input.files(part)
+            filled = [partition for partition in listing.partitions if partition.row_count != 0]
             if filled:
-                asked = msgspec.structs.replace(found, partitions=filled if part else filled[-1:])
-                rows = read_listed(self.input.spark, self.input.objects, asked).select(CHAIN).distinct().collect()
+                narrowed = msgspec.structs.replace(listing, partitions=filled if part else filled[-1:])
+                rows = read_listed(self.input.spark, self.input.objects, narrowed).select(CHAIN).distinct().collect()
                 return [row[CHAIN] for row in rows]
         return []
 
 
 def read_logs(ctx: TaskContext[Any], span: Range) -> DataFrame:
     there = [item for item in (_held(ctx, item, span) for item in ctx.inputs) if item.blocks]
-    if not there:  # the input whose news it is says so, with no rows
+    if not there:  # the input that was updated has no rows
         return _logs(ctx.trigger or ctx.inputs[0], span)
     frames = [_logs(item.input, span) for item in there]
     pairs = [(place, later) for place, later in combinations(range(len(there)), 2) if there[place].shares(there[later])]
@@ -97,7 +97,7 @@ def _held(ctx: TaskContext[Any], item: Input, span: Range) -> Held:
 
 
 def _is_of(frame: DataFrame, later: Held, earlier: Held) -> Column:
-    """Whether a log is of a block that `later` has: chains have blocks of the same numbers, and do not share them."""
+    """Whether a log is of a block that `later` has: different chains have blocks with the same numbers."""
     from pyspark.sql import functions
 
     number, chain = frame[NUMBER], frame[CHAIN]
@@ -129,7 +129,7 @@ def _require_logs(item: Input, frame: DataFrame) -> None:
 
 
 def _not_as_in_logs(frame: DataFrame) -> Iterator[str]:
-    """What is missing, by name and kind: a text that shows bytes is no bytes, and would match nothing."""
+    """Return what is missing, by name and type: bytes written as text are not bytes, and would match nothing."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import BinaryType, NumericType
 
@@ -142,7 +142,7 @@ def _not_as_in_logs(frame: DataFrame) -> Iterator[str]:
 
 
 def _once_each(frames: Sequence[DataFrame]) -> DataFrame:
-    """Where inputs disagree about a block, which its hash shows, the last that has logs of it counts."""
+    """Where inputs disagree about a block, by its hash, the last input with logs of it wins."""
     from pyspark.sql import Window, functions
 
     placed = [frame.withColumn(_PLACE, functions.lit(place)) for place, frame in enumerate(frames)]

@@ -1,14 +1,14 @@
-"""Read by every Python that Spark starts on this machine, before anything else: it has them start with less work.
+"""Run at the start of every Python that Spark starts on this machine, to make the start cheaper.
 
-Spark puts its Python code on their path as a zip file. What comes out of one is compiled anew in every process: a core
-is busy for most of a second where the same files, as they are installed, take a fifth of that.
+Spark adds its Python code to the path as a zip file. Modules of a zip are compiled in every process, which takes most
+of a second of a core; the same files, as installed, take a fifth of that.
 
-Then there are those that plan reads by a Python data source. Spark asks one at each such plan, and forks one more for
-each plan at the same time, always from `pyspark.daemon`: no setting names another, as there is for the workers that run
-tasks (`worker_daemon.py`). Left to itself each fork loads Arrow and our modules; here the daemon does, once, before it
-forks. Nothing that is loaded may start a thread: threads do not survive a fork.
+Reads from a Python data source are planned in processes that Spark forks from `pyspark.daemon`, one more for each
+concurrent plan: no setting names another daemon, as there is for the workers that run tasks (`worker_daemon.py`). By
+default each fork loads Arrow and our modules; here the daemon does, once, before it forks. Nothing that is loaded may
+start a thread: threads do not survive a fork.
 
-This folder is first on the path, so this file hides a `sitecustomize` that the machine may have: it is run then.
+This folder is first on the path and hides a `sitecustomize` of the machine, which is therefore run from here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PLANS_WITH = ("pyspark.cloudpickle", "pyspark.sql.datasource", "pyarrow", "trace
 
 
 def leave_out_zips() -> None:
-    """If what Spark packed is there as files too: in the very folder that it calls its home."""
+    """Whether Spark's zip also exists as files, in the folder that is SPARK_HOME."""
     home = os.environ.get("SPARK_HOME", "")
-    if os.path.dirname(home) in sys.path and os.path.exists(os.path.join(home, "__init__.py")):  # noqa: PTH110,PTH118,PTH120 - no more imports than there must be
+    if os.path.dirname(home) in sys.path and os.path.exists(os.path.join(home, "__init__.py")):  # noqa: PTH110,PTH118,PTH120 - as few imports as possible
         packed = os.path.join(home, "")  # noqa: PTH118 - as above
         sys.path[:] = [entry for entry in sys.path if not entry.startswith(packed)]
-        # Before each task a worker has Python look at the path anew, and all that it remembers of a zip is read again.
+        # Before each task a worker invalidates its import caches, and Python would read the zip's directory again.
         for entry in [entry for entry in sys.path_importer_cache if entry.startswith(packed)]:
             del sys.path_importer_cache[entry]
 
@@ -41,10 +41,10 @@ def load_for_planning() -> None:
     if "pyspark.daemon" not in sys.orig_argv or asked_for not in PLANNERS:
         return
     for name in (asked_for, *PLANS_WITH):
-        with suppress(ImportError):  # whoever needs it says so
+        with suppress(ImportError):  # the module that needs it raises the error
             import_module(name)
     gc.collect()
-    gc.freeze()  # what is shared is not looked at again, which would make a copy of it in every fork
+    gc.freeze()  # the garbage collector must not touch shared objects, which would copy their pages in every fork
 
 
 def run_the_shadowed_module() -> None:

@@ -1,4 +1,4 @@
-"""A whole house for questions: Dispatcher, worker, Query service and Gateway, each behind its real door with TLS.
+"""A test system for queries: Dispatcher, worker, Query service and Gateway, each behind its real listener with TLS.
 
 Organisation `acme` has datasets made by a worker; `rival` has one of the same name with other rows.
 """
@@ -29,9 +29,10 @@ from tracelake.domain.dag.model import Storage
 from tracelake.gateway.process import public_api
 from tracelake.lite.home import public_pem
 from tracelake.lite.user_token import mint_user_token
-from tracelake.operators.api.outcome import Settings as NoConfig
+from tracelake.operators.api.outcome import OperatorConfig as NoConfig
 from tracelake.query.process import serving
 from tracelake.query.sessions import Sessions
+from tracelake.query.spark import QuerySpark
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics
@@ -70,8 +71,8 @@ publish:
 """
 
 
-class Given:
-    """The tests' one Spark session, as the Query service's own."""
+class SharedSpark(QuerySpark):
+    """The tests' one Spark session, in place of the Query service's own."""
 
     def __init__(self, spark: SparkSession, kept: int = 16) -> None:
         self.pool = Sessions(spark, kept)
@@ -79,23 +80,20 @@ class Given:
     async def sessions(self) -> Sessions:
         return self.pool
 
-    def lost(self) -> bool:
-        return False
-
     async def give_up(self, stuck: Sessions) -> bool:
         del stuck
         raise AssertionError("a query could not be interrupted")
 
 
 @dataclass(frozen=True)
-class House:
+class QuerySystem:
     rig: Rig
     settings: Settings
     key: ec.EllipticCurvePrivateKey
     gateway: httpx.AsyncClient
     task_api: httpx.AsyncClient
     query_internal: httpx.AsyncClient
-    spark: Given
+    spark: SharedSpark
     rival: Org
     context: ssl.SSLContext
 
@@ -118,7 +116,7 @@ class House:
         return answer.status_code, answer.json()["error"]["code"]
 
     async def ask_as(self, claimed: Claimed, sql: str, **more: Any) -> httpx.Response:
-        """By a task's capability; what is in `more` takes the place of what it should say."""
+        """Query with a task's capability; `more` replaces fields of the request."""
         fence = {
             "task_id": str(claimed.task.task_id),
             "attempt": claimed.attempt,
@@ -128,7 +126,7 @@ class House:
         return await self.task_api.post("/v1/task/query", json={**fence, "sql": sql, **more}, headers=headers)
 
     async def claimed(self, job: str = "think", org: Org | None = None) -> Claimed:
-        """A task of this job, claimed: the first that nobody has."""
+        """Claim the first unclaimed task of this job."""
         await self.rig.walk.until_nothing_is_owed()
         task = await self.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id"
@@ -141,7 +139,7 @@ class House:
         return answer
 
     async def make(self, job: str = "make", start: int = 0, end: int = ROWS - 1, *, org: Org | None = None) -> None:
-        """Rows of blocks `start` to `end`, committed."""
+        """Make rows of blocks `start` to `end`, committed."""
         whose = org or self.rig.walk.org
         async with working(replace(self.rig.worker(), concurrency=2)):
             await trigger(
@@ -171,12 +169,14 @@ class House:
 
 
 @asynccontextmanager
-async def a_house(dsns: dict[str, str], folder: Path, spark: SparkSession, **query: Any) -> AsyncIterator[House]:
+async def started_system(
+    dsns: dict[str, str], folder: Path, spark: SparkSession, **query: Any
+) -> AsyncIterator[QuerySystem]:
     async with rigged(dsns["state"], dsns["queue"], folder, spark) as rig:
         key = ec.generate_private_key(ec.SECP256R1())
         settings = _settings(rig, dsns["data"], folder, key, query)
         context = ssl.create_default_context(cafile=rig.walk.ca)
-        given = Given(spark)
+        given = SharedSpark(spark)
         async with (
             open_pool(dsns["data"], name="query", max_size=2) as pool,
             serving(
@@ -194,28 +194,30 @@ async def a_house(dsns: dict[str, str], folder: Path, spark: SparkSession, **que
         ):
             rival = await an_org(rig.walk.control.pool, "rival")
             await _people(rig.walk.control.pool, rig.walk.org)
-            yield House(rig, settings, key, gateway, task_api, inside, given, rival, context)
+            yield QuerySystem(rig, settings, key, gateway, task_api, inside, given, rival, context)
 
 
 @asynccontextmanager
-async def furnished(house: House) -> AsyncIterator[House]:
+async def with_rows(system: QuerySystem) -> AsyncIterator[QuerySystem]:
     """With rows: acme's `orders` has 20 of value 10 n, rival's 5 of value -n; one shared by role, one not published."""
-    value = {house.rig.walk.org.id: lambda n: n * 10, house.rival.id: lambda n: -n}
+    value = {system.rig.walk.org.id: lambda n: n * 10, system.rival.id: lambda n: -n}
 
     def numbers(ctx: Any) -> None:
         Numbers(value[ctx.org_id])(ctx)
 
     # No worker waits on this runtime's queue: the tests claim these tasks themselves.
     hands = OperatorSpec(checked_by(NoConfig), frozenset({"ecs_udf"}), storages=(Storage.PARQUET,), narrows=every_input)
-    await house.pool.execute("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f')", house.rival.id)
+    await system.pool.execute("INSERT INTO org_roles (org_id, slug, name) VALUES ($1, 'finance', 'f')", system.rival.id)
     with operator("numbers", numbers), registered(hands=hands):
-        await deployed_and_active(house.rig.walk.control, house.rig.walk.org, DAG.format(orders="orders", secret="pay"))
-        await deployed_and_active(house.rig.walk.control, house.rival, DAG.format(orders="orders", secret="theirs"))
+        await deployed_and_active(
+            system.rig.walk.control, system.rig.walk.org, DAG.format(orders="orders", secret="pay")
+        )
+        await deployed_and_active(system.rig.walk.control, system.rival, DAG.format(orders="orders", secret="theirs"))
         for job in ("hide", "keep"):
-            await house.make(job)
-        await house.make("make", 0, 4, org=house.rival)
-        await house.make("make")
-        yield house
+            await system.make(job)
+        await system.make("make", 0, 4, org=system.rival)
+        await system.make("make")
+        yield system
 
 
 def _settings(rig: Rig, data: str, folder: Path, key: ec.EllipticCurvePrivateKey, query: dict[str, Any]) -> Settings:

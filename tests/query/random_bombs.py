@@ -1,6 +1,6 @@
-"""Makes up queries that make much of little: texts, arrays, lambdas, generators, joins and plans, one inside another.
+"""Generates queries with huge results: texts, arrays, lambdas, generators, joins and plans, nested in each other.
 
-Their numbers are drawn so that some are far too large, some near the limits, and some harmless.
+Numbers are chosen so that some are far too large, some near the limits, and some harmless.
 """
 
 # ruff: noqa: S608 - queries of tests
@@ -68,7 +68,7 @@ def _grouped(random: Random) -> str:
 
 
 def _inside(random: Random) -> str:
-    """In a place that is not the list of columns."""
+    """In another place than the list of columns."""
     big, slide = _measured(random), random.choice(NUMBERS)
     return random.choice(
         [
@@ -86,7 +86,7 @@ def _inside(random: Random) -> str:
 
 
 def _measured(random: Random) -> str:
-    """A number that is known when a large value has been made."""
+    """A number that is known only when a large value has been computed."""
     if random.random() < 0.5:
         return f"length({_text(random, random.randint(1, 4))})"
     return f"size({_array(random, random.randint(1, 4))})"

@@ -1,4 +1,4 @@
-"""Queries put together from the hostile ones' parts: whatever comes of it, nothing outside of the granted view is read.
+"""Queries composed of parts of hostile ones read nothing outside the granted view.
 
 `--sql-examples N` makes it run longer; it is short by default.
 """
@@ -65,7 +65,7 @@ def examples(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--sql-examples"))
 
 
-def test_the_gate_refuses_in_its_own_words_or_lets_pass_what_reads_the_granted_view_alone(examples: int) -> None:
+def test_the_sql_gate_raises_its_own_error_or_accepts_a_query_of_the_granted_view_only(examples: int) -> None:
     @settings(max_examples=examples * 5, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(queries)
     def holds(text: str) -> None:
@@ -83,7 +83,9 @@ def test_the_gate_refuses_in_its_own_words_or_lets_pass_what_reads_the_granted_v
     holds()
 
 
-def test_without_the_gate_what_the_plan_check_lets_pass_reads_no_file(examples: int, spark: SparkSession) -> None:
+def test_without_the_sql_gate_the_plan_check_accepts_no_query_that_reads_a_file(
+    examples: int, spark: SparkSession
+) -> None:
     from pyspark.errors import PySparkException
 
     session = spark.newSession()

@@ -1,4 +1,4 @@
-"""Files that a query cannot need are not opened, and its rows are the same as if they had been. 40 s."""
+"""Files that a query cannot need are not opened, and its rows are the same. 40 s."""
 
 # ruff: noqa: S608 - queries of a test
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.query.house import House
+from tests.query.query_system import QuerySystem
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.data.files.parquet_reader import read_files
 from tracelake.domain.filter.parse import parse_where
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (ColumnEntry("block_number", "bigint"), ColumnEntry("v", "bigint"))
 FILES: Sequence[Sequence[int | None]] = [[0, 1, 2], [3, 4, 5], [6, 7, None], [8, 9, 10, 2], [None], [11, -4, 30]]
-"""Block numbers of each file: apart, overlapping, without any, and far apart."""
+"""Block numbers of each file: separate, overlapping, none, and far apart."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ THROUGH = [
         "SELECT x.v FROM (WITH t2 AS (SELECT * FROM t) SELECT * FROM t2 WHERE INSIDE) x",
     )
 ]
-"""Conditions on what a WITH or a subquery has made of the tables."""
+"""Conditions on the results of a WITH or a subquery."""
 
 
 @st.composite
@@ -207,7 +207,7 @@ def queries(draw: st.DrawFn) -> str:
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(queries())
-def test_the_rows_are_the_same_whatever_files_are_left_out(tables: Tables, sql: str) -> None:
+def test_pruned_files_do_not_change_the_rows(tables: Tables, sql: str) -> None:
     checked = check_sql(sql, set(tables.relations))
     read = {name: tables.relations[name] for name in checked.tables}
     left = narrowed(checked, read)
@@ -219,7 +219,7 @@ def test_the_rows_are_the_same_whatever_files_are_left_out(tables: Tables, sql: 
 
 
 def rows(tables: Tables, sql: str, relations: Mapping[str, Relation]) -> list[str] | str:
-    """A query that Spark refuses is refused in the same words."""
+    """A query that Spark refuses is refused with the same error."""
     try:
         frame = select(tables.spark, check_sql(sql, set(tables.relations)), tables.frames(relations))
         return sorted(map(str, frame.collect()))
@@ -281,8 +281,8 @@ def rows(tables: Tables, sql: str, relations: Mapping[str, Relation]) -> list[st
         ("SELECT n FROM (SELECT block_number, sum(v) OVER () AS n FROM t) WHERE block_number < 0", [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_files_without_the_numbers_of_the_query_are_left_out(tables: Tables, sql: str, files: list[int]) -> None:
-    """Of file 4 nothing is known: it is always read."""
+def test_files_outside_the_ranges_of_the_query_are_pruned(tables: Tables, sql: str, files: list[int]) -> None:
+    """The numbers of file 4 are not known: it is always read."""
     checked = check_sql(sql, set(tables.relations))
     cold = narrowed(checked, {name: tables.relations[name] for name in checked.tables})["t"].cold
     assert cold is not None
@@ -290,8 +290,8 @@ def test_files_without_the_numbers_of_the_query_are_left_out(tables: Tables, sql
     assert (cold.key == cold.pin) == (len(files) == len(FILES)), "a view of some files is not that of all"
 
 
-def test_parts_of_a_with_that_are_read_twice_each_are_looked_at_once() -> None:
-    """The first of 60 is reached in 2 to the 60th ways."""
+def test_nested_with_parts_are_each_analysed_once() -> None:
+    """There are 2 to the 60th paths to the first of 60."""
     parts = [f"c{n} AS (SELECT a.block_number, a.v FROM c{n - 1} a JOIN c{n - 1} b ON a.v = b.v)" for n in range(1, 61)]
     query = f"WITH c0 AS (SELECT block_number, v FROM t), {', '.join(parts)} SELECT v FROM c60 WHERE block_number = 4"
     assert needed_numbers(check_sql(query, {"t"}, bounded=False), "block_number", {"t"}) == {}
@@ -300,14 +300,14 @@ def test_parts_of_a_with_that_are_read_twice_each_are_looked_at_once() -> None:
     assert found == {"t": ((4, 4),)}
 
 
-def test_files_without_the_numbers_that_a_filter_of_the_dag_keeps_are_left_out(tables: Tables) -> None:
+def test_files_outside_the_ranges_of_a_dag_filter_are_pruned(tables: Tables) -> None:
     given = replace(tables.relations["t"], filters=(parse_where("block_number < 0"), parse_where("block_number = 1")))
     cold = narrowed(check_sql("SELECT v FROM t WHERE v = 1", {"t"}), {"t": given})["t"].cold
     assert cold is not None
     assert [name.name for name in cold.files] == ["part0.parquet", "part4.parquet", "part5.parquet"]
 
 
-def test_files_of_which_another_generation_replaced_a_part_are_left_out_too() -> None:
+def test_files_partly_replaced_by_another_generation_are_pruned_too() -> None:
     folder = Folder.parse(f"s3://trace/datasets/{uuid4()}/{uuid4()}/")
     low, high = folder.object("low.parquet"), folder.object("high.parquet")
     facts = {low: FileFacts(10, 2, (0, 9)), high: FileFacts(20, 3, (10, 19))}
@@ -319,17 +319,17 @@ def test_files_of_which_another_generation_replaced_a_part_are_left_out_too() ->
 
 
 @pytest.mark.anyio
-async def test_a_query_for_one_block_opens_no_file_without_it(house: House) -> None:
-    """Through all of it: the worker that wrote them said what they hold."""
-    await house.make("feed", 7000, 7009)
-    await house.make("feed", 7010, 7019)
-    root = house.rig.walk.control.objects.root  # type: ignore[attr-defined]
+async def test_a_query_for_one_block_opens_no_file_without_it(system: QuerySystem) -> None:
+    """The whole way: the worker that wrote the files noted their numbers."""
+    await system.make("feed", 7000, 7009)
+    await system.make("feed", 7010, 7019)
+    root = system.rig.walk.control.objects.root  # type: ignore[attr-defined]
     (file,) = root.rglob("*7000_7009.parquet")
     away = file.rename(file.with_suffix(".away"))
     try:
-        assert await house.rows("reader", "SELECT value FROM feed WHERE block_number = 7015") == [[70150]]
-        needed = await house.refused("reader", "SELECT value FROM feed WHERE block_number = 7005")
+        assert await system.rows("reader", "SELECT value FROM feed WHERE block_number = 7015") == [[70150]]
+        needed = await system.refused("reader", "SELECT value FROM feed WHERE block_number = 7005")
         assert needed == (503, "unavailable"), "it is missing, which is not the query's fault"
     finally:
         away.rename(file)
-    assert await house.rows("reader", "SELECT value FROM feed WHERE block_number = 7005") == [[70050]]
+    assert await system.rows("reader", "SELECT value FROM feed WHERE block_number = 7005") == [[70050]]

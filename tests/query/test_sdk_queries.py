@@ -1,4 +1,4 @@
-"""A function asks by the author's SDK, from a process of its own, over TLS: rows come as it would write them."""
+"""A function queries through the SDK, from its own process, over TLS, and gets rows in native types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.query.house import House
+from tests.query.query_system import QuerySystem
 from tests.query.test_limits import FOREVER
 from tests.runner.rig import invocation, settings_for
 from tests.runner.whole import bundle
@@ -66,38 +66,40 @@ exports.handler = udf(async (task) => {{ await task.query("{sql}", {{ timeout_se
 
 @pytest.mark.parametrize("language", ["python", "node"])
 async def test_a_query_that_took_too_long_fails_the_attempt_and_not_the_task(
-    house: House, language: str, tmp_path: Path
+    system: QuerySystem, language: str, tmp_path: Path
 ) -> None:
     start = 2300 if language == "python" else 2400
-    await house.make("feed", start, start + 1)
-    claimed = await house.claimed()
+    await system.make("feed", start, start + 1)
+    claimed = await system.claimed()
     sql = FOREVER.replace("orders", "hide")
     code, script = SLOW_CODE.format(sql=sql), SLOW_SCRIPT.format(sql=sql)
-    ended = await asked(house, claimed, language, tmp_path, code=code, script=script)
+    ended = await asked(system, claimed, language, tmp_path, code=code, script=script)
     assert (ended["status"], ended["retryable"]) == ("Failed", True), ended
     assert "(504 query_timeout)" in ended["error_message"]
-    rows = [row for row in await house.audit() if row["task_id"] == claimed.task.task_id]
+    rows = [row for row in await system.audit() if row["task_id"] == claimed.task.task_id]
     assert [row["code"] for row in rows] == ["query_timeout"], "it is not asked again by itself, for as long again"
 
 
 @pytest.mark.parametrize("language", ["python", "node"])
-async def test_a_function_asks_over_its_inputs_and_is_told_why_not(house: House, language: str, tmp_path: Path) -> None:
+async def test_a_function_queries_its_inputs_and_gets_refusals(
+    system: QuerySystem, language: str, tmp_path: Path
+) -> None:
     start = 2000 if language == "python" else 2100
-    await house.make("feed", start, start + 1)
-    claimed = await house.claimed()
-    found = await asked(house, claimed, language, tmp_path)
+    await system.make("feed", start, start + 1)
+    claimed = await system.claimed()
+    found = await asked(system, claimed, language, tmp_path)
     assert found["state"]["rows"] == [{"n": 15, "top": 14}]
     assert found["state"]["two"] == [{"block_number": 0}, {"block_number": 1}]
     assert found["state"]["refused"].startswith("POST /v1/task/query was refused (400 invalid_sql): there is no table")
 
 
-async def test_code_in_a_sandbox_asks_the_query_service_and_is_told_why_not(house: House, tmp_path: Path) -> None:
-    await house.make("feed", 2200, 2201)
-    claimed = await house.claimed()
-    walk, base = house.rig.walk, settings_for(house.rig.walk, tmp_path)
-    listeners = base.endpoints.model_copy(update={"query_task": str(house.task_api.base_url).rstrip("/")})
+async def test_sandboxed_code_queries_the_service_and_gets_refusals(system: QuerySystem, tmp_path: Path) -> None:
+    await system.make("feed", 2200, 2201)
+    claimed = await system.claimed()
+    walk, base = system.rig.walk, settings_for(system.rig.walk, tmp_path)
+    listeners = base.endpoints.model_copy(update={"query_task": str(system.task_api.base_url).rstrip("/")})
     settings = base.model_copy(update={"endpoints": listeners})
-    # A state of its own: one that is as it was is not said again.
+    # A new state: an unchanged one is not sent again.
     udf = on_the_runner(settings, bundle(CODE.replace('"rows": rows', '"rows": rows, "in": "a sandbox"')))
     stores = Stores(settings, walk.control.objects, walk.tasks, session_objects)
     async with running(settings, choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions:
@@ -125,7 +127,7 @@ def on_the_runner(settings: Settings, archive: bytes) -> UdfRef:
 
 
 async def asked(
-    house: House, claimed: Claimed, language: str, folder: Path, *, code: str = CODE, script: str = SCRIPT
+    system: QuerySystem, claimed: Claimed, language: str, folder: Path, *, code: str = CODE, script: str = SCRIPT
 ) -> Any:
     (folder / "main.py").write_text(code)
     (folder / "main.js").write_text(script % json.dumps(str(ROOT / "trace_udf" / "node" / "trace_udf.js")))
@@ -138,10 +140,10 @@ async def asked(
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
-            "TRACE_TASK_URL": house.rig.walk.listeners["dispatcher_task"],
-            "TRACE_QUERY_URL": str(house.task_api.base_url),
-            "SSL_CERT_FILE": str(house.rig.walk.ca),
-            "NODE_EXTRA_CA_CERTS": str(house.rig.walk.ca),
+            "TRACE_TASK_URL": system.rig.walk.listeners["dispatcher_task"],
+            "TRACE_QUERY_URL": str(system.task_api.base_url),
+            "SSL_CERT_FILE": str(system.rig.walk.ca),
+            "NODE_EXTRA_CA_CERTS": str(system.rig.walk.ca),
         },
     )
     async with asyncio.timeout(120):

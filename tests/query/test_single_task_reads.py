@@ -1,4 +1,4 @@
-"""Small files are read by one task, between whose steps nothing is exchanged; larger ones by several."""
+"""Small files are read by one task without an exchange; larger ones by several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to the doors of the Query service by their own description, or against it, is no fault of ours."""
+"""Requests that match or violate the OpenAPI document of the Query service never cause a server error."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from tests.query.house import House
+from tests.query.query_system import QuerySystem
 from tests.walk.walking import TOKEN
 from tracelake.query.openapi import document
 
 pytestmark = pytest.mark.anyio
 EXAMPLES = 30
 QUERIES = ("SELECT 1 AS x", "SELECT value FROM orders LIMIT 2", "SELECT * FROM theirs", "nonsense")
-"""So that some of the calls come as far as Spark."""
+"""So that some of the calls reach Spark."""
 
 
-async def test_no_input_makes_a_door_of_the_query_service_fail(house: House) -> None:
+async def test_no_input_makes_a_listener_of_the_query_service_fail(system: QuerySystem) -> None:
     schema: Any = schemathesis.openapi.from_dict(document())
     operations = {item.label: item for item in (found.ok() for found in schema.get_all_operations())}
-    listeners = {"POST /v1/query": house.query_internal, "POST /v1/task/query": house.task_api}
+    listeners = {"POST /v1/query": system.query_internal, "POST /v1/task/query": system.task_api}
     assert set(listeners) == set(operations)
-    await house.make("feed", 1400, 1401)
-    token = (await house.claimed()).capability_token
+    await system.make("feed", 1400, 1401)
+    token = (await system.claimed()).capability_token
     headers = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "X-Trace-Task-Capability": token}
 
     @given(data=st.data())
@@ -44,7 +44,7 @@ async def test_no_input_makes_a_door_of_the_query_service_fail(house: House) -> 
         case = data.draw(operations[label].as_strategy(generation_mode=mode))
         if isinstance(case.body, dict) and data.draw(st.booleans()):
             case.body["sql"] = data.draw(st.sampled_from(QUERIES))
-        answer = case.call(base_url=str(listeners[label].base_url), headers=headers, verify=str(house.rig.walk.ca))
+        answer = case.call(base_url=str(listeners[label].base_url), headers=headers, verify=str(system.rig.walk.ca))
         overran = (
             answer.status_code == 504 and answer.json()["error"]["code"] == "query_timeout"
         )  # a limit it asked for

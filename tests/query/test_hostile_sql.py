@@ -1,4 +1,4 @@
-"""Every hostile query through the door: refused by the gate; and with the gate off, by the look at the plan."""
+"""Hostile queries through the listener: refused by the SQL gate and, without it, by the check of the plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sqlglot import exp
 
 from tests.hostile.sql_cases import ATTACKS
-from tests.query.house import ROWS, House
+from tests.query.query_system import ROWS, QuerySystem
 from tracelake.query import answer as answer_module
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ SECRET = "the contents of somebody's file"
 
 
 class Unchecked:
-    """What the gate would have passed on, had it looked at nothing."""
+    """What a gate that checks nothing would pass on."""
 
     tables = frozenset({"orders"})
     read_once = frozenset({"orders"})
@@ -39,32 +39,32 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-async def test_the_door_refuses(case: str, house: House, file: Path) -> None:
+async def test_the_listener_refuses_hostile_sql(case: str, system: QuerySystem, file: Path) -> None:
     query = ATTACKS[case].format(file=file, granted="orders", other="theirs")
-    answer = await house.ask("reader", query)
+    answer = await system.ask("reader", query)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_sql"), answer.text
     assert "secret" not in answer.text
-    # A table of others is answered as one that is not there at all.
-    nowhere = await house.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="nowhr_"))
+    # The table of another organisation is refused like one that does not exist.
+    nowhere = await system.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="nowhr_"))
     assert answer.text.replace("theirs", "nowhr_") == nowhere.text
     assert "theirs" not in (answer.json()["error"]["hint"] or "")
 
 
 @pytest.mark.parametrize("case", ATTACKS)
-async def test_without_the_gate_the_door_refuses_too_and_nothing_happened(
-    case: str, house: House, file: Path, monkeypatch: pytest.MonkeyPatch
+async def test_without_the_sql_gate_the_listener_refuses_too_and_nothing_ran(
+    case: str, system: QuerySystem, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unchecked(text: str, *_: Any, **__: Any) -> Unchecked:
         return Unchecked(text)
 
     monkeypatch.setattr(answer_module, "check_sql", unchecked)
     monkeypatch.setattr(answer_module, "table_names", lambda _: frozenset({"orders"}))
-    answer = await house.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
+    answer = await system.ask("reader", ATTACKS[case].format(file=file, granted="orders", other="theirs"))
     assert answer.status_code in {400, 422}, answer.text
     assert SECRET not in answer.text
     assert [path.name for path in file.parent.iterdir()] == ["secret.txt"]
 
 
-async def test_after_all_of_it_the_service_answers(house: House) -> None:
-    assert (await house.rows("reader", "SELECT count(*) >= 20 AS n FROM orders")) == [[True]]
+async def test_after_the_attacks_the_service_answers(system: QuerySystem) -> None:
+    assert (await system.rows("reader", "SELECT count(*) >= 20 AS n FROM orders")) == [[True]]
     assert ROWS == 20

@@ -1,0 +1,117 @@
+"""Tasks query with their capability: its datasets, as of the pinned commit, while their lease holds."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.query.query_system import QuerySystem
+from tests.walk.walking import TOKEN
+from tracelake.dispatcher.tasks.cancel import cancel_task
+from tracelake.domain.object_names import Folder
+from tracelake.wire.task_messages import CompleteRequest
+
+pytestmark = pytest.mark.anyio
+COUNT = "SELECT count(*) AS n FROM feed"
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_a_task_reads_the_datasets_of_its_token_as_of_the_commit_of_its_claim(system: QuerySystem) -> None:
+    await system.make("feed", 900, 909)
+    await system.make("feed", 1000, 1009)
+    claimed = await system.claimed()
+    before = (await system.ask_as(claimed, COUNT)).json()
+    await system.make("feed", 1010, 1014)
+    after = (await system.ask_as(claimed, COUNT)).json()
+    assert before["rows"] == after["rows"]
+    assert before["datasets"] == after["datasets"]
+    pinned = before["datasets"][0]["commit"]
+    later = await system.ask_as(claimed, COUNT, as_of={"feed": pinned + 1})
+    assert error_of(later) == (400, "invalid_request")
+    earlier = await system.ask_as(claimed, COUNT, as_of={"feed": pinned - 1})
+    assert earlier.json()["rows"][0][0] == before["rows"][0][0] - 10
+    # A dataset that is not granted is refused like one that does not exist.
+    for name in ("orders", "pay", "theirs", "never_there"):
+        refused = await system.ask_as(claimed, f"SELECT * FROM {name}")  # noqa: S608 - a query of a test
+        assert error_of(refused) == (400, "invalid_sql")
+        assert refused.json()["error"]["message"] == f"there is no table named '{name}'"
+    # By the DAG's name, and narrowed by the DAG's filter.
+    hidden = await system.ask_as(claimed, "SELECT count(*) AS n, max(block_number) AS m FROM hide")
+    assert hidden.json()["rows"] == [[15, 14]]
+    row = await system.audited(before["query_id"])
+    assert (row["task_id"], row["attempt"], row["user_id"]) == (claimed.task.task_id, claimed.attempt, None)
+
+
+async def test_a_task_of_another_organisation_reads_its_own_rows(system: QuerySystem) -> None:
+    await system.make("feed", 5, 6, org=system.rival)
+    theirs = await system.claimed(org=system.rival)
+    answer = await system.ask_as(theirs, "SELECT max(value) AS m, count(*) AS n FROM feed")
+    assert answer.json()["rows"] == [[-5, 2]]
+    assert error_of(await system.ask_as(theirs, "SELECT * FROM pay")) == (400, "invalid_sql")
+
+
+async def test_a_token_is_valid_only_for_its_own_attempt_and_without_another_identity(system: QuerySystem) -> None:
+    await system.make("feed", 1100, 1101)
+    await system.make("feed", 1102, 1103)
+    one, two = await system.claimed(), await system.claimed()
+    assert error_of(await system.ask_as(one, COUNT, token=two.capability_token)) == (403, "forbidden")
+    assert error_of(await system.ask_as(one, COUNT, task_id=str(two.task.task_id))) == (403, "forbidden")
+    assert error_of(await system.ask_as(one, COUNT, attempt=one.attempt + 1)) == (403, "forbidden")
+    assert error_of(await system.ask_as(one, COUNT, lease_token=str(two.lease_token))) == (409, "lease_lost")
+    assert error_of(await system.ask_as(one, COUNT, lease_token=str(uuid4()))) == (409, "lease_lost")
+    for token in ("", "x.y.z", TOKEN, system.token("test|acme")):
+        assert (await system.ask_as(one, COUNT, token=token)).status_code == 401
+    worker = {"X-Trace-Worker-Token": TOKEN, "X-Trace-User": "reader", "authorization": f"Bearer {TOKEN}"}
+    assert (await system.ask_as(one, COUNT, token="", headers=worker)).status_code == 401
+    assert (await system.task_api.post("/v1/query", json={"sql": COUNT}, headers=worker)).status_code == 404
+    assert (await system.ask_as(one, COUNT)).status_code == 200
+
+
+async def test_queries_of_an_ended_attempt_are_refused(system: QuerySystem) -> None:
+    await system.make("feed", 1200, 1201)
+    await system.make("feed", 1202, 1203)
+    canceled, failed = await system.claimed(), await system.claimed()
+    control, org = system.rig.walk.control, system.rig.walk.org.id
+    await cancel_task(control, org, canceled.task.task_id, "a test")
+    request = CompleteRequest(
+        task_id=failed.task.task_id,
+        attempt=failed.attempt,
+        lease_token=failed.lease_token,
+        status="Failed",
+        error_message="a test",
+        retryable=False,
+    )
+    await system.rig.walk.tasks.complete(failed.capability_token, request)
+    for ended in (canceled, failed):
+        assert error_of(await system.ask_as(ended, COUNT)) == (409, "lease_lost")
+
+
+async def test_a_task_exports_only_into_folders_that_its_token_grants(system: QuerySystem) -> None:
+    await system.make("feed", 1300, 1301)
+    claimed = await system.claimed()
+    body = (await system.ask_as(claimed, COUNT, export={})).json()
+    folder = Folder.parse(body["exported"]["location"])
+    assert str(folder).startswith(
+        f"s3://trace-scratch/scratch/{system.rig.walk.org.id}/{claimed.task.task_id}/{claimed.attempt}/"
+    )
+    assert system.rig.walk.control.objects.head(folder.object("_SUCCESS")) is not None
+    inside = f"{folder}more/"
+    assert (await system.ask_as(claimed, COUNT, export={"to": inside})).json()["exported"]["location"] == inside
+    parts = str(folder).split("/")
+    foreign = "/".join([*parts[:5], str(uuid4()), *parts[6:]])
+    for place, answer in {
+        foreign: (403, "forbidden"),
+        str(folder).replace("queries/", "queries/../../"): (400, "invalid_request"),
+        "s3://trace/exports/": (403, "forbidden"),
+        str(folder).removesuffix("/"): (400, "invalid_request"),
+        "file:///tmp/x/": (400, "invalid_request"),
+        "s3://elsewhere/x/": (403, "forbidden"),
+    }.items():
+        assert error_of(await system.ask_as(claimed, COUNT, export={"to": place})) == answer, place
+    again = await system.ask_as(claimed, COUNT, export={"to": inside})
+    assert again.is_error, "what is there is never written over"
