@@ -21,7 +21,8 @@ from bench.product_worker import product_working
 from bench.report import report
 from bench.rig import Rig, rig
 from tracelake.operators.api.outcome import Outcome
-from tracelake.wire.task_messages import Claimed, EventBody, TaskPayload
+from tracelake.wire.output_messages import EventBody
+from tracelake.wire.task_messages import Claimed, TaskPayload
 
 WARM = 5
 DAG = """

@@ -13,16 +13,14 @@ import msgspec
 
 from bench.rig import WORKER_TOKEN, Rig
 from tracelake.wire.batch_completions import Completions
-from tracelake.wire.task_messages import (
-    ClaimBatchAnswer,
-    Claimed,
+from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteBatchAnswer,
     CompleteBatchRequest,
     CompleteItem,
     CompleteRequest,
-    NotClaimed,
 )
+from tracelake.wire.task_messages import ClaimBatchAnswer, Claimed, NotClaimed
 from tracelake.wire.user_calls import USER
 
 QUEUE = "tasks-ecs_platform"

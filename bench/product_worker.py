@@ -18,7 +18,8 @@ from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.wire.client import WORKER_TOKEN as HEADER
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.task_messages import CompleteAnswer, CompleteRequest, TaskPayload
+from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
+from tracelake.wire.task_messages import TaskPayload
 from tracelake.worker.run_task import Runner
 from tracelake.worker.wrapper import Wrapper
 

@@ -40,6 +40,7 @@ from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.wire.client import DispatcherClient
+from tracelake.wire.output_messages import PartitionFiles
 from tracelake.wire.query_messages import (
     AuditAnswer,
     AuditRow,
@@ -48,7 +49,6 @@ from tracelake.wire.query_messages import (
     RelationsAnswer,
     RelationsRequest,
 )
-from tracelake.wire.task_messages import PartitionFiles
 
 ROWS: Final = 100_000
 FILES: Final = 2

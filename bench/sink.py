@@ -39,9 +39,10 @@ from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.java import find_java
 from tracelake.spark.session import start_session, stop_session, warm
 from tracelake.store.migrate import migrate
+from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.client import WORKER_TOKEN as HEADER
 from tracelake.wire.client import DispatcherClient, TaskClient
-from tracelake.wire.task_messages import BufferPublishRequest, Claimed
+from tracelake.wire.task_messages import Claimed
 
 TURNS: Final = 3
 BATCH_BYTES: Final = 16 * 1024 * 1024
@@ -149,7 +150,7 @@ async def claimed(system: Rig, dispatcher: DispatcherClient) -> Claimed:
     await trigger(system, "ask", cursor=1)
     while True:
         for delivery in await system.receive(1):
-            answer = await dispatcher.claim(UUID(msgspec.json.decode(delivery.body)["task_id"]), "bench")
+            answer = (await dispatcher.claim_batch([UUID(msgspec.json.decode(delivery.body)["task_id"])], "bench"))[0]
             assert isinstance(answer, Claimed)
             return answer
 

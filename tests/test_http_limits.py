@@ -18,8 +18,9 @@ from starlette.routing import Route
 
 from tests.test_doors import ready, tls_in
 from tracelake.runtime.listeners import Listener, listener_app, open_listeners
+from tracelake.runtime.read_body import read_bounded
 from tracelake.settings import HttpSettings
-from tracelake.wire.read_call import read_bytes
+from tracelake.wire.message import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.anyio
 SHORT = HttpSettings(header_seconds=0.5, stall_seconds=0.5, header_bytes=8192)
@@ -109,7 +110,8 @@ async def listening(folder: Path, limits: HttpSettings) -> AsyncIterator[SlowLis
 
         async def take(request: Request) -> Response:
             made.begun += 1
-            return Response(str(len(await read_bytes(request))), media_type="application/json")
+            body = await read_bounded(request.stream(), MAX_BODY_BYTES)
+            return Response(str(len(body)), media_type="application/json")
 
         async def large(_: Request) -> Response:
             return StreamingResponse(_endless(made.gone))

@@ -26,7 +26,7 @@ from tracelake.runtime.redact import redactor
 from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import leaves_of, load_settings, settings_from_document, shown, to_document
 from tracelake.settings.job_secrets import variable_of
-from tracelake.worker.job_secrets import secrets_of_job
+from tracelake.worker.run_task import secrets_of_job
 
 VALUE: Final = "hush-5f3a9c"
 NOWHERE: Final = Path(tempfile.gettempdir()) / "no-such-home"

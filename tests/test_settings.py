@@ -25,7 +25,7 @@ from tracelake.settings import (
     stray_variables,
     to_document,
 )
-from tracelake.settings.groups import setting
+from tracelake.settings.base import setting
 from tracelake.settings.root import Name
 
 

@@ -1,4 +1,4 @@
-"""Every refusal Trace can give, as one tree. Leaves are raised, branches are caught.
+"""All errors of Trace, as one tree. Leaves are raised, branches are caught.
 
     TraceError
     +-- BadInput                what was given cannot be right; trying again unchanged never helps
@@ -18,8 +18,8 @@
     |   +-- LeaseLost           the attempt is no longer the current one
     |   +-- DestinationRefused  nothing may be sent to this address
     |   +-- SnapshotTooOld      what a pinned commit would read is no longer kept
-    |   +-- LimitReached        a question asked for more than it may have
-    |   |   +-- ResultTooLarge  its rows are more than an answer holds
+    |   +-- LimitReached        a query needs more than it may have
+    |   |   +-- ResultTooLarge  it has more rows than an answer may have
     |   +-- QueryFailed         it ran, and its rows could not be made
     +-- Unavailable             may work later; retryable
     |   +-- DatabaseUnavailable
@@ -34,7 +34,7 @@
     |   +-- Busy                as many are served as can be, and enough wait
     |   +-- QueryTimeout        a query took longer than it may, and was ended: less load may be all it takes
     |   +-- SparkLost           the Spark under a query ended, and is started again
-    +-- WorkFailed              an operator could not do its work; says itself whether a retry may help
+    +-- WorkFailed              an operator could not do its work; `retryable` is given by the operator
     +-- ProviderError           a chain's node is at fault; `where` names it, never its address
     |   +-- ProviderUnavailable no answer, or none that can be read; retryable
     |   +-- ProviderThrottled   asked more than it allows; retryable
@@ -44,17 +44,17 @@
     |   +-- ProviderRefused     it will refuse the same request again
     |   |   +-- MethodUnknown   it does not have the method at all
     |   |   +-- SizeRefused     it asks for less at once, and less than one block there is not
-    |   +-- WrongChain          it serves another chain than its pool says
+    |   +-- ValueTooLarge       a number that may be true, and that its column cannot hold
+    |   +-- WrongChain          it serves another chain than its pool is for
     +-- SetupError              this machine cannot run Trace as it is
         +-- HomeInUse           another `trace up` holds the home folder
         +-- JavaMissing         no Java 17+ anywhere
         +-- PostgresFailed      the embedded server did not start
         +-- SchemaMismatch      a database and this code's migrations disagree
 
-An error says what is wrong (`message`), where (`where`: a YAML position, a JSON pointer, a setting, a path), what to do
-(`hint`) and whether trying again may help (`retryable`). `code` is stable: callers may branch on it. A class also says
-whether a retryable failure is the platform's own (`platform`): such an end of an attempt does not count against
-`max_attempts`.
+An error has what is wrong (`message`), where (`where`: a YAML position, a JSON pointer, a setting, a path), what to do
+(`hint`) and whether a retry may help (`retryable`). `code` is stable: callers may branch on it. `platform` of a class:
+whether a retryable failure is the platform's own; such an end of an attempt does not count against `max_attempts`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from typing import Any, ClassVar
 
 
 class TraceError(Exception):
-    """The root: catch it to say a refusal to a person, or to turn it into a wire error."""
+    """The root: catch it to show an error to a person, or to return it from an API."""
 
     code: ClassVar[str] = "trace_error"
     retryable: bool = False
@@ -79,7 +79,7 @@ class TraceError(Exception):
         self.hint = hint
 
     def as_dict(self) -> dict[str, Any]:
-        """The shape that `--json` prints and every door answers with."""
+        """The shape that `--json` prints and every API returns."""
         return {
             "code": self.code,
             "message": self.message,
@@ -87,6 +87,13 @@ class TraceError(Exception):
             "hint": self.hint,
             "retryable": self.retryable,
         }
+
+
+class _PlatformFault:
+    """Of the platform: a retry may help."""
+
+    retryable = True
+    platform = True
 
 
 class BadInput(TraceError):
@@ -135,7 +142,7 @@ class InvalidRequest(BadInput):
 
 
 class HungUp(InvalidRequest):
-    """The caller no longer waits for the answer: nobody hears this."""
+    """The caller no longer waits for the answer, so nothing receives this."""
 
 
 class InvalidAbi(BadInput):
@@ -230,12 +237,10 @@ class QueryFailed(Refused):
     code = "query_failed"
 
 
-class Unavailable(TraceError):
+class Unavailable(_PlatformFault, TraceError):
     """`retry_after`: after how many seconds a caller may try again; sent as the header of that name."""
 
     code = "unavailable"
-    retryable = True
-    platform = True
     retry_after: int = 1
 
 
@@ -311,40 +316,30 @@ class ProviderError(TraceError):
     code = "provider"
 
 
-class ProviderUnavailable(ProviderError):
+class ProviderUnavailable(_PlatformFault, ProviderError):
     code = "provider_unavailable"
-    retryable = True
-    platform = True
 
 
-class ProviderThrottled(ProviderError):
+class ProviderThrottled(_PlatformFault, ProviderError):
     """`retry_after`: how many seconds the node asked for, if it did."""
 
     code = "provider_throttled"
-    retryable = True
-    platform = True
 
     def __init__(self, message: str, *, where: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, where=where, hint="lower the pool's requests_per_second, or add an endpoint")
         self.retry_after = retry_after
 
 
-class ProviderLagged(ProviderError):
+class ProviderLagged(_PlatformFault, ProviderError):
     code = "provider_lagged"
-    retryable = True
-    platform = True
 
 
-class ProviderLied(ProviderError):
+class ProviderLied(_PlatformFault, ProviderError):
     code = "provider_lied"
-    retryable = True
-    platform = True
 
 
-class ChainMoved(ProviderError):
+class ChainMoved(_PlatformFault, ProviderError):
     code = "chain_moved"
-    retryable = True
-    platform = True
 
 
 class ProviderRefused(ProviderError):
@@ -360,8 +355,6 @@ class SizeRefused(ProviderRefused):
 
 
 class ValueTooLarge(ProviderError):
-    """A number that may be true, and that its column cannot hold."""
-
     code = "value_too_large"
 
 

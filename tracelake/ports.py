@@ -1,7 +1,7 @@
-"""What Trace asks of the world outside, as promises: each port is a Protocol, and its docstring is the contract.
+"""What Trace needs from outside: each port is a Protocol, and its docstring is the contract.
 
-`tests/contracts` holds one suite per port and runs it on every adapter. Only `wiring` knows which adapter stands
-behind a port.
+`tests/contracts` has one suite per port and runs it on every adapter. Only `wiring` knows which adapter implements a
+port.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One receipt of a message: the same message may come again, under another receipt."""
+    """One delivery of a message: the same message may be delivered again, under another receipt."""
 
     id: MessageId
     receipt: Receipt
@@ -88,16 +88,16 @@ class QueueDepth:
 class Queue(Protocol):
     """Wake-ups and pointers, passed from one process to another.
 
-    The promise:
+    The contract:
 
-    - At least once. A published message is delivered until it is acknowledged, whoever dies, the server included. It
-      can come twice: after its visibility ended, after a `publish` that was tried again, or when the server crashed
-      just after an acknowledgement. Receivers must not mind.
+    - At least once. A published message is delivered until it is acknowledged, whichever process dies, the server
+      included. It can be delivered twice: after its visibility ended, after a `publish` that was retried, or when the
+      server crashed just after an acknowledgement. Receivers must be idempotent.
     - No order, and no deduplication.
     - A delivered message is hidden from other receivers until its visibility ends; then it is ready again.
     - Every delivery has a new receipt, and only the newest one counts. A verb that takes receipts returns those that
       counted; for the others it does nothing. A receipt holds its message until the visibility ends. After that,
-      `extend` and `release` no longer count, and an `ack` may count as long as nobody has received it again.
+      `extend` and `release` no longer count, and an `ack` may count until the message is received again.
     - A message that was delivered as often as the adapter allows, each time without an `ack`, becomes a dead letter
       instead of being delivered again, with the reason. Giving it back counts as a delivery.
     - Queues need not be made: an unknown name is an empty queue.
@@ -106,7 +106,7 @@ class Queue(Protocol):
     How SQS (standard queues) keeps it: `publish` is SendMessageBatch in chunks of 10 and at most one request's bytes,
     with bodies that are not plain text in base64; `receive` is ReceiveMessage with WaitTimeSeconds, asked again when
     more than 10 messages or 20 seconds are wanted; `extend` and `release` are ChangeMessageVisibilityBatch;
-    `ack` is DeleteMessageBatch. SQS says yes to a late DeleteMessage, so the adapter remembers until when it holds
+    `ack` is DeleteMessageBatch. SQS accepts a late DeleteMessage, so the adapter remembers until when it holds
     each receipt and answers from that. Dead letters are the queue's RedrivePolicy: maxReceiveCount gives the reason,
     `dead_letters` receives from the dead-letter queue without deleting, `redrive` sends again and then deletes (the
     message gets a new id). `depth` is GetQueueAttributes of both queues and the metric
@@ -153,7 +153,7 @@ class Queue(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and tasks. What was received and not acknowledged comes again, elsewhere."""
+        """Close connections and tasks. What was received and not acknowledged is delivered again, elsewhere."""
         ...
 
 
@@ -181,13 +181,13 @@ class KeyPlan:
 class Signer(Protocol):
     """Signs capability tokens, and holds the private keys that do.
 
-    The promise:
+    The contract:
 
     - A token is a compact JWS by ES256 whose header holds `alg`, `kid` and `typ` and nothing else.
-    - A signer does not decide when a key signs. It says which keys it holds; the state database publishes them, lets
+    - A signer does not decide when a key signs. It lists the keys it holds; the state database publishes them, lets
       each wait for the overlap, and makes one at a time the signing key. The signer follows. So every key is known to
       verifiers before its first token is, and replicas agree.
-    - A key appears whole or not at all, whoever is killed, and keys that came in any other way (put in place by a
+    - A key appears whole or not at all, whichever process is killed, and keys that were added in any other way (by a
       person) are found by the next `keys`.
     - A private half never leaves the signer.
 
@@ -205,7 +205,7 @@ class Signer(Protocol):
         ...
 
     async def rotate(self, *, known: Collection[str] | None = None) -> PublicKey:
-        """Make a key, durably, and return it. It does not sign before a plan says so.
+        """Make a key, durably, and return it. It does not sign before a plan names it.
 
         With `known`, if there is a key besides these, return that one instead: replicas that all found a rotation due
         then make one key together.
@@ -227,16 +227,16 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """Files under `s3://bucket/key` names, wherever they lie.
+    """Files under `s3://bucket/key` names, wherever they are stored.
 
-    The promise:
+    The contract:
 
-    - A `put` that returned is durable, and whole: nobody ever sees a part of an object. One that raised may have
+    - A `put` that returned is durable, and whole: no reader ever sees a part of an object. One that raised may have
       happened or not.
     - With `replace=False` it never touches an object that is there; it raises ObjectExists. Of two at once, one wins.
     - What was put is read back by the next `get`, `head` and `objects`, from any process.
     - Calls block: they are made from the threads of tasks and inside Spark's Python workers. A store can be pickled.
-    - An object that is not there is NotFound; a store that is away is ObjectsUnavailable, and worth a retry.
+    - An object that is not there is NotFound; a store that does not answer is ObjectsUnavailable, and worth a retry.
 
     How S3 keeps it: `put` is PutObject (or a multipart upload), `replace=False` its If-None-Match; S3 is strongly
     consistent. How a disk keeps it: a temporary file, fsync, rename (or link), fsync of the folder.
@@ -263,7 +263,7 @@ class ObjectStore(Protocol):
         ...
 
     def signed_url(self, name: ObjectName, seconds: int) -> str | None:
-        """A URL by which anybody may GET this one object for so long; None where the store knows no such thing."""
+        """A URL by which anyone may GET this one object for so long; None where the store has no such URLs."""
         ...
 
     def for_spark(self, name: ObjectName) -> str | None:
@@ -273,7 +273,7 @@ class ObjectStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionKeys:
-    """Keys of a session that an object store opened for somebody else."""
+    """Keys of a session that an object store opened for another process."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -282,16 +282,17 @@ class SessionKeys:
 
 
 class CredentialMinter(Protocol):
-    """Opens sessions at the object store that may do what a policy says, and nothing that it does not.
+    """Opens sessions at the object store with the rights of a policy, and no others.
 
-    The promise:
+    The contract:
 
     - What a session may do is the policy's part of the role's rights; an empty policy is refused, since a store would
       take it for all of them.
     - A session ends by itself after `seconds` at the latest.
     - The store's audit shows each session under the name that it was given.
-    - A store that is away, or refuses us, is CredentialsUnavailable; a policy that it finds too long is Forbidden.
-    - None: the store has no keys to hand out. Whoever is to be kept within the policy is kept by what is mounted.
+    - A store that does not answer, or refuses us, is CredentialsUnavailable; a policy that it finds too long is
+      Forbidden.
+    - None: the store has no keys. The mounts enforce the policy instead.
 
     How STS keeps it: AssumeRole with `Policy`, `RoleSessionName` and `DurationSeconds`, which is 900 at least. How the
     disk store keeps it: it answers None.
@@ -304,16 +305,16 @@ class CredentialMinter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Invoked:
-    """How an invocation ended: the function's own report at the task door is what counts, not this."""
+    """How an invocation ended: the function's own report to the task API is what counts, not this."""
 
     error: str | None = None
-    """Why the function, or what runs it, gave up; None: it returned."""
+    """Why the function, or its host, failed; None: it returned."""
     started: bool = True
-    """False: nothing has run (no room, nobody there): it was no attempt."""
+    """False: nothing has run (no free place, no host): it was no attempt."""
     busy: bool = False
-    """Of what has not started: somebody is there, and has no room."""
+    """Of what has not started: the host has no free place."""
     lost: bool = False
-    """Of what may have run: what runs functions was lost or failed itself, which is not the function's fault."""
+    """Of what may have run: the host was lost or failed itself, which is not the function's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,9 +326,9 @@ class Places:
 
 
 class Invoker(Protocol):
-    """Runs a function once, with one payload, and says when it is over.
+    """Runs a function once, with one payload, and returns when it has ended.
 
-    The promise:
+    The contract:
 
     - At most once for a call: no retries of its own. Whether it ran is only known from its own calls.
     - It returns when the function has returned, failed, was ended at its time limit, or never began.
@@ -342,5 +343,5 @@ class Invoker(Protocol):
         ...
 
     async def places(self) -> Places | None:
-        """How many it can run at once now; None: it does not say. Unavailable: nobody is there."""
+        """How many it can run at once now; None: unknown. Unavailable: it does not answer."""
         ...

@@ -21,7 +21,7 @@ from tracelake.settings import ObjectSettings, Settings, settings_from_document
 if TYPE_CHECKING:
     from tracelake.ports import CredentialMinter, Invoker, ObjectStore, Queue, Signer
     from tracelake.wire.client import DispatcherClient, TaskClient
-    from tracelake.wire.task_messages import SessionCredentials
+    from tracelake.wire.identity_messages import SessionCredentials
     from tracelake.worker.run_udf import RunsFunctions
 
 FOLDERS: Final = {"runner": "udf"}

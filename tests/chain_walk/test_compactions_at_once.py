@@ -20,7 +20,8 @@ from tracelake.data.hot.writer import rewrite
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.errors import Conflict
 from tracelake.operators.helpers.chain_tables import KEYS
-from tracelake.wire.task_messages import Claimed, CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed
 from tracelake.worker.run_task import Finished
 from tracelake.worker.task_api import WorkerTaskApi
 from tracelake_devchain.expected_rows import truth_table
@@ -63,7 +64,7 @@ class Steps:
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued'",
             job,
         )
-        answer = await self.rig.walk.dispatcher.claim(task, "steps")
+        answer = (await self.rig.walk.dispatcher.claim_batch([task], "steps"))[0]
         assert isinstance(answer, Claimed), answer
         return answer
 

@@ -20,14 +20,8 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.lite.home import Home, held
-from tracelake.wire.task_messages import (
-    BufferPublishRequest,
-    CommittedBatch,
-    DeadBatch,
-    PublishedBody,
-    SettleRequest,
-    StorageRef,
-)
+from tracelake.wire.buffer_messages import BufferPublishRequest, CommittedBatch, DeadBatch, SettleRequest
+from tracelake.wire.output_messages import PublishedBody, StorageRef
 
 __all__ = ["file", "home", "known_operators", "running", "trace"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from tracelake.adapters import synced_folders
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.adapters.synced_folders import make_last
+from tracelake.adapters.synced_folders import sync_file
 from tracelake.domain.object_names import ObjectName
 
 
@@ -38,22 +38,22 @@ def written(file: Path) -> Path:
 def test_the_first_name_syncs_everything_up_to_the_root_and_the_next_only_itself(
     tmp_path: Path, synced: list[Path]
 ) -> None:
-    make_last(written(tmp_path / "a" / "b" / "one"), tmp_path)
+    sync_file(written(tmp_path / "a" / "b" / "one"), tmp_path)
     assert synced == [tmp_path / "a" / "b" / "one", tmp_path / "a" / "b", tmp_path / "a", tmp_path]
     synced.clear()
-    make_last(written(tmp_path / "a" / "b" / "two"), tmp_path)
+    sync_file(written(tmp_path / "a" / "b" / "two"), tmp_path)
     assert synced == [tmp_path / "a" / "b" / "two", tmp_path / "a" / "b"]
     synced.clear()
-    make_last(written(tmp_path / "a" / "c" / "one"), tmp_path)
+    sync_file(written(tmp_path / "a" / "c" / "one"), tmp_path)
     assert synced == [tmp_path / "a" / "c" / "one", tmp_path / "a" / "c", tmp_path / "a"]
 
 
 def test_a_folder_that_was_removed_and_made_anew_is_synced_again(tmp_path: Path, synced: list[Path]) -> None:
-    make_last(written(tmp_path / "a" / "b" / "one"), tmp_path)
+    sync_file(written(tmp_path / "a" / "b" / "one"), tmp_path)
     shutil.rmtree(tmp_path / "a")
     written(tmp_path / "a" / "b" / "one")
     synced.clear()
-    make_last(tmp_path / "a" / "b" / "one", tmp_path)
+    sync_file(tmp_path / "a" / "b" / "one", tmp_path)
     assert synced == [tmp_path / "a" / "b" / "one", tmp_path / "a" / "b", tmp_path / "a", tmp_path]
 
 
@@ -70,5 +70,5 @@ def test_an_object_is_put_only_when_the_disk_keeps_it_and_its_name(tmp_path: Pat
 def test_no_more_folders_are_held_open_than_it_says(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(synced_folders.MOST + 20):
-        make_last(written(tmp_path / str(number) / "one"), tmp_path)
+        sync_file(written(tmp_path / str(number) / "one"), tmp_path)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + synced_folders.MOST

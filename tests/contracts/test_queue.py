@@ -460,8 +460,8 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
             await queue.ack("q", [delivery.receipt for delivery in deliveries])
 
     async with (
-        closing(PgQueue(queue_role, max_receives=100, patience=PLENTY)) as queue,
-        closing(PgQueue(queue_role, patience=timedelta(milliseconds=300))) as impatient,
+        closing(PgQueue(queue_role, max_receives=100, retry_for=PLENTY)) as queue,
+        closing(PgQueue(queue_role, retry_for=timedelta(milliseconds=300))) as impatient,
     ):
         idle = asyncio.create_task(wait_one(queue, "idle"))
         working = [asyncio.create_task(work(queue)) for work in (publish_steadily, receive_steadily, receive_steadily)]
@@ -481,7 +481,7 @@ async def test_a_restart_of_the_server_in_the_middle_loses_nothing(queue_role: s
 async def test_a_call_while_the_server_is_down_raises_and_the_next_one_after_works(
     queue_role: str, postgres: RunningServer
 ) -> None:
-    async with closing(PgQueue(queue_role, patience=timedelta(seconds=3))) as queue:
+    async with closing(PgQueue(queue_role, retry_for=timedelta(seconds=3))) as queue:
         await queue.publish("q", outgoing(b"before"))
         postgres.stop(signal.SIGQUIT)
         try:
@@ -497,7 +497,7 @@ async def test_a_call_while_the_server_is_down_raises_and_the_next_one_after_wor
 
 
 async def test_a_statement_that_hangs_is_given_up(queue_role: str, queue_db: str) -> None:
-    async with closing(PgQueue(queue_role, patience=timedelta(seconds=3))) as queue:
+    async with closing(PgQueue(queue_role, retry_for=timedelta(seconds=3))) as queue:
         with psycopg.connect(queue_db) as admin:
             admin.execute("LOCK TABLE pgqueue.messages IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(DatabaseUnavailable):

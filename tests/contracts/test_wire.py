@@ -16,21 +16,11 @@ from tracelake.domain.grants import StorageGrant
 from tracelake.domain.object_names import Folder
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import InvalidRequest
-from tracelake.sink.drain import Message as BufferMessage
-from tracelake.wire.task_messages import (
-    BufferPublishRequest,
-    Claimed,
-    ClaimRequest,
-    CompleteRequest,
-    EventBody,
-    EventsRequest,
-    HeartbeatRequest,
-    Invocation,
-    Message,
-    NotClaimed,
-    Wakeup,
-    decode,
-)
+from tracelake.sink.drain import BufferMessage
+from tracelake.wire.buffer_messages import BufferPublishRequest
+from tracelake.wire.message import Message, decode
+from tracelake.wire.output_messages import CompleteRequest, EventBody, EventsRequest
+from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, Invocation, NotClaimed, Wakeup
 
 FENCE = {"task_id": ID, "attempt": 1, "lease_token": ID}
 CURSOR = {"dataset_uuid": ID, "dataset_version": ID, "cursor": 12345}

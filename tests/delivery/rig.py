@@ -22,7 +22,6 @@ from pydantic import SecretStr
 from tests.gateway.system import SERVICE, System, over, system
 from tracelake.data.delivery_items import Item, store_items
 from tracelake.delivery.check_address import Resolve
-from tracelake.delivery.listen import listening
 from tracelake.delivery.post import Sender
 from tracelake.delivery.routes import delivery_api
 from tracelake.delivery.send_alerts import AlertSender
@@ -170,14 +169,13 @@ class House:
     @asynccontextmanager
     async def delivering(self, courier: AlertSender | None = None) -> AsyncIterator[AlertSender]:
         courier, stop = courier or self.courier(), asyncio.Event()
-        async with listening(self.pool, courier.wake):
-            task = asyncio.create_task(courier.deliver(stop))
-            try:
-                yield courier
-            finally:
-                stop.set()
-                await task
-                await courier.sender.close()
+        task = asyncio.create_task(courier.deliver(stop))
+        try:
+            yield courier
+        finally:
+            stop.set()
+            await task
+            await courier.sender.close()
 
     async def states(self) -> dict[str, tuple[str, int, str | None]]:
         rows = await self.pool.fetch("SELECT dedupe_key, status::text, attempts, last_error FROM alerts.deliveries")

@@ -15,10 +15,11 @@ import pytest
 
 from tests.delivery.rig import READER, RIVAL, SECRET, TOLD, WRITER, House, Receiver, now, until
 from tracelake.delivery.post import Sender
-from tracelake.delivery.prune_items import prune_items, pruning
+from tracelake.delivery.prune_items import keep_pruning, prune_items
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
 from tracelake.delivery.work_items import settle, take
+from tracelake.runtime.background import in_background
 from tracelake.runtime.metrics import Metrics
 from tracelake.wire.client import DispatcherClient
 
@@ -173,7 +174,7 @@ async def test_a_receiver_that_is_not_there_is_tried_again(house: House) -> None
     await house.channel("ops", "http://127.0.0.1:1/")
     await house.items(await house.alert(), ["a"])
     async with house.delivering(house.courier(TOLD.model_copy(update={"attempts": 2}))):
-        assert await house.settled() == {"a": ("Failed", 2, "it cannot be connected to: nobody is there")}
+        assert await house.settled() == {"a": ("Failed", 2, "it cannot be connected to: no server answers")}
 
 
 async def test_a_dispatcher_that_is_away_costs_no_attempt(house: House, receiver: Receiver) -> None:
@@ -191,7 +192,7 @@ async def test_a_dispatcher_that_is_away_costs_no_attempt(house: House, receiver
 
 
 async def _said(house: House) -> bool:
-    return "nobody can say" in ((await house.states())["a"][2] or "")
+    return "its address is not known" in ((await house.states())["a"][2] or "")
 
 
 async def test_an_endless_answer_is_read_no_further_than_it_may(house: House) -> None:
@@ -264,6 +265,6 @@ async def test_deliveries_that_ended_long_ago_are_deleted_and_no_others(house: H
     async def only_the_others() -> bool:
         return (await house.states()).keys() == {"young", "waits"}
 
-    async with pruning(house.pool, timedelta(days=10)):
+    async with in_background(keep_pruning(house.pool, timedelta(days=10))):
         await until(only_the_others)
     assert await prune_items(house.pool, timedelta(0)) == 0  # what has ended within a day stays, whatever is asked

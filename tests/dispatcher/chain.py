@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 
 from tests.dispatcher.support import Org, an_org
 from tracelake.capability.claims import Claims, decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.outbox.drain import Drain
 from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest, EventBody
+from tracelake.wire.output_messages import CompleteRequest, EventBody
+from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 JOBS = ("first", "second", "third")
 
@@ -100,7 +101,7 @@ async def a_task(control: Control, chain: Chain, job: str = "first", *, key: str
 async def claimed(control: Control, task_id: UUID) -> tuple[Claimed, Claims]:
     (answer,) = await claim_tasks(control, [ClaimRequest(task_id=task_id, worker_id="w")])
     assert isinstance(answer, Claimed), answer
-    return answer, decode(take_apart(answer.capability_token).payload)
+    return answer, decode(parse_token(answer.capability_token).payload)
 
 
 def completion(task: Claimed, **more: object) -> CompleteRequest:

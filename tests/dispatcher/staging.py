@@ -11,7 +11,8 @@ import msgspec
 from tracelake.domain.object_names import Folder
 from tracelake.ports import ObjectStore
 from tracelake.wire.markers import ColumnEntry, FileEntry, Marker, attempt_folder, encode_marker, marker_in
-from tracelake.wire.task_messages import Claimed, OutputBody, OutputRef
+from tracelake.wire.output_messages import OutputBody
+from tracelake.wire.task_messages import Claimed, OutputRef
 
 COLUMNS = [ColumnEntry(name="block_number", type="int64")]
 Partition = tuple[int, int] | str

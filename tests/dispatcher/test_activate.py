@@ -13,7 +13,7 @@ import pytest
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
 from tracelake.capability.claims import Claims, decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.dags.activate import activate_dag
 from tracelake.dispatcher.dags.deploy import deploy_dag
@@ -26,7 +26,8 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.dag.parse import JobOutput
 from tracelake.domain.ids import JobName
 from tracelake.errors import Conflict, LeaseLost, NotFound
-from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, ClaimRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ async def claimed_one(control: Control, job_id: UUID) -> tuple[Claimed, Claims]:
     task = await control.pool.fetchval("SELECT id FROM tasks WHERE job_id = $1 AND status = 'Queued' LIMIT 1", job_id)
     [found] = await claim_tasks(control, [ClaimRequest(task_id=task, worker_id="w")])
     assert isinstance(found, Claimed)
-    return found, decode(take_apart(found.capability_token).payload)
+    return found, decode(parse_token(found.capability_token).payload)
 
 
 async def test_activation_moves_pointer_names_and_edges(control: Control, org: Org) -> None:

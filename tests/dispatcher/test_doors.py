@@ -33,7 +33,9 @@ from tracelake.store.identity import hash_token
 from tracelake.store.signing_keys import published
 from tracelake.wire.batch_completions import LARGE_BYTES
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import MAX_BODY_BYTES, MAX_CLAIMS, MAX_COMPLETION_BYTES, Claimed
+from tracelake.wire.message import MAX_BODY_BYTES
+from tracelake.wire.output_messages import MAX_COMPLETION_BYTES
+from tracelake.wire.task_messages import MAX_CLAIMS, Claimed
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_ch
 from tests.dispatcher.support import control_for
 from tracelake.adapters.invoker_http import PATH, PLACES, HttpInvoker
 from tracelake.capability.claims import decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.outbox.drain import Drain
@@ -36,7 +36,8 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import ServiceUnavailable
 from tracelake.ports import Invoked, Places
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import CompleteRequest, Invocation
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Invocation
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +88,7 @@ class Host:
         request = CompleteRequest(
             task_id=told.task_id, attempt=told.attempt, lease_token=told.lease_token, status="Completed"
         )
-        await Completer(self.control)(request, decode(take_apart(told.capability_token).payload))
+        await Completer(self.control)(request, decode(parse_token(told.capability_token).payload))
         return Invoked()
 
 
@@ -141,7 +142,7 @@ async def test_a_function_is_called_once_with_all_that_it_needs_and_its_report_c
     told = host.asked[0]
     assert (told.job.name, told.operator, told.attempt, told.completes) == ("second", "noop", 1, "function")
     assert told.inputs[0].dataset_uuid == chain.datasets["first"]
-    assert decode(take_apart(told.capability_token).payload).task_id == told.task_id
+    assert decode(parse_token(told.capability_token).payload).task_id == told.task_id
     assert await control.pool.fetchval("SELECT count(*) FROM outbox WHERE status <> 'Done'") == 0
 
 
@@ -243,7 +244,7 @@ async def test_a_call_that_finds_no_room_was_no_attempt_and_holds_up_no_other_or
 
     async def act(told: Invocation) -> Invoked:
         nonlocal refused
-        if decode(take_apart(told.capability_token).payload).org_id == full.org.id and refused < 20:
+        if decode(parse_token(told.capability_token).payload).org_id == full.org.id and refused < 20:
             refused += 1
             return Invoked("the runner has no room", started=False, busy=True)
         return await host.complete(told)
@@ -265,7 +266,7 @@ async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_orga
 
     async def act(told: Invocation) -> Invoked:
         nonlocal most, per_org
-        org = decode(take_apart(told.capability_token).payload).org_id
+        org = decode(parse_token(told.capability_token).payload).org_id
         inside[org] += 1
         most, per_org = max(most, inside.total()), max(per_org, *inside.values())
         await gate.wait()

@@ -17,7 +17,7 @@ from tests.dispatcher.chain import a_task, claimed, completion, deploy_chain, dr
 from tests.dispatcher.staging import staged
 from tests.dispatcher.support import control_for
 from tracelake.capability.claims import decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.events.route import BATCH
@@ -31,15 +31,8 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, LeaseLost
 from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.task_messages import (
-    Claimed,
-    ClaimRequest,
-    CompleteRequest,
-    EventsRequest,
-    HeartbeatRequest,
-    InvalidationBody,
-    NotClaimed,
-)
+from tracelake.wire.output_messages import CompleteRequest, EventsRequest, InvalidationBody
+from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
 
 pytestmark = pytest.mark.anyio
 
@@ -99,13 +92,13 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
     assert (again.attempt, again.lease_token, again.task) == (heard.attempt, heard.lease_token, heard.task)
     assert again.lease_expires_at > heard.lease_expires_at
     assert (
-        decode(take_apart(again.capability_token).payload).grants
-        == decode(take_apart(heard.capability_token).payload).grants
+        decode(parse_token(again.capability_token).payload).grants
+        == decode(parse_token(heard.capability_token).payload).grants
     )
     attempts = "SELECT count(*) FROM task_attempts WHERE task_id = $1"
     assert await control.pool.fetchval(attempts, asked.task_id) == 1
 
-    await complete(completion(again), decode(take_apart(again.capability_token).payload))
+    await complete(completion(again), decode(parse_token(again.capability_token).payload))
     assert await claim(asked) == NotClaimed(reason="Completed")
     assert await claim_again(control, [asked]) == [], "what has ended meanwhile is nobody's"
 
@@ -148,7 +141,7 @@ async def test_a_retry_of_a_task_is_another_lease_also_for_the_same_question(con
     assert isinstance(first, Claimed)
     assert isinstance(second, Claimed)
     assert (first.attempt, second.attempt) == (1, 2)
-    claims = decode(take_apart(first.capability_token).payload)
+    claims = decode(parse_token(first.capability_token).payload)
     with pytest.raises(LeaseLost):
         await Completer(control)(completion(first), claims)
 

@@ -19,7 +19,7 @@ from tracelake.dispatcher.tasks.read_logs import read_logs
 from tracelake.dispatcher.tasks.store_logs import LINE, ROOM, store_logs
 from tracelake.errors import LeaseLost, NotFound
 from tracelake.wire.task_messages import Claimed, LogLine, LogsRequest
-from tracelake.wire.user_messages import LogsQuery
+from tracelake.wire.user_tasks import LogsQuery
 
 pytestmark = pytest.mark.anyio
 

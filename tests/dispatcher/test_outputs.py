@@ -28,8 +28,9 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest, LeaseLost
 from tracelake.wire.markers import ColumnEntry, marker_in
+from tracelake.wire.output_messages import FilesRequest, OutputBody
 from tracelake.wire.query_messages import RelationsRequest
-from tracelake.wire.task_messages import Claimed, FilesRequest, OutputBody
+from tracelake.wire.task_messages import Claimed
 
 pytestmark = pytest.mark.anyio
 

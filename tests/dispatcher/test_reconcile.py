@@ -24,7 +24,7 @@ from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.settings import LoopSettings
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import InvalidationBody
+from tracelake.wire.output_messages import InvalidationBody
 
 pytestmark = pytest.mark.anyio
 

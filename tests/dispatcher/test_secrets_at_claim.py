@@ -14,7 +14,7 @@ from tests.dispatcher.support import control_for
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.settings import RUNTIMES, RuntimeSettings
-from tracelake.wire.client import CLAIM_ANSWER
+from tracelake.wire.task_messages import Claimed, NotClaimed
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ async def test_a_claim_and_a_fetch_say_the_names_as_the_dag_writes_them(control:
     task = await a_task(control, chain)
     assert (await fetch_task(control, task)).secrets == ["API_KEY", "other"]
     answer, _ = await claimed(control, task)
-    heard = CLAIM_ANSWER.decode(msgspec.json.encode(answer))
+    heard = msgspec.json.decode(msgspec.json.encode(answer), type=Claimed | NotClaimed)
     assert heard == answer
     assert heard.task.secrets == ["API_KEY", "other"]
 
@@ -47,7 +47,7 @@ async def test_where_there_are_none_a_claim_has_no_such_field_which_older_worker
 ) -> None:
     answer, _ = await claimed(control, await a_task(control, await a_chain(control, [])))
     assert "secrets" not in msgspec.json.decode(msgspec.json.encode(answer))["task"]
-    assert not CLAIM_ANSWER.decode(msgspec.json.encode(answer)).task.secrets
+    assert not msgspec.json.decode(msgspec.json.encode(answer), type=Claimed | NotClaimed).task.secrets
 
 
 @pytest.mark.parametrize("operator", ["sql", "noop", "of_another_time"])

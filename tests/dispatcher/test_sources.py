@@ -16,7 +16,7 @@ from tests.dispatcher.staging import staged
 from tests.dispatcher.support import PULL, Org, an_org, control_for, deployed_and_active
 from tests.support.operators import registered
 from tracelake.capability.claims import decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
@@ -28,17 +28,15 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import Conflict, InvalidRequest, LeaseLost, NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import (
-    Claimed,
-    ClaimRequest,
+from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteRequest,
     EventBody,
     EventsAnswer,
     EventsRequest,
-    HeartbeatRequest,
     InvalidationBody,
 )
+from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +109,7 @@ async def end(control: Control, claimed: Claimed, status: str = "Completed", **m
         error_message="broken" if status == "Failed" else None,
         **more,
     )
-    return await Completer(control)(request, decode(take_apart(claimed.capability_token).payload))
+    return await Completer(control)(request, decode(parse_token(claimed.capability_token).payload))
 
 
 async def told_to_stop(control: Control, claimed: Claimed) -> bool:
@@ -367,7 +365,7 @@ async def tell(control: Control, claimed: Claimed, **more: Any) -> EventsAnswer:
         "attempt": claimed.attempt,
         "lease_token": claimed.lease_token,
     }
-    claims = decode(take_apart(claimed.capability_token).payload)
+    claims = decode(parse_token(claimed.capability_token).payload)
     return await accept_events(control, EventsRequest(**fence, **more), claims)
 
 
@@ -512,5 +510,5 @@ async def test_a_claim_carries_the_name_under_which_its_output_is_published_now(
     await control.pool.execute("UPDATE datasets SET name = 'next_name' WHERE name = 'first_name'")
     run = await next_run(control)  # the job is known from before, its name is not
     assert [output.name for output in run.task.outputs] == ["next_name"]
-    granted = decode(take_apart(run.capability_token).payload).datasets
+    granted = decode(parse_token(run.capability_token).payload).datasets
     assert [item.name for item in granted if item.access == "write"] == ["next_name"]

@@ -13,7 +13,8 @@ from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.why.explain import explain_task
-from tracelake.wire.task_messages import Claimed, ClaimRequest, InvalidationBody, NotClaimed
+from tracelake.wire.output_messages import InvalidationBody
+from tracelake.wire.task_messages import Claimed, ClaimRequest, NotClaimed
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,9 @@ from tracelake.dispatcher.why.explain import explain
 from tracelake.errors import Conflict, InvalidRequest, NotFound
 from tracelake.store.identity import Role, User
 from tracelake.wire.task_messages import Claimed
-from tracelake.wire.user_messages import Explanation, OutboxQuery, TasksQuery, WhyQuery
+from tracelake.wire.user_outbox import OutboxQuery
+from tracelake.wire.user_tasks import TasksQuery
+from tracelake.wire.user_why import Explanation, WhyQuery
 
 pytestmark = pytest.mark.anyio
 

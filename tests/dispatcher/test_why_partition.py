@@ -18,7 +18,7 @@ from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.why.explain import explain
 from tracelake.store.identity import User
-from tracelake.wire.user_messages import Explanation, WhyQuery
+from tracelake.wire.user_why import Explanation, WhyQuery
 
 pytestmark = pytest.mark.anyio
 RANGES = (Path(__file__).parent.parent.parent / "dags" / "ranges.yaml").read_text()
@@ -199,6 +199,6 @@ async def test_news_of_another_organisation_explains_nothing(answerer: QueryAnsw
 
 
 def event_body(fields: dict[str, object]) -> object:
-    from tracelake.wire.task_messages import EventBody
+    from tracelake.wire.output_messages import EventBody
 
     return EventBody(**fields)  # type: ignore[arg-type]

@@ -31,11 +31,13 @@ from tests.support.operators import register
 from tracelake.delivery import process as delivery_process
 from tracelake.dispatcher import process as dispatcher_process
 from tracelake.dispatcher.maintenance import loop, rotate_keys
+from tracelake.domain.task import Backoff
 from tracelake.errors import NoConnection
 from tracelake.gateway import process as gateway_process
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Invoked, ObjectStore
+from tracelake.runtime import retry
 from tracelake.runtime.process import Process, run_process
 from tracelake.settings import EndpointSettings, Settings, settings_from_document
 from tracelake.sink import drain
@@ -44,7 +46,8 @@ from tracelake.sink.write import Writer
 from tracelake.store.db import open_pool, required
 from tracelake.store.pool import BoundedPool
 from tracelake.wire.client import dispatcher_client, task_client
-from tracelake.wire.task_messages import Claimed, CompleteRequest, Invocation, TaskPayload
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, Invocation, TaskPayload
 from tracelake.wiring import make_objects, make_signer, open_queue
 from tracelake.worker import wrapper
 from tracelake.worker.process import resources
@@ -99,8 +102,7 @@ def _live(asked: dict[str, Any]) -> None:
 def _hurry() -> None:
     loop.AFTER_FAILURE_SECONDS = 0.05
     rotate_keys.BEAT_SECONDS = 0.5
-    wrapper.AFTER_OUTAGE_SECONDS = 0.05
-    drain.AFTER_OUTAGE_SECONDS = 0.05
+    retry.BACKOFF = Backoff(0.05, 0.05)
 
 
 def _step(wrong_by: Path) -> None:

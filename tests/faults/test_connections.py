@@ -29,7 +29,7 @@ from tracelake.errors import NoConnection
 from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.store.jobs import Job, JobCache
 from tracelake.store.pool import BoundedPool
-from tracelake.wire.task_messages import CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.user_calls import USER
 
 pytestmark = pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -23,10 +24,10 @@ from starlette.routing import Route
 
 from tests.dispatcher.chain import claimed, drained
 from tests.gateway.system import DAG, SERVICE, System, over, system
-from tracelake.capability.jws import encode_part, public_jwk, seal
+from tracelake.capability.jws import encode_part, public_jwk, sign_token
 from tracelake.dispatcher.http.internal_routes import internal_api
+from tracelake.gateway.issuer_keys import user_keys
 from tracelake.gateway.process import public_api
-from tracelake.gateway.user_keys import UserKeys
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.runtime.listeners import Listener, json_response, open_listeners
 from tracelake.settings import IdentitySettings, TlsSettings
@@ -321,7 +322,7 @@ def signed(trace: System, claims: dict[str, Any], header: dict[str, Any] | None 
 
 
 def sealed(trace: System, header: str, payload: str) -> str:
-    return seal(encode_part(header.encode()), payload.encode(), trace.key)
+    return sign_token(encode_part(header.encode()), payload.encode(), trace.key)
 
 
 def twin(token: str) -> str:
@@ -481,7 +482,7 @@ async def test_a_new_key_of_the_issuer_is_found_and_a_lost_one_forgotten() -> No
             raise OSError("away")
         return {"keys": [keys[kid] for kid in published]}
 
-    known = UserKeys(fetch, monotonic=lambda: now[0])
+    known = user_keys(fetch, monotonic=lambda: now[0])
     assert await known.find("one") is not None
     published[:] = ["two"]
     assert await known.find("two") is None  # too soon to ask again
@@ -490,6 +491,29 @@ async def test_a_new_key_of_the_issuer_is_found_and_a_lost_one_forgotten() -> No
     assert await known.find("one") is None
     fail[0], now[0] = True, now[0] + 1000
     assert await known.find("two") is not None  # known keys stay good while the issuer is away
+
+
+async def test_a_fetch_that_began_before_a_key_was_published_is_followed_by_another() -> None:
+    now, published = [0.0], ["one"]
+    keys = {kid: _jwk(ec.generate_private_key(ec.SECP256R1())) | {"kid": kid} for kid in ("one", "two")}
+    answers, asked = asyncio.Event(), asyncio.Event()
+
+    async def fetch() -> dict[str, Any]:
+        document = {"keys": [keys[kid] for kid in published]}
+        asked.set()
+        await answers.wait()
+        return document
+
+    known = user_keys(fetch, monotonic=lambda: now[0])
+    early = asyncio.create_task(known.find("one"))
+    await asked.wait()
+    published.append("two")
+    now[0] += 5
+    late = asyncio.create_task(known.find("two"))
+    await asyncio.sleep(0)
+    answers.set()
+    assert await early is not None
+    assert await late is not None
 
 
 def _jwk(key: Any) -> dict[str, Any]:

@@ -42,7 +42,8 @@ from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import IdentitySettings, TlsSettings, load_settings
 from tracelake.wire.client import DispatcherClient
 from tracelake.wire.markers import FileEntry, Marker, attempt_folder, encode_marker, marker_in
-from tracelake.wire.task_messages import Claimed, OutputBody, StorageRef
+from tracelake.wire.output_messages import OutputBody, StorageRef
+from tracelake.wire.task_messages import Claimed
 from tracelake.worker import run_udf
 
 FOO = Folder.parse("s3://lake/a/foo/")

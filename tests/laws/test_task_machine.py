@@ -27,7 +27,8 @@ from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
 from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest, HeartbeatRequest, NotClaimed
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest, NotClaimed
 
 T = TypeVar("T")
 MAX_ATTEMPTS = 3
@@ -195,9 +196,9 @@ class TaskMachine(RuleBasedStateMachine):
 
     async def _claims(self, answer: Claimed) -> Claims:
         from tracelake.capability.claims import decode
-        from tracelake.capability.jws import take_apart
+        from tracelake.capability.jws import parse_token
 
-        return decode(take_apart(answer.capability_token).payload)
+        return decode(parse_token(answer.capability_token).payload)
 
     def _lease(self, model: Model, back: int) -> tuple[Claimed, Claims]:
         return model.leases[-1 - back % len(model.leases)]

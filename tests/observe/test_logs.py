@@ -23,9 +23,10 @@ from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.errors import LeaseLost
 from tracelake.operators.api.outcome import Outcome
 from tracelake.runtime.coalesce import Coalesced
-from tracelake.runtime.logs import configure_logging, speak_of, speaking_of, spoken_of
+from tracelake.runtime.logs import configure_logging, current_log_fields, log_fields, set_log_fields
 from tracelake.settings import LogSettings
-from tracelake.wire.task_messages import CompleteRequest, TaskPayload
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import TaskPayload
 from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +90,7 @@ async def test_no_line_holds_a_token(lines: Lines, walk: Walk) -> None:
         for cursor in range(2):
             await trigger(walk.control, walk.org.id, "walk", "ask", cursor=cursor, request_id=uuid4())
         await walk.until("after", ["Completed"])
-    await walk.dispatcher._http.post("/internal/task-claim", content=b"{", headers={"X-Trace-Worker-Token": "secret-1"})
+    await walk.dispatcher.http.post("/internal/task-claim", content=b"{", headers={"X-Trace-Worker-Token": "secret-1"})
     seen += [str(row[0]) for row in await walk.control.pool.fetch("SELECT lease_token FROM task_attempts")]
     text = json.dumps(lines())
     for secret in (*seen, "secret-1", "eyJ"):
@@ -130,16 +131,16 @@ async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it(
     inside: list[Any] = []
 
     async def run(asked: Sequence[int]) -> Sequence[int]:
-        inside.append(dict(spoken_of()))
+        inside.append(dict(current_log_fields()))
         await asyncio.sleep(0)
         return asked
 
     coalesced: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer)
 
     async def call(number: int) -> None:
-        speak_of(task=number)
+        set_log_fields(task=number)
         assert await coalesced(number) == number
-        assert spoken_of() == {"task": number}
+        assert current_log_fields() == {"task": number}
 
     await asyncio.gather(*(call(number) for number in range(10)))
     assert inside
@@ -148,8 +149,8 @@ async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it(
 
 def test_what_a_block_speaks_of_ends_with_it(lines: Lines) -> None:
     log = structlog.get_logger()
-    with speaking_of(task="a"):
-        with speaking_of(attempt=2):
+    with log_fields(task="a"):
+        with log_fields(attempt=2):
             log.info("inner")
         log.info("outer")
     log.info("after")
@@ -181,7 +182,7 @@ def test_no_line_lets_a_terminal_obey_text_of_others(form: Literal["json", "cons
 
 
 def test_libraries_speak_json_too(lines: Lines) -> None:
-    with speaking_of(request="r-1"):
+    with log_fields(request="r-1"):
         logging.getLogger("uvicorn.error").error("it %s", "broke")
     (line,) = lines()
     assert (line["event"], line["level"], line["logger"], line["request"]) == (

@@ -42,7 +42,7 @@ async def walk(state_db: str, queue_db: str, tmp_path: Path) -> AsyncIterator[Wa
 
 async def scraped(walk: Walk) -> dict[tuple[str, ...], float]:
     """By name and the values of the labels, in the order of their names."""
-    answer = await walk.dispatcher._http.get("/metrics", headers=BEARER)
+    answer = await walk.dispatcher.http.get("/metrics", headers=BEARER)
     assert answer.status_code == 200, answer.text
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -143,7 +143,7 @@ async def test_without_a_database_the_process_still_tells_what_it_counted(walk: 
     "headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic dGhlIHdvcmtlciB0b2tlbg=="}]
 )
 async def test_only_who_shows_a_worker_token_is_told(walk: Walk, headers: dict[str, str]) -> None:
-    inside = walk.dispatcher._http
+    inside = walk.dispatcher.http
     stranger = httpx.Request("GET", inside.base_url.join("/metrics"), headers=headers)
     assert (await inside.send(stranger)).status_code == 401
     assert (await inside.get("/metrics")).status_code == 200  # the header of workers does as well
@@ -165,7 +165,7 @@ async def test_the_public_door_and_the_query_door_keep_to_it_too() -> None:
 
 
 async def test_what_a_caller_chooses_never_becomes_a_label(walk: Walk) -> None:
-    inside = walk.dispatcher._http
+    inside = walk.dispatcher.http
     await inside.get(f"/internal/{uuid4()}")
     await inside.request("PROPFIND", "/internal/task-claim")
     await inside.get(f"/internal/v1/tasks/{uuid4()}")
@@ -179,7 +179,7 @@ async def test_what_a_caller_chooses_never_becomes_a_label(walk: Walk) -> None:
 
 
 async def test_a_request_is_named_once_and_a_name_that_could_break_a_line_is_not_taken(walk: Walk) -> None:
-    inside = walk.dispatcher._http
+    inside = walk.dispatcher.http
     assert (await inside.get("/healthz", headers={"X-Request-Id": "mine-7"})).headers["x-request-id"] == "mine-7"
     other = (await inside.get("/healthz", headers={"X-Request-Id": 'x" y'})).headers["x-request-id"]
     assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]+", other)

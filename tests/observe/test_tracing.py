@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.walk.walking import walking, working
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.runtime.tracing import carried, here, is_tracing, span, start_tracing, stop_tracing
+from tracelake.runtime.tracing import current_span, is_tracing, span, start_tracing, stop_tracing, trace_headers
 from tracelake.settings import TracingSettings
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +114,7 @@ async def test_a_receiver_that_is_away_stops_nothing(state_db: str, queue_db: st
 def test_a_share_of_nothing_sends_nothing(receiver: Receiver) -> None:
     start_tracing("test", TracingSettings(endpoint=receiver.endpoint, sample=0))
     with span("unseen"):
-        assert "traceparent" in carried()  # the next process is told not to keep it either
+        assert "traceparent" in trace_headers()  # the next process is told not to keep it either
     stop_tracing()
     assert receiver.spans == []
 
@@ -123,8 +123,8 @@ def test_off_is_off() -> None:
     start_tracing("test", TracingSettings())
     assert not is_tracing()
     assert span("a") is span("b", task="c")
-    assert carried() == {}
-    assert here() is None
+    assert trace_headers() == {}
+    assert current_span() is None
 
 
 def test_while_it_is_off_the_sdk_is_not_imported() -> None:

@@ -38,7 +38,8 @@ from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.runtime.metrics import Metrics
 from tracelake.settings import DataSettings, IdentitySettings, Settings, TlsSettings, load_settings
 from tracelake.store.db import open_pool
-from tracelake.wire.client import CAPABILITY_HEADER, DispatcherClient
+from tracelake.wire.client import DispatcherClient
+from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.query_messages import ARROW
 from tracelake.wire.task_messages import Claimed
 
@@ -134,7 +135,7 @@ class QuerySystem:
             job,
             (org or self.rig.walk.org).id,
         )
-        answer = await self.rig.walk.dispatcher.claim(task, "hands")
+        answer = (await self.rig.walk.dispatcher.claim_batch([task], "hands"))[0]
         assert isinstance(answer, Claimed), answer
         return answer
 

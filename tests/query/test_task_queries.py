@@ -11,7 +11,7 @@ from tests.query.query_system import QuerySystem
 from tests.walk.walking import TOKEN
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.domain.object_names import Folder
-from tracelake.wire.task_messages import CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
 
 pytestmark = pytest.mark.anyio
 COUNT = "SELECT count(*) AS n FROM feed"

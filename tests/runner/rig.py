@@ -139,7 +139,7 @@ class Rig:
         async with asyncio.timeout(SECONDS):
             while True:
                 task = await self.walk.control.pool.fetchval(find, whose.id)
-                answer = await self.walk.dispatcher.claim(task, "the dispatcher") if task else None
+                answer = (await self.walk.dispatcher.claim_batch([task], "the dispatcher"))[0] if task else None
                 if isinstance(answer, Claimed):
                     return answer
                 await asyncio.sleep(0.01)

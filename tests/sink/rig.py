@@ -26,7 +26,9 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder
 from tracelake.sink.drain import Sink
 from tracelake.sink.write import Writer
-from tracelake.wire.task_messages import BufferPublishRequest, Claimed, CompleteRequest
+from tracelake.wire.buffer_messages import BufferPublishRequest
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +150,7 @@ class Rig:
         )
         await self.until(f"SELECT count(*) = $2 FROM ({waiting}) AS w", list(jobs), count)  # noqa: S608
         found = [row["id"] for row in await self.fetch(waiting, list(jobs))]
-        answers = [await self.walk.dispatcher.claim(task, "a producer") for task in found]
+        answers = [(await self.walk.dispatcher.claim_batch([task], "a producer"))[0] for task in found]
         return [Producer(self, answer) for answer in answers if isinstance(answer, Claimed)]
 
     async def claim(self) -> Producer:
@@ -162,7 +164,7 @@ class Rig:
         async with asyncio.timeout(SECONDS):
             while True:
                 task = await self.walk.control.pool.fetchval(find, org)
-                answer = await self.walk.dispatcher.claim(task, "a producer") if task else None
+                answer = (await self.walk.dispatcher.claim_batch([task], "a producer"))[0] if task else None
                 if isinstance(answer, Claimed):
                     return answer
                 await asyncio.sleep(0.01)

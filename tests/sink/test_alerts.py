@@ -18,7 +18,6 @@ from tests.dispatcher.support import Org, an_org
 from tests.sink.rig import Rig
 from tests.support.operators import registered
 from tests.walk.walking import working
-from tracelake.delivery.listen import listening
 from tracelake.delivery.post import Sender
 from tracelake.delivery.send_alerts import AlertSender
 from tracelake.delivery.targets import Targets
@@ -115,14 +114,13 @@ async def delivering(rig: Rig) -> AsyncIterator[None]:
     stop, sender = asyncio.Event(), Sender(0)
     async with open_pool(rig.data_dsn, name="test", max_size=4) as pool:
         courier = AlertSender(pool, Targets(rig.walk.dispatcher, 0), sender, TOLD)
-        async with listening(pool, courier.wake):
-            task = asyncio.create_task(courier.deliver(stop))
-            try:
-                yield
-            finally:
-                stop.set()
-                await task
-                await sender.close()
+        task = asyncio.create_task(courier.deliver(stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            await task
+            await sender.close()
 
 
 async def test_an_event_is_told_once_to_each_channel_however_often_it_is_published(

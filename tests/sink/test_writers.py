@@ -19,8 +19,8 @@ from tracelake.dispatcher.maintenance.delete_orphan_files import DeleteOrphanFil
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.domain.object_names import Folder
 from tracelake.errors import Conflict, Forbidden, LeaseLost, NotFound
-from tracelake.wire.task_messages import CommittedBatch, DeadBatch, SettleRequest
-from tracelake.wire.user_messages import DeadBatchQuery
+from tracelake.wire.buffer_messages import CommittedBatch, DeadBatch, SettleRequest
+from tracelake.wire.user_datasets import DeadBatchQuery
 
 pytestmark = pytest.mark.anyio
 

@@ -19,13 +19,13 @@ from tests.dispatcher.support import control_for
 from tests.dispatcher.test_doors import Listeners, opened
 from tests.storage.sts_stub import StsStub, an_sts
 from tracelake.capability.claims import Claims, decode, mint
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.dispatcher.credentials.mint import mint_credentials, session_name
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.errors import LeaseLost
 from tracelake.lite.certificates import ensure_certificates
 from tracelake.settings import CredentialSettings, ObjectSettings, TlsSettings, load_settings
-from tracelake.wire.task_messages import CredentialsRequest, MountedStorage
+from tracelake.wire.identity_messages import CredentialsRequest, MountedStorage
 from tracelake.wiring import make_minter
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ ROLE = "arn:aws:iam::000000000000:role/tasks"
 
 
 def claims_of(token: str) -> Claims:
-    return decode(take_apart(token).payload)
+    return decode(parse_token(token).payload)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tracelake.capability import Claims, GrantedDataset, S3Prefixes
-from tracelake.capability.jws import header_of, public_jwk, seal
+from tracelake.capability.jws import header_of, public_jwk, sign_token
 from tracelake.domain.ids import Attempt, CommitNumber, DatasetId, DatasetName, DatasetVersion, OrgId, TaskId
 
 NOW = 1_800_000_000
@@ -62,11 +62,11 @@ class Key:
         return self.private.public_key().public_bytes(serialization.Encoding.PEM, spki)
 
     def sign(self, payload: bytes) -> str:
-        return seal(header_of(self.kid), payload, self.private)
+        return sign_token(header_of(self.kid), payload, self.private)
 
     def sign_with(self, header: bytes, payload: bytes) -> str:
         """Under any header, with a signature that is good."""
-        return seal(b64(header).encode(), payload, self.private)
+        return sign_token(b64(header).encode(), payload, self.private)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import CredentialSettings, load_settings
 from tracelake.store.identity import User
 from tracelake.wire.task_messages import Claimed, Invocation
-from tracelake.wire.user_messages import BundleRequest
+from tracelake.wire.user_bundles import BundleRequest
 from tracelake.wiring import make_minter, s3_objects
 
 ROOT = Path(__file__).parent.parent.parent
@@ -55,7 +55,7 @@ class Functions:
         task = await control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'detect' AND t.status = 'Queued'"
         )
-        answer = await self.walk.dispatcher.claim(task, "function")
+        answer = (await self.walk.dispatcher.claim_batch([task], "function"))[0]
         assert isinstance(answer, Claimed)
         return answer
 

@@ -14,7 +14,8 @@ from tests.walk.walking import Walk
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.context import TaskApi
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import Claimed, CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed
 from tracelake.worker.run_task import Finished
 from tracelake.worker.wrapper import Wrapper
 

@@ -14,10 +14,10 @@ from tests.dispatcher.support import PULL, deployed_and_active
 from tests.support.operators import registered
 from tests.walk.walking import TOKEN, Walk, walking
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.wire.client import CAPABILITY_HEADER
+from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.task_messages import Claimed
 from tracelake.wire.user_calls import USER
-from tracelake.wire.user_messages import DatasetDetail, PublishedRange
+from tracelake.wire.user_datasets import DatasetDetail, PublishedRange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ class Mill:
         task = await self._walk.control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE t.status = 'Queued' AND j.name = 'grind'"
         )
-        found = await self._walk.dispatcher.claim(task, "a miller")
+        found = (await self._walk.dispatcher.claim_batch([task], "a miller"))[0]
         assert isinstance(found, Claimed)
         return found
 

@@ -14,7 +14,8 @@ from tests.walk.walking import walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.context import Resources, TaskApi
 from tracelake.wire.markers import ColumnEntry
-from tracelake.wire.task_messages import Claimed, CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed
 from tracelake.worker.run_task import Finished, Runner
 
 pytestmark = pytest.mark.anyio

@@ -254,6 +254,6 @@ async def test_many_that_are_ended_together_are_told_of_once() -> None:
 
 
 async def test_the_question_needs_a_worker_token(walk: Walk) -> None:
-    walk.dispatcher._http.headers["X-Trace-Worker-Token"] = "another"
+    walk.dispatcher.http.headers["X-Trace-Worker-Token"] = "another"
     with pytest.raises(Unavailable, match="401"):
         await walk.dispatcher.stops("")

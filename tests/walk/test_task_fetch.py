@@ -21,14 +21,9 @@ from tests.support.operators import registered
 from tests.walk.walking import TOKEN, Walk, walking
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.storage_locations import buffer_folder
-from tracelake.wire.task_messages import (
-    BufferPublishRequest,
-    Claimed,
-    CompleteRequest,
-    EventBody,
-    FetchAnswer,
-    TaskPayload,
-)
+from tracelake.wire.buffer_messages import BufferPublishRequest
+from tracelake.wire.output_messages import CompleteRequest, EventBody
+from tracelake.wire.task_messages import Claimed, FetchAnswer, TaskPayload
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +70,7 @@ async def next_of(walk: Walk, job: str) -> UUID:
 
 
 async def claimed(walk: Walk, task: UUID) -> Claimed:
-    answer = await walk.dispatcher.claim(task, "somebody")
+    answer = (await walk.dispatcher.claim_batch([task], "somebody"))[0]
     assert isinstance(answer, Claimed), answer
     return answer
 

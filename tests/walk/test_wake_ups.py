@@ -20,8 +20,8 @@ from tests.walk.walking import DAG, Walk, walking, working
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.operators.api.outcome import Outcome
 from tracelake.ports import Delivery, Queue
+from tracelake.runtime import receive_messages
 from tracelake.wire.task_messages import TaskPayload
-from tracelake.worker import wrapper
 from tracelake.worker.run_task import run_pure
 
 pytestmark = pytest.mark.anyio
@@ -66,8 +66,8 @@ class Watched:
 async def test_an_idle_worker_waits_in_one_call_and_is_woken_by_what_comes(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert timedelta(seconds=10) <= wrapper.WAIT
-    monkeypatch.setattr(wrapper, "WAIT", timedelta(hours=1))  # so that only a wake-up can end it
+    assert timedelta(seconds=10) <= receive_messages.WAIT
+    monkeypatch.setattr(receive_messages, "WAIT", timedelta(hours=1))  # so that only a wake-up can end it
     queue = Watched(walk.control.queue)
     async with working(replace(walk.worker("one"), queue=queue)):
         async with asyncio.timeout(60):

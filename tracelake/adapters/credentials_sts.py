@@ -1,8 +1,8 @@
 """Credentials by STS: AWS's, or that of an S3 server which has one. boto3 is the extra `aws`, imported when needed.
 
-boto3 finds our own keys and STS's address, and botocore signs. The one call is sent as it is: a client of boto3 would
-spend five times as much on it as all the rest of a minting costs. Sending blocks, so calls run in a few threads of
-their own: an STS that hangs holds up nobody else.
+boto3 finds our own keys and STS's address, and botocore signs. The call is sent without a client of boto3, which would
+take five times as long as all the rest. Sending blocks, so calls run in a few threads of
+their own: an STS that hangs delays no other call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORM: Final = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8
 OK: Final = 200
 FAULT: Final = 500
 TOO_LONG: Final = frozenset({"PackedPolicyTooLarge", "MalformedPolicyDocument"})
-HEALS: Final = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable"})
+TRANSIENT: Final = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable"})
 
 
 class StsMinter:
@@ -37,7 +37,7 @@ class StsMinter:
     async def mint(self, policy: str, *, session: str, seconds: int) -> SessionKeys | None:
         if not policy:
             raise Forbidden("credentials without a policy would have all rights of the role", where="/s3")
-        asked = {
+        request = {
             "Action": "AssumeRole",
             "Version": "2011-06-15",
             "RoleArn": self._settings.role_arn,
@@ -46,7 +46,7 @@ class StsMinter:
             "DurationSeconds": seconds,
         }
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._assume, urlencode(asked))
+        return await loop.run_in_executor(self._threads, self._assume, urlencode(request))
 
     def _assume(self, body: str) -> SessionKeys:
         sts = self._sts
@@ -59,8 +59,8 @@ class StsMinter:
                 continue
             if status == OK:
                 return _keys(answer)
-            code = _found(answer, "Code") or f"status {status}"
-            if not left or not (status >= FAULT or code in HEALS):
+            code = _text(answer, "Code") or f"status {status}"
+            if not left or not (status >= FAULT or code in TRANSIENT):
                 raise _refusal(code)
         raise AssertionError
 
@@ -85,7 +85,7 @@ class _Sts:
         return answer.status, answer.data.decode()
 
 
-def _sts(given: CredentialSettings) -> _Sts:
+def _sts(settings: CredentialSettings) -> _Sts:
     try:
         import boto3
         import urllib3
@@ -93,15 +93,15 @@ def _sts(given: CredentialSettings) -> _Sts:
         raise SettingsError(
             "credentials by STS need boto3", where="credentials.role_arn", hint="pip install 'tracelake[aws]'"
         ) from None
-    secret = given.secret_access_key.get_secret_value() if given.secret_access_key else None
-    session = boto3.session.Session(given.access_key_id, secret, region_name=given.region)
-    url = session.client("sts", endpoint_url=given.endpoint).meta.endpoint_url
+    secret = settings.secret_access_key.get_secret_value() if settings.secret_access_key else None
+    session = boto3.session.Session(settings.access_key_id, secret, region_name=settings.region)
+    url = session.client("sts", endpoint_url=settings.endpoint).meta.endpoint_url
     keys = session.get_credentials()
     if keys is None:
-        raise SettingsError("there are no keys to ask STS with", where="credentials.access_key_id")
-    timeout = urllib3.Timeout(connect=given.timeout_seconds, read=given.timeout_seconds)
+        raise SettingsError("there are no keys for STS", where="credentials.access_key_id")
+    timeout = urllib3.Timeout(connect=settings.timeout_seconds, read=settings.timeout_seconds)
     http = urllib3.PoolManager(maxsize=THREADS, timeout=timeout)
-    return _Sts(url.rstrip("/") + "/", given.region, keys, http, _signed, (urllib3.exceptions.HTTPError,))
+    return _Sts(url.rstrip("/") + "/", settings.region, keys, http, _signed, (urllib3.exceptions.HTTPError,))
 
 
 def _signed(url: str, body: str, keys: Any, region: str) -> dict[str, str]:
@@ -115,13 +115,13 @@ def _signed(url: str, body: str, keys: Any, region: str) -> dict[str, str]:
 
 def _keys(answer: str) -> SessionKeys:
     names = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
-    key, secret, token, until = (_found(answer, name) for name in names)
+    key, secret, token, until = (_text(answer, name) for name in names)
     if not (key and secret and token and until):
         raise CredentialsUnavailable("STS answered without keys")
     return SessionKeys(key, secret, token, datetime.fromisoformat(until))
 
 
-def _found(answer: str, name: str) -> str | None:
+def _text(answer: str, name: str) -> str | None:
     try:
         return ET.fromstring(answer).findtext(f".//{{*}}{name}")  # noqa: S314 - STS is ours or AWS's, not a stranger
     except ET.ParseError:
@@ -129,10 +129,10 @@ def _found(answer: str, name: str) -> str | None:
 
 
 def _refusal(code: str) -> Exception:
-    """What STS says of us stays in the log of who runs it: a task is told no more than that it may ask again."""
+    """The answer of STS is only logged: a task learns no more than that it may try again."""
     if code in TOO_LONG:
         return Forbidden("the token names more folders than one policy can", where="/s3")
-    why = "does not keep up" if code in HEALS else "refuses us"
+    why = "is overloaded" if code in TRANSIENT else "refuses us"
     page = "docs/concepts/object_store_credentials.md"
-    hint = None if code in HEALS else f"the role's trust policy must name our key; see {page}"
+    hint = None if code in TRANSIENT else f"the role's trust policy must name our key; see {page}"
     return CredentialsUnavailable(f"STS {why}: {code}", hint=hint)

@@ -34,8 +34,8 @@ class HttpInvoker:
         wait = httpx.Timeout(timeout_seconds + SLACK_SECONDS, connect=CONNECT_SECONDS)
         try:
             answer = await self._http.post(PATH, content=payload, timeout=wait)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as nobody:
-            return Invoked(f"the runner does not answer: {nobody or type(nobody).__name__}", started=False)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as wrong:
+            return Invoked(f"the runner does not answer: {wrong or type(wrong).__name__}", started=False)
         except httpx.HTTPError as lost:
             return Invoked(f"the runner was lost while the function ran: {lost or type(lost).__name__}", lost=True)
         if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
@@ -49,14 +49,14 @@ class HttpInvoker:
     async def places(self) -> Places | None:
         try:
             answer = await self._http.get(PLACES, timeout=PLACES_SECONDS)
-        except httpx.HTTPError as nobody:
-            raise ServiceUnavailable(f"the runner does not answer: {nobody or type(nobody).__name__}") from None
+        except httpx.HTTPError as wrong:
+            raise ServiceUnavailable(f"the runner does not answer: {wrong or type(wrong).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:  # what speaks Lambda's API and nothing else
             return None
         try:
             answer.raise_for_status()
-            told = answer.json()
-            return Places(int(told["total"]), int(told["per_org"]))
+            places = answer.json()
+            return Places(int(places["total"]), int(places["per_org"]))
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as wrong:
             raise ServiceUnavailable(f"the runner does not say how many places it has: {wrong}") from None
 
@@ -65,10 +65,10 @@ class HttpInvoker:
 
 
 def _error(answer: httpx.Response) -> str:
-    """`KeyError: 'value'`, as the function's runtime has said it."""
+    """`KeyError: 'value'`, as the function's runtime reports it."""
     try:
-        said = json.loads(answer.content)
-        kind, message = said.get("errorType") or "Error", said.get("errorMessage") or ""
+        error = json.loads(answer.content)
+        kind, message = error.get("errorType") or "Error", error.get("errorMessage") or ""
     except (ValueError, AttributeError):
         return f"the function failed: {answer.text[:ERROR_LENGTH]}"
     return f"{kind}: {message}"[:ERROR_LENGTH]

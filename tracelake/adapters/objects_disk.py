@@ -1,4 +1,4 @@
-"""The object store of Lite: a folder, one below it for each bucket. obstore writes, we make it last.
+"""The object store of Lite: a folder, one below it for each bucket. obstore writes, and this module syncs.
 
 obstore puts by a temporary file and a rename, so an object is whole or not there; it does not wait for the disk. After
 each put the file is synced, and those folders above it that are new: a name is durable when its folder is.
@@ -25,7 +25,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
-from tracelake.adapters.synced_folders import make_last
+from tracelake.adapters.synced_folders import sync_file
 from tracelake.domain.hadoop_path import hadoop_path
 from tracelake.domain.object_names import SEGMENT, Folder, ObjectName
 from tracelake.errors import DiskFull, NotFound, ObjectExists, ObjectsUnavailable
@@ -33,10 +33,10 @@ from tracelake.ports import StoredObject
 from tracelake.runtime.disk import NO_SPACE
 
 NOT_OURS: Final = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
-"""A link, a file in the place of a folder, a pipe: nothing that was put here."""
+"""A link, a file in the place of a folder, a pipe: not an object."""
 
 FULL: Final = re.compile(rf"os error ({'|'.join(str(number) for number in sorted(NO_SPACE))})\b")
-"""As obstore says it: its errors carry no number."""
+"""By the text of obstore's error, which carries no number."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class DiskObjects:
             if self._leads_through_a_link(name):
                 raise FileNotFoundError
             obstore.put(self._store, _path(name), body, mode="overwrite" if replace else "create")
-            make_last(self.root / name.bucket / name.key, self.root)
+            sync_file(self.root / name.bucket / name.key, self.root)
 
     def get(self, name: ObjectName) -> bytes:
         with _failures(name), self._opened(name) as file:
@@ -82,7 +82,7 @@ class DiskObjects:
                 continue
 
     def signed_url(self, name: ObjectName, seconds: int) -> str | None:  # noqa: ARG002 - the port's
-        """None: a folder has no door. The Dispatcher's own stands in (`dispatcher/bundles/url.py`)."""
+        """None: a folder has no URL. The Dispatcher serves one instead (`dispatcher/bundles/url.py`)."""
         return None
 
     def for_spark(self, name: ObjectName) -> str | None:
@@ -100,7 +100,7 @@ class DiskObjects:
 
     @contextmanager
     def _opened(self, name: ObjectName) -> Iterator[BinaryIO]:
-        """Part by part, so that no link is followed, whoever puts one there meanwhile."""
+        """Part by part, so that no link is followed, even one that is created meanwhile."""
         at = self._root()
         try:
             for part in (name.bucket, *name.segments[:-1]):
@@ -114,7 +114,7 @@ class DiskObjects:
             os.close(at)
 
     def _root(self) -> int:
-        """The store itself: if that is no folder, nothing can be said about what is in it."""
+        """The store itself: if that is no folder, its content is unknown."""
         try:
             return os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         except NotADirectoryError:
@@ -140,7 +140,7 @@ def _stored(name: ObjectName, found: os.stat_result) -> StoredObject:
 
 
 def _step(at: int, part: str, kind: int) -> int:
-    """From an open folder to what is in it; the folder is let go of."""
+    """Opens an entry of an open folder, and closes the folder."""
     below = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=at)
     os.close(at)
     return below
@@ -148,7 +148,7 @@ def _step(at: int, part: str, kind: int) -> int:
 
 @contextmanager
 def _failures(name: ObjectName | Folder) -> Iterator[None]:
-    """What obstore raises, as ours: what is not there, what is there already, and what cannot be reached."""
+    """Raises our errors for those of obstore."""
     try:
         yield
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The object store on S3, or a server that speaks it: whole PUTs, no renames. `replace=False` is If-None-Match.
 
-One store a bucket, made when the first name in it is asked for; a copy in another process makes its own.
+One store per bucket, made with the first call for it; a copy in another process makes its own.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class S3Objects:
     def _store(self, bucket: str) -> S3Store:
         found = self._stores.get(bucket)
         if found is None:
-            found = self._stores[bucket] = self._made(bucket)
+            found = self._stores[bucket] = self._open(bucket)
         return found
 
-    def _made(self, bucket: str) -> S3Store:
+    def _open(self, bucket: str) -> S3Store:
         more: dict[str, Any] = {}
         if self.endpoint is not None:
             more |= {"endpoint": self.endpoint, "virtual_hosted_style_request": False}
@@ -113,7 +113,7 @@ def _stored(bucket: str, found: Any) -> StoredObject:
 
 @contextmanager
 def _failures(name: ObjectName | Folder) -> Iterator[None]:
-    """What obstore raises, as ours: what is not there, what is there already, and what cannot be reached."""
+    """Raises our errors for those of obstore."""
     try:
         yield
     except (FileNotFoundError, NotFoundError):

@@ -2,11 +2,11 @@
 
 The `Queue` port over the functions of the schema `pgqueue`, which hold all the rules. What is added here:
 
-- Waiting. One connection listens for all who wait; a notification wakes them within milliseconds. Who waits also
+- Waiting. One connection listens for all receivers; a notification wakes them within milliseconds. A receiver also
   knows when the next delayed or held message is due. Only if both fail does a slow poll find it.
 - Outages. Every call is one statement, safe to repeat, and is repeated while the server is away, within bounds.
-- Commits without a flush where the promise allows it. `publish` and `redrive` are durable when they return; a
-  delivery or an acknowledgement that a crash of the server forgets only means that the message comes again.
+- Commits without a flush where the port allows it. `publish` and `redrive` are durable when they return; a
+  delivery or an acknowledgement that is lost when the server crashes only means that the message is delivered again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from tracelake.adapters.queue_pg_connections import OUTAGE, QueueListener, Server, backoff
+from tracelake.adapters.queue_pg_connections import OUTAGE, QueueListener, Server
 from tracelake.errors import DatabaseUnavailable, InvalidRequest, SchemaMismatch
 from tracelake.ports import (
     QUEUE_NAME,
@@ -35,14 +35,15 @@ from tracelake.ports import (
     Receipt,
 )
 from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.retry import delays, sleep_unless
 
 LIST_LIMIT: Final = 10_000
 """The most messages or dead letters that one call returns."""
 
 POLL_SECONDS: Final = 5.0
-"""How long a wait goes without looking, should a notification be lost."""
+"""The longest wait without a query, should a notification be lost."""
 LOCKED_PAUSE_SECONDS: Final = 0.02
-"""How soon to look again for a message that is due but in another receiver's hands, who may yet drop it."""
+"""Pause before the next query for a message that is due but locked by another receiver, which may release it."""
 SWEEP_SECONDS: Final = 1.0
 """How often a receiver starts at the very front of a queue."""
 SWEEP_MARGIN: Final = timedelta(milliseconds=100)
@@ -58,7 +59,7 @@ NOT_READY: Final = (
     asyncpg.UndefinedFunctionError,
     asyncpg.InsufficientPrivilegeError,
 )
-"""What it raises when the server is there, but not as this code needs it."""
+"""What asyncpg raises when the server answers, but is not set up as this code needs it."""
 
 log = structlog.get_logger(__name__)
 
@@ -75,13 +76,13 @@ class PgQueue:
         *,
         max_receives: int = 5,
         connections: int = 4,
-        patience: timedelta = timedelta(seconds=10),
+        retry_for: timedelta = timedelta(seconds=10),
     ) -> None:
-        """Open nothing yet. `patience`: how long a call keeps trying while the server does not answer."""
+        """Opens nothing yet. `retry_for`: how long a call is retried while the server does not answer."""
         self._max_receives = max_receives
-        self._patience = patience.total_seconds()
+        self._retry_for = retry_for.total_seconds()
         self._server = Server(dsn, connections)
-        self._bell = QueueListener(dsn)
+        self._listener = QueueListener(dsn)
         self._fronts = _Fronts()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = False
@@ -105,14 +106,14 @@ class PgQueue:
         until = _now() + wait.total_seconds()
         if not wait:
             return await self._take(queue, max_messages, visibility, self._fronts.start(queue), until)
-        with self._bell.heard(queue) as rung:
+        with self._listener.subscribe(queue) as new_message:
             while True:
-                rung.clear()  # before the look: what comes after it must be heard
+                new_message.clear()  # before the query: a message that arrives after it must wake us
                 start = self._fronts.start(queue)
                 deliveries = await self._take(queue, max_messages, visibility, start, until)
                 if deliveries or _now() >= until:
                     return deliveries
-                await _either(rung, min(until - _now(), await self._pause(queue, start, until)))
+                await sleep_unless(new_message, min(until - _now(), await self._pause(queue, start, until)))
 
     async def extend(self, queue: str, receipts: Sequence[Receipt], visibility: timedelta) -> set[Receipt]:
         _check_duration(visibility, "/visibility", at_least=SHORTEST)
@@ -150,7 +151,7 @@ class PgQueue:
     async def close(self) -> None:
         self._closing = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._bell.close()
+        await self._listener.close()
         await self._server.close()
 
     async def _take(
@@ -163,7 +164,7 @@ class PgQueue:
             crash_point("queue.after_receive", when=rows)
             alive = [row for row in rows if row["receipt"] is not None]
             if len(alive) < len(rows):
-                _tell_dead(queue, rows)
+                _log_dead(queue, rows)
             if alive:
                 self._fronts.delivered(queue, max(row["due_at"] for row in alive))
             if alive or not rows:  # only dead ones: there may be living ones behind them
@@ -181,12 +182,12 @@ class PgQueue:
             raise
 
     async def _give_back(self, queue: str, taking: asyncio.Task[list[asyncpg.Record]]) -> None:
-        with suppress(DatabaseUnavailable):  # then they come back when their visibility ends
+        with suppress(DatabaseUnavailable):  # then they are ready again when their visibility ends
             receipts = [row["receipt"] for row in await taking if row["receipt"] is not None]
             await self._call("SELECT pgqueue.release($1, $2, $3)", queue, receipts, timedelta())
 
     async def _pause(self, queue: str, start: datetime, until: float) -> float:
-        """How long to wait at most: until the next message is due, or the next look at the very front."""
+        """How long to wait at most: until the next message is due, or the next query from the very front."""
         (row,) = await self._call("SELECT pgqueue.next_due($1, $2)", queue, start, until=until)
         due = POLL_SECONDS if row[0] is None else max(row[0].total_seconds(), LOCKED_PAUSE_SECONDS)
         return min(due, POLL_SECONDS if start == FRONT else SWEEP_SECONDS)
@@ -199,9 +200,9 @@ class PgQueue:
         return {Receipt(str(row[0])) for row in await self._call(sql, queue, known, *more)}
 
     async def _call(self, sql: str, *arguments: Any, until: float = 0.0) -> list[asyncpg.Record]:
-        """Run one statement, again while the server is away: until `until`, and at least for `patience`."""
-        deadline = max(until, _now() + self._patience)
-        pauses = backoff()
+        """Runs one statement, again while the server does not answer: until `until`, and at least for `retry_for`."""
+        deadline = max(until, _now() + self._retry_for)
+        pauses = delays()
         while True:
             pause = next(pauses)
             try:
@@ -245,13 +246,6 @@ class _Fronts:
         self._last_due[queue] = due_at - SWEEP_MARGIN
 
 
-async def _either(rung: asyncio.Event, seconds: float) -> None:
-    """Return when it rings, or after some time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await rung.wait()
-
-
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -277,21 +271,21 @@ def _dead_letter(row: asyncpg.Record) -> DeadLetter:
     )
 
 
-def _tell_dead(queue: str, rows: Iterable[asyncpg.Record]) -> None:
+def _log_dead(queue: str, rows: Iterable[asyncpg.Record]) -> None:
     for row in rows:
         if row["receipt"] is None:
             log.warning("a message became a dead letter", queue=queue, message=row["id"], receives=row["receives"])
 
 
 def _uuids(receipts: Iterable[Receipt]) -> Iterator[UUID]:
-    """What is not a receipt of ours holds nothing here."""
+    """Skips what is not a receipt of this queue."""
     for receipt in receipts:
         with suppress(ValueError):
             yield UUID(receipt)
 
 
 def _numbers(ids: Iterable[MessageId]) -> Iterator[int]:
-    """What is not an id of ours names nothing here."""
+    """Skips what is not an id of this queue."""
     for name in ids:
         with suppress(ValueError):
             if 0 < int(name) < 2**63:

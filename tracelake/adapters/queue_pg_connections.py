@@ -1,17 +1,17 @@
-"""The connections of `queue_pg.py` to its server: some for statements, and one that listens for all who wait."""
+"""The connections of `queue_pg.py` to its server: some for statements, and one that listens for all receivers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import asyncpg
-import structlog
 
 from tracelake.errors import DatabaseUnavailable
+from tracelake.runtime.listen import listen
 
 CHANNEL: Final = "pgqueue"
 CONNECT_SECONDS: Final = 5.0
@@ -20,21 +20,19 @@ CONNECT_SECONDS: Final = 5.0
 OUTAGE: Final = (
     OSError,  # TimeoutError is one
     asyncpg.InterfaceError,  # the connection closed between two uses
-    asyncpg.InternalClientError,  # it was cut in the middle of a question
+    asyncpg.InternalClientError,  # it was cut in the middle of a statement
     asyncpg.PostgresConnectionError,
     asyncpg.InsufficientResourcesError,  # connections, memory, disk
     asyncpg.OperatorInterventionError,  # a shutdown, a start, a statement that was ended from outside
     asyncpg.ReadOnlySQLTransactionError,  # a server that has been put behind another
 )
-"""What asyncpg raises when the server is away, or cannot just now: trying again may help."""
-
-log = structlog.get_logger(__name__)
+"""What asyncpg raises when the server does not answer, or cannot at the moment: a retry may help."""
 
 
 class Server:
-    """The connections for statements, opened when they are needed and again after the server was away.
+    """The connections for statements, opened when they are needed and again after an outage.
 
-    Every call is one statement and leaves no trace in its session. A pool's care for that would cost as much again.
+    Every call is one statement that leaves nothing in its session, so the reset of a pool would only cost time.
     """
 
     def __init__(self, dsn: str, connections: int) -> None:
@@ -49,7 +47,7 @@ class Server:
             try:
                 rows = await connection.fetch(sql, *arguments)
             except BaseException:
-                # Nobody knows what it is doing. The polite way to end it waits for an answer, which may never come.
+                # Its state is unknown. `close` waits for an answer, which may never come.
                 connection.terminate()
                 raise
             if self._closed:
@@ -76,74 +74,50 @@ class Server:
 
 
 class QueueListener:
-    """One connection that listens, for all who wait."""
+    """One connection that listens for the notifications of all queues."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._ears: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._listening: asyncio.Task[None] | None = None
 
     @contextmanager
-    def heard(self, queue: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever something may have come into the queue."""
+    def subscribe(self, queue: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the queue may have a new message."""
         if self._listening is None:
-            self._listening = asyncio.create_task(self._listen())
-        rung = asyncio.Event()
-        self._ears[queue].add(rung)
+            self._listening = asyncio.create_task(listen(self._connection, CHANNEL, self._notify))
+        event = asyncio.Event()
+        self._waiting[queue].add(event)
         try:
-            yield rung
+            yield event
         finally:
-            self._ears[queue].remove(rung)
+            self._waiting[queue].remove(event)
 
     async def close(self) -> None:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-        self._ring_all()
+        self._notify(None)
 
-    async def _listen(self) -> None:
-        pauses = backoff()
-        while True:
-            try:
-                await self._listen_until_lost()
-                pauses = backoff()
-            except (*OUTAGE, asyncpg.PostgresError) as away:
-                log.warning("the queue's listener has no connection", error=str(away) or type(away).__name__)
-            await asyncio.sleep(next(pauses))
-
-    async def _listen_until_lost(self) -> None:
-        lost = asyncio.Event()
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
         settings = {"application_name": "trace queue listener"}
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS, server_settings=settings)
         try:
-            connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(CHANNEL, self._on_notification)
-            self._ring_all()  # nobody heard what came until now
-            await lost.wait()
+            yield connection
         finally:
             connection.terminate()
 
-    def _on_notification(self, _connection: object, _pid: int, _channel: str, queue: object) -> None:
-        for ear in self._ears.get(str(queue), ()):
-            ear.set()
-
-    def _ring_all(self) -> None:
-        for ears in self._ears.values():
-            for ear in ears:
-                ear.set()
+    def _notify(self, queue: str | None) -> None:
+        """None: every queue."""
+        for events in self._waiting.values() if queue is None else [self._waiting.get(queue, ())]:
+            for event in events:
+                event.set()
 
 
 async def _close(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Say goodbye to the server if it listens."""
+    """Closes it in good order if the server answers."""
     try:
         await connection.close(timeout=CONNECT_SECONDS)
     except OUTAGE:
         connection.terminate()
-
-
-def backoff() -> Iterator[float]:
-    """Seconds to pause after each failure: soon at first, then once a second."""
-    seconds = 0.05
-    while True:
-        yield seconds
-        seconds = min(2 * seconds, 1.0)

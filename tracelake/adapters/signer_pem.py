@@ -2,9 +2,9 @@
 
 Rotation is by file: a new key is a new file, made by `rotate` or put there by a person. Several processes may share the
 folder and any may be killed at any moment, because a file appears by a rename after its content is on the disk, and
-only who holds the lock makes one. Names that begin with a dot are ours (the lock, a key being written) or nobody's; any
+only the holder of the lock makes one. Names that begin with a dot (the lock, a key being written) are skipped; any
 other file that is not a key is an error that names it, since a key that cannot be read is a rotation that silently does
-not happen. Until it is gone nothing changes: the signing key goes on signing.
+not happen. Until it is removed nothing changes: the signing key keeps signing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tracelake.capability.jws import header_of, public_jwk, seal
+from tracelake.capability.jws import header_of, public_jwk, sign_token
 from tracelake.errors import SetupError, Unavailable
 from tracelake.ports import KeyPlan, PublicKey
 
@@ -70,7 +70,7 @@ class PemSigner:
                 where=str(self._folder),
                 hint="a new key signs after the overlap; every Dispatcher must see the same key folder",
             )
-        return seal(key.header, payload, key.private)
+        return sign_token(key.header, payload, key.private)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Key:
     private: ec.EllipticCurvePrivateKey
     header: bytes
     files: tuple[Path, ...]
-    """More than one if somebody copied it."""
+    """More than one if it was copied."""
 
 
 def _read_folder(folder: Path) -> dict[str, _Key]:
@@ -93,11 +93,11 @@ def _read_folder(folder: Path) -> dict[str, _Key]:
         except FileNotFoundError:  # retired by another process since we looked
             continue
         except (OSError, ValueError) as wrong:
-            faults.append(f"{path.name} ({_said(wrong)})")
+            faults.append(f"{path.name} ({_reason(wrong)})")
         else:
             key = _key(private, path)
-            twin = found.get(key.public.kid)
-            found[key.public.kid] = key if twin is None else _key(private, *twin.files, path)
+            copy = found.get(key.public.kid)
+            found[key.public.kid] = key if copy is None else _key(private, *copy.files, path)
     if faults:
         raise SetupError(
             f"the key folder holds what is not a key to sign with: {', '.join(faults)}",
@@ -140,7 +140,7 @@ def _rotate(folder: Path, known: Collection[str] | None) -> _Key:
     _make(folder)
     with _as_setup_error(folder), _locked(folder):
         for left in folder.glob(f"{UNFINISHED}*"):
-            left.unlink()  # of one who was killed: nobody else holds the lock
+            left.unlink()  # left by a process that was killed: this one holds the lock
         if known is not None:
             others = [key for kid, key in _read_folder(folder).items() if kid not in known]
             if others:
@@ -152,7 +152,7 @@ def _rotate(folder: Path, known: Collection[str] | None) -> _Key:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, on the disk when it returns, and for this user's eyes only."""
+    """Whole or not at all, durable when it returns, and readable by this user only."""
     fresh = path.parent / f"{UNFINISHED}{secrets.token_hex(8)}"
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -169,7 +169,7 @@ def _destroy(key: _Key) -> None:
             path.unlink(missing_ok=True)
             _sync(path.parent)
     except OSError as wrong:  # a folder that we may only read: the key is out of use all the same
-        log.warning("retired key not removed", kid=key.public.kid, reason=_said(wrong))
+        log.warning("retired key not removed", kid=key.public.kid, reason=_reason(wrong))
 
 
 def _make(folder: Path) -> None:
@@ -203,10 +203,10 @@ def _as_setup_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as wrong:
-        raise SetupError(f"the key folder cannot be used: {_said(wrong)}", where=str(folder)) from None
+        raise SetupError(f"the key folder cannot be used: {_reason(wrong)}", where=str(folder)) from None
 
 
-def _said(wrong: Exception) -> str:
+def _reason(wrong: Exception) -> str:
     return wrong.strerror or str(wrong) if isinstance(wrong, OSError) else str(wrong)
 
 

@@ -1,7 +1,7 @@
-"""Which folders a power cut cannot take away any more: a new name lasts when its folder was synced, and that folder's
-name when the one above was, up to the root. Most of them have been there for long, and need not be synced again.
+"""Syncs a file and those folders above it that are not known to be synced, up to the root.
 
-A folder that is known is held open. So if it is removed and made anew, its number on the disk is another one.
+A name is durable when its folder was synced. A folder that is known is held open, so if it is removed and made anew,
+its inode is another one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 MOST: Final = 128
-"""Held open at once by a process."""
+"""Folders held open at once by a process."""
 
 _known: OrderedDict[Path, int] = OrderedDict()
 _lock = threading.Lock()
 
 
-def make_last(file: Path, root: Path) -> None:
-    """The file, and its name, survive a power cut."""
+def sync_file(file: Path, root: Path) -> None:
+    """Makes the file and its name durable."""
     _sync(file)
     folder, new = file.parent, []
     _sync(folder)

@@ -1,9 +1,9 @@
-"""Capability tokens: what one attempt of one task may touch, signed by the Dispatcher, checked at every task door.
+"""Capability tokens: what one attempt of one task may access, signed by the Dispatcher, verified by every task API.
 
-In order: `claims` (what a token says), `jws` (how it is written and signed, and the public keys), `keyset` (the
-published keys as a verifier knows them), `verifier` (whether a token holds). Dispatcher, Query service and sink share
-this, so that they cannot judge a token differently. Who signs is the port `Signer`; which key does is decided in
-`store.signing_keys`.
+In order: `claims` (the content of a token), `jws` (how it is encoded and signed, and the public keys), `keyset` (the
+published keys as a verifier knows them), `verifier` (whether a token is valid). Dispatcher, Query service and sink
+share this, so that they cannot judge a token differently. The port `Signer` signs; `store.signing_keys` decides which
+key does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from tracelake.capability.claims import (
     renewal_due,
 )
 from tracelake.capability.jws import MAX_TOKEN_CHARS
-from tracelake.capability.refusal import CAPABILITY_HEADER, Reason, TokenRefused
+from tracelake.capability.refusal import Reason, TokenRefused
 from tracelake.capability.verifier import Verifier
 from tracelake.domain.grants import GrantedDataset, S3Prefixes
+from tracelake.wire.message import CAPABILITY_HEADER
 
 __all__ = [
     "AUDIENCE",

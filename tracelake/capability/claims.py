@@ -1,8 +1,8 @@
-"""What a capability token says, and how long it may say it.
+"""The claims of a capability token, and how long it is valid.
 
 The claims are the only source of what an attempt may touch: endpoints, SQL views and storage policy all follow from
-them. So they are read strictly. What was decoded, written again, must be what was given: a claim that this code does
-not know might be a limit that it would not keep.
+them. So they are read strictly. The decoded claims, encoded again, must equal the payload: a claim that this code does
+not know might be a limit that it would not enforce.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracelake.ports import Signer
 AUDIENCE: Final = "trace.task"
 
 LONGEST_LIFE_SECONDS: Final = 24 * 3600
-"""No token lives longer, whatever the settings say: keys stay published for as long as this."""
+"""No token lives longer, whatever the settings: keys stay published for as long as this."""
 BEYOND_TIMEOUT_SECONDS: Final = 5 * 60
 """How long a token outlives its task's timeout, so that a late reply can still be made."""
 
@@ -58,7 +58,7 @@ class Claims:
 
     @cached_property
     def grants(self) -> Grants:
-        """What follows from them: the only thing that a door asks."""
+        """What they permit: the only part that an API checks."""
         return grants_of(self)
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ def renewal_due(claims: Claims, now: float) -> bool:
 
 
 async def mint(signer: Signer, claims: Claims) -> str:
-    """The token that says this."""
+    """The token with these claims."""
     return await signer.sign(encode(claims))
 
 
@@ -155,15 +155,15 @@ def _written(claims: Claims) -> bytes:
     )
 
 
-def _pointer(said: str) -> str | None:
-    """The `$.datasets[...].commit` in what msgspec says, as a JSON pointer; only that, since it may say values too."""
-    path = said.rpartition(" - at `$")[2].rstrip("`")
-    if path == said:
-        missing = re.search(r"required field `(\w+)`", said)
+def _pointer(error: str) -> str | None:
+    """The `$.datasets[...].commit` of an msgspec error, as a JSON pointer; only that, since it may contain values."""
+    path = error.rpartition(" - at `$")[2].rstrip("`")
+    if path == error:
+        missing = re.search(r"required field `(\w+)`", error)
         return f"/{missing[1]}" if missing else None
     return re.sub(r"\[[^\]]*\]", "", path).replace(".", "/")
 
 
 def _difference(again: dict[str, Any], raw: dict[str, Any]) -> str | None:
-    """Which claim was spelled otherwise; None if it is one that we do not know, whose name is not ours to repeat."""
+    """Which claim differs; None if it is an unknown one, whose name is not repeated."""
     return next((f"/{name}" for name, value in again.items() if raw.get(name) != value), None)

@@ -32,7 +32,7 @@ MAX_TOKEN_CHARS: Final = 32 * 1024
 _OVERHEAD_CHARS: Final = 256
 """Header, signature and dots of a token: 107 + 86 + 2, with room to spare."""
 _HEADER_CHARS: Final = 512
-"""Ours has 107. Nobody needs to parse more of what a stranger sent."""
+"""Ours has 107. No more of an unverified header is parsed."""
 _FIELDS: Final = {"alg", "kid", "typ"}
 _THUMBPRINT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _COORDINATE_BYTES: Final = 32
@@ -58,12 +58,12 @@ def header_of(kid: str) -> bytes:
     return encode_part(json.dumps({"alg": "ES256", "kid": kid, "typ": "JWT"}, separators=(",", ":")).encode())
 
 
-def seal(header: bytes, payload: bytes, key: ec.EllipticCurvePrivateKey) -> str:
+def sign_token(header: bytes, payload: bytes, key: ec.EllipticCurvePrivateKey) -> str:
     signed = header + b"." + encode_part(payload)
-    return (signed + b"." + encode_part(joined(key.sign(signed, _ES256)))).decode("ascii")
+    return (signed + b"." + encode_part(jws_signature(key.sign(signed, _ES256)))).decode("ascii")
 
 
-def joined(der: bytes) -> bytes:
+def jws_signature(der: bytes) -> bytes:
     """A signature as JWS has it, r and s one after the other, from what OpenSSL and KMS give.
 
     Of s and n - s, which both verify, the smaller: so one token has one signature.
@@ -73,7 +73,7 @@ def joined(der: bytes) -> bytes:
     return r.to_bytes(_COORDINATE_BYTES) + s.to_bytes(_COORDINATE_BYTES)
 
 
-def take_apart(token: str) -> Unverified:
+def parse_token(token: str) -> Unverified:
     """Three parts, each in its only spelling, and a header that names nothing but algorithm, type and key."""
     if len(token) > MAX_TOKEN_CHARS:
         raise TokenRefused(Reason.TOO_LARGE)
@@ -84,7 +84,7 @@ def take_apart(token: str) -> Unverified:
     return Unverified(_kid(header), header + b"." + payload, _decode(payload), _decode(signature))
 
 
-def holds(token: Unverified, key: ec.EllipticCurvePublicKey) -> bool:
+def has_valid_signature(token: Unverified, key: ec.EllipticCurvePublicKey) -> bool:
     if not is_canonical(token.signature):
         return False
     r, s = token.signature[:_COORDINATE_BYTES], token.signature[_COORDINATE_BYTES:]

@@ -1,4 +1,4 @@
-"""Why a capability token does not hold. The reason is stable: callers may branch on it. The token is never repeated."""
+"""Why a capability token is refused. The reason is stable: callers may branch on it. The token is never repeated."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tracelake.errors import Unauthenticated
-
-CAPABILITY_HEADER: Final = "X-Trace-Task-Capability"
+from tracelake.wire.message import CAPABILITY_HEADER
 
 
 class Reason(StrEnum):
@@ -32,13 +31,13 @@ SENTENCES: Final[dict[Reason, str]] = {
     Reason.MISSING: "there is none",
     Reason.TOO_LARGE: "it is larger than any that is issued",
     Reason.MALFORMED: "it is not a signed token",
-    Reason.REPEATED_KEY: "it says something twice",
+    Reason.REPEATED_KEY: "a key is repeated in it",
     Reason.BAD_ALGORITHM: "it is not signed by ES256",
     Reason.BAD_HEADER: "its header has more than algorithm, type and key",
     Reason.BAD_KEY_ID: "it does not name its key",
     Reason.UNKNOWN_KEY: "its key is not among the published ones",
     Reason.BAD_SIGNATURE: "its signature is not by the key that it names",
-    Reason.WRONG_AUDIENCE: "it is not meant for task doors",
+    Reason.WRONG_AUDIENCE: "it is not meant for task APIs",
     Reason.WRONG_ISSUER: "it comes from another issuer",
     Reason.BAD_CLAIMS: "its claims are not those of a capability",
     Reason.NOT_YET_VALID: "it was issued in the future",
@@ -48,7 +47,7 @@ SENTENCES: Final[dict[Reason, str]] = {
 
 
 class TokenRefused(Unauthenticated):
-    """An `Unauthenticated` that says which rule the token broke. `claim` is the JSON pointer of a claim, if one did."""
+    """An `Unauthenticated` with the rule that the token broke, and the JSON pointer of the claim at fault, if any."""
 
     def __init__(self, reason: Reason, claim: str | None = None) -> None:
         sentence = SENTENCES[reason] + (f" ({claim})" if claim else "")

@@ -1,6 +1,6 @@
 """JSON that can be read in one way only.
 
-Two parsers may keep different ones of two equal keys, and round a number differently. What a signature stands for must
+Two parsers may keep different ones of two equal keys, and round a number differently. What is signed must
 not depend on who reads it, so a repeated key is refused, and so is every number that is not whole.
 """
 

@@ -1,8 +1,8 @@
-"""Whether a capability token holds: by ES256, by a published key, for task listeners, now.
+"""Verifies a capability token: by ES256, by a published key, for task listeners, now.
 
-A good signature costs a tenth of a millisecond and a task shows its token many times, so what was found good is
-remembered until it expires, by the token's hash, up to a bound. A token says what was granted when it was issued; that
-its attempt is still the current one is the lease's to say, and every door asks it after this.
+A signature takes a tenth of a millisecond to verify and a task sends its token many times, so a valid token is
+remembered until it expires, by the token's hash, up to a bound. A token contains what was granted when it was issued;
+whether its attempt is still the current one is decided by the lease, which every API checks after this.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tracelake.capability.claims import Claims, decode
-from tracelake.capability.jws import MAX_TOKEN_CHARS, holds, take_apart
-from tracelake.capability.keyset import FetchJwks, KeySet
+from tracelake.capability.jws import MAX_TOKEN_CHARS, has_valid_signature, key_of, parse_token
+from tracelake.capability.keyset import FetchJwks, VerifierKeys
 from tracelake.capability.refusal import Reason, TokenRefused
 from tracelake.settings import TokenSettings
 
 SKEW_SECONDS: Final = 60
-"""How far the issuer's clock may be ahead of ours. It never lengthens a token's life: `exp` is taken as it stands."""
+"""How far the issuer's clock may be ahead of ours. It never lengthens a token's life: `exp` is exact."""
 
 
 class Verifier:
@@ -34,16 +36,21 @@ class Verifier:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`fetch_jwks` gives the published document: the Dispatcher's from its table, others' from its door."""
+        """`fetch_jwks` returns the published document: in the Dispatcher from its table, elsewhere from its API."""
         self._settings = settings
         self._clock = clock
         self._remembered: OrderedDict[bytes, Claims] = OrderedDict()
-        self._keys = KeySet(
-            fetch_jwks, floor=settings.refresh_floor_seconds, monotonic=monotonic, lost=self._remembered.clear
+        self._keys = VerifierKeys(
+            fetch_jwks,
+            _task_keys,
+            issuer="capability tokens",
+            floor=settings.refresh_floor_seconds,
+            monotonic=monotonic,
+            on_removed=self._remembered.clear,
         )
 
     async def verify(self, token: str | None) -> Claims:
-        """The claims, if the token holds. TokenRefused if not; ServiceUnavailable if its key could not be fetched."""
+        """The claims of a valid token. TokenRefused if it is not; ServiceUnavailable if its key cannot be fetched."""
         if not token:
             raise TokenRefused(Reason.MISSING)
         if len(token) > MAX_TOKEN_CHARS:
@@ -71,11 +78,11 @@ class Verifier:
 
     async def _proven(self, token: str) -> Claims:
         """The payload is not even read before the signature holds."""
-        parts = take_apart(token)
+        parts = parse_token(token)
         key = await self._keys.find(parts.kid)
         if key is None:
             raise TokenRefused(Reason.UNKNOWN_KEY)
-        if not holds(parts, key):
+        if not has_valid_signature(parts, key):
             raise TokenRefused(Reason.BAD_SIGNATURE)
         return decode(parts.payload)
 
@@ -95,6 +102,16 @@ class Verifier:
         self._remembered.move_to_end(digest)
         while len(self._remembered) > self._settings.remembered:
             self._remembered.popitem(last=False)
+
+
+def _task_keys(document: Mapping[str, Any]) -> dict[str | None, ec.EllipticCurvePublicKey]:
+    """No key at all is no answer: a Dispatcher publishes one before it opens its listeners."""
+    keys: dict[str | None, ec.EllipticCurvePublicKey] = {
+        str(jwk["kid"]): key for jwk in document["keys"] if (key := key_of(jwk)) is not None
+    }
+    if not keys:
+        raise ValueError("the key set has no ES256 key")
+    return keys
 
 
 def _digest(token: str) -> bytes:

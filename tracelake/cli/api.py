@@ -34,8 +34,8 @@ from tracelake.errors import (
 from tracelake.runtime.tls import client_context
 from tracelake.settings import Settings
 from tracelake.wire.call import Call
+from tracelake.wire.message import Message
 from tracelake.wire.query_messages import ARROW
-from tracelake.wire.task_messages import Message
 from tracelake.wire.user_calls import CALLS
 
 A = TypeVar("A", bound=Message)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracelake.cli import render
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_messages import DeadBatchRow
+    from tracelake.wire.user_datasets import DeadBatchRow
 
 REPLAY = "`trace sink replay PUBLISH_ID` tries one again, with `--batch FILE` a repaired one"
 

@@ -23,7 +23,7 @@ TaskId = Annotated[
 
 def find_task(gateway: Remote, text: str) -> UUID:
     """The one task whose id begins so; a whole id is not looked up."""
-    from tracelake.wire.user_messages import TaskList
+    from tracelake.wire.user_tasks import TaskList
 
     try:
         return UUID(text)

@@ -1,1 +1,1 @@
-"""The delivery process: alerts go out to the world here, and nowhere else."""
+"""The delivery process: the only one that sends alerts to users' addresses."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from tracelake.domain.task import Backoff, retry_delay
+from tracelake.domain.task import Backoff
+from tracelake.runtime.retry import delay_after
 from tracelake.settings import DeliverySettings
 
-_chance = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
-
-def pause_before_next(attempt: int, asked_for: float | None, told: DeliverySettings) -> float:
-    """Seconds; doubles with each attempt, with jitter. What the receiver asks for counts, up to our longest wait."""
-    own = retry_delay(attempt, Backoff(told.backoff_seconds, told.backoff_max_seconds), _chance.random())
-    return max(own, min(asked_for or 0.0, told.backoff_max_seconds))
+def pause_before_next(attempt: int, asked_for: float | None, settings: DeliverySettings) -> float:
+    """Seconds, with backoff. A longer pause that the receiver asks for is kept, up to the longest of the settings."""
+    own = delay_after(attempt, Backoff(settings.backoff_seconds, settings.backoff_max_seconds))
+    return max(own, min(asked_for or 0.0, settings.backoff_max_seconds))
 
 
 def retry_after(header: str | None, now: datetime) -> float | None:

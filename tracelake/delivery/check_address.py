@@ -1,7 +1,7 @@
-"""Where an alert may be sent: a name is looked up once, every address of it must be public, and that one is called.
+"""Where an alert may be sent: a name is resolved once, all its addresses must be public, and one of them is called.
 
-Users choose the addresses, and we stand inside of a network that they do not: so nothing here trusts a name, and what
-was checked is what is connected to.
+Users choose the addresses, and this process runs in a network that is not theirs: so no name is trusted, and the
+addresses that were checked are those that are connected to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLOSED: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
         "198.51.100.0/24",
         "203.0.113.0/24",
         "224.0.0.0/3",  # multicast, reserved, broadcast
-        "::/16",  # unspecified, loopback, IPv4 in several dresses
+        "::/16",  # unspecified, loopback, IPv4-mapped
         "64:ff9b::/96",  # NAT64
         "64:ff9b:1::/48",
         "100::/64",
@@ -55,12 +55,12 @@ CLOSED: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
         "ff00::/8",
     )
 )
-"""Response here in full: what a library calls private changes with its version."""
+"""Listed in full: what a library calls private changes with its version."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A checked place: these addresses and no name is what is connected to."""
+    """A checked destination: these addresses are connected to, no name."""
 
     addresses: tuple[Address, ...]
     port: int
@@ -86,7 +86,7 @@ async def find_destination(url: str, rules: DeliverySettings, resolve: Resolve |
     addresses = await _addresses(host, port, resolve or look_up)
     within = [_is_allowed(address, rules) for address in addresses]
     if not all(open_ or _is_public(address) for address, open_ in zip(addresses, within, strict=True)):
-        # Which address it is is not said: that would be a way to look around in here.
+        # The error does not name the address: it would be a way to scan the network from inside.
         raise DestinationRefused("the address is not a public one", where="url", hint="see the setting delivery.allow")
     if not all(within):
         _check_rules(port, rules, tls=tls)
@@ -122,7 +122,7 @@ async def look_up(host: str, port: int) -> list[str]:
 
 
 def _unwrapped(address: Address) -> Address:
-    """An IPv4 address that came in IPv6 dress is judged, and called, as what it is."""
+    """An IPv4-mapped IPv6 address is checked, and called, as the IPv4 address."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 

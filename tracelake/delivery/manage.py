@@ -1,4 +1,4 @@
-"""What people ask about deliveries of their organisation, and have done about them."""
+"""Lists deliveries of an organisation, and retries one."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from uuid import UUID
 
 import asyncpg
 
-from tracelake.delivery.listen import CHANNEL
+from tracelake.delivery.work_items import CHANNEL
 from tracelake.errors import Conflict, NotFound
 from tracelake.store.queries import queries
 from tracelake.wire.alert_messages import DeliveryList, DeliveryQuery, DeliveryRetried, DeliveryRow
 
 
-async def list_deliveries(pool: asyncpg.Pool, org_id: UUID, asked: DeliveryQuery) -> DeliveryList:
+async def list_deliveries(pool: asyncpg.Pool, org_id: UUID, query: DeliveryQuery) -> DeliveryList:
     found = await pool.fetch(
         queries("deliveries")["list_deliveries"],
         org_id,
-        asked.status,
-        asked.alert,
-        asked.channel,
-        asked.before,
-        asked.limit + 1,
+        query.status,
+        query.alert,
+        query.channel,
+        query.before,
+        query.limit + 1,
     )
-    rows = [DeliveryRow(**dict(row)) for row in found[: asked.limit]]
-    return DeliveryList(deliveries=rows, next=rows[-1].id if len(found) > asked.limit else None)
+    rows = [DeliveryRow(**dict(row)) for row in found[: query.limit]]
+    return DeliveryList(deliveries=rows, next=rows[-1].id if len(found) > query.limit else None)
 
 
 async def retry_delivery(pool: asyncpg.Pool, org_id: UUID, delivery: UUID) -> DeliveryRetried:
-    """Whatever ended it: it is sent though it is old, and has all its attempts again."""
+    """Whatever ended it: it is sent though it is old, with all its attempts again."""
     sql = queries("deliveries")
     if await pool.fetchval(sql["retry"], org_id, delivery) is None:
         status = await pool.fetchval(sql["status_of"], org_id, delivery)

@@ -1,4 +1,4 @@
-"""One POST to a checked place: no proxy, no redirect, no name that is looked up again, nothing read but a status."""
+"""One POST to a checked destination: no proxy, no redirect, no second look-up, and only the status is used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import httpx
 
 from tracelake.delivery.backoff import retry_after
 from tracelake.delivery.check_address import Address, Destination
-from tracelake.errors import Unavailable
+from tracelake.errors import InvalidRequest, Unavailable
 from tracelake.runtime.http_client import AsyncClient
+from tracelake.runtime.read_body import bounded
 
 TRIED: Final = 3
 """Addresses of one name."""
@@ -24,14 +25,14 @@ REST_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Response:
+class ReceiverResponse:
     status: int
     retry_after: float | None
     """Seconds that the receiver asks for."""
 
 
 class Sender:
-    """Each delivery has a connection of its own: two names at one address share nothing."""
+    """Each delivery has its own connection: two names at one address share nothing."""
 
     def __init__(self, answer_bytes: int, context: ssl.SSLContext | None = None) -> None:
         self._answer_bytes = answer_bytes
@@ -46,8 +47,8 @@ class Sender:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def post(self, place: Destination, body: bytes, headers: Mapping[str, str]) -> Response:
-        """What the receiver said; Unavailable if it said nothing. The caller sets the time that it may take."""
+    async def post(self, place: Destination, body: bytes, headers: Mapping[str, str]) -> ReceiverResponse:
+        """The receiver's answer; Unavailable if there is none. The caller sets the time limit."""
         wrong: Exception | None = None
         for address in place.addresses[:TRIED]:
             try:
@@ -56,10 +57,12 @@ class Sender:
                 wrong = refused
             except httpx.HTTPError as away:
                 raise Unavailable(f"no answer: {type(away).__name__}") from None
-        why = "its certificate does not hold" if "CERTIFICATE" in str(wrong) else "nobody is there"
+        why = "its certificate does not hold" if "CERTIFICATE" in str(wrong) else "no server answers"
         raise Unavailable(f"it cannot be connected to: {why}")
 
-    async def _post(self, place: Destination, address: Address, body: bytes, headers: Mapping[str, str]) -> Response:
+    async def _post(
+        self, place: Destination, address: Address, body: bytes, headers: Mapping[str, str]
+    ) -> ReceiverResponse:
         scheme = "https" if place.tls else "http"
         host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - of IP
         request = self._http.build_request(
@@ -71,18 +74,17 @@ class Sender:
         )
         answer = await self._http.send(request, stream=True)
         try:
-            said = Response(answer.status_code, retry_after(answer.headers.get("retry-after"), datetime.now(UTC)))
+            response = ReceiverResponse(
+                answer.status_code, retry_after(answer.headers.get("retry-after"), datetime.now(UTC))
+            )
             await self._rest(answer)
-            return said
+            return response
         finally:
             await answer.aclose()
 
     async def _rest(self, answer: httpx.Response) -> None:
-        """Some of the body, so that its writer is not cut off; nothing in it counts."""
-        seen = 0
-        with suppress(httpx.HTTPError, TimeoutError):
+        """Reads some of the body, so that its writer is not cut off; nothing in it counts."""
+        with suppress(httpx.HTTPError, TimeoutError, InvalidRequest):
             async with asyncio.timeout(REST_SECONDS):
-                async for chunk in answer.aiter_raw():
-                    seen += len(chunk)
-                    if seen >= self._answer_bytes:
-                        return
+                async for _ in bounded(answer.aiter_raw(), self._answer_bytes):
+                    pass

@@ -1,12 +1,10 @@
-"""Work items that have ended are deleted when they are older than they are kept for, some at each beat."""
+"""Deletes work items that ended longer ago than the retention period, in batches."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final
+from typing import Final, NoReturn
 
 import asyncpg
 import structlog
@@ -20,19 +18,8 @@ BATCH: Final = 1_000
 BEAT_SECONDS: Final = 60.0
 
 
-@asynccontextmanager
-async def pruning(pool: asyncpg.Pool, keep: timedelta) -> AsyncIterator[None]:
-    """For as long as the block lasts, over outages too."""
-    task = asyncio.create_task(_keep_pruning(pool, keep))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _keep_pruning(pool: asyncpg.Pool, keep: timedelta) -> None:
+async def keep_pruning(pool: asyncpg.Pool, keep: timedelta) -> NoReturn:
+    """Until canceled, over outages too."""
     while True:
         try:
             while await prune_items(pool, keep) == BATCH:

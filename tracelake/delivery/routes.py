@@ -1,4 +1,4 @@
-"""The delivery process's internal door: what people ask about deliveries, carried by the Gateway."""
+"""The internal API of the delivery process: users' calls about deliveries, forwarded by the Gateway."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
 from tracelake.settings import IdentitySettings
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.wire.client import WORKER_TOKEN, DispatcherClient
+from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.read_call import read_body, read_query, require_role
-from tracelake.wire.task_messages import UserAnswer
 from tracelake.wire.user_calls import CALLS, USER, Call, named
 
 
@@ -68,17 +68,17 @@ def _endpoint(
 
 
 async def _user(request: Request, dispatcher: DispatcherClient) -> UserAnswer:
-    """As the Gateway named him; organisation and role are the Dispatcher's to say, for each call."""
+    """The user that the Gateway named; the Dispatcher returns organisation and role, for each call."""
     subject = unquote(request.headers.get(USER, ""))
     try:
         if subject and "\0" not in subject:
             return await dispatcher.user(subject)
     except NotFound:
         pass
-    raise Unauthenticated("the token is good, but its user is not known here", where=f"header {USER}")
+    raise Unauthenticated("the token is valid, but its user is not known here", where=f"header {USER}")
 
 
 VERBS: Mapping[str, Verb] = {
-    "list_deliveries": lambda asked: list_deliveries(asked.pool, asked.org, asked.query),
-    "retry_delivery": lambda asked: retry_delivery(asked.pool, asked.org, UUID(asked.path["delivery"])),
+    "list_deliveries": lambda call: list_deliveries(call.pool, call.org, call.query),
+    "retry_delivery": lambda call: retry_delivery(call.pool, call.org, UUID(call.path["delivery"])),
 }

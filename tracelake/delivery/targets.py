@@ -1,4 +1,4 @@
-"""Where alerts go, asked of the Dispatcher and believed for seconds: secrets are kept no longer than needed."""
+"""The addresses of alerts, fetched from the Dispatcher and kept for seconds: secrets are kept no longer than needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from tracelake.delivery.work_items import Item
+from tracelake.delivery.work_items import WorkItem
 from tracelake.wire.alert_messages import Target, TargetRequest
 from tracelake.wire.client import DispatcherClient
 
@@ -24,14 +24,14 @@ class Targets:
         self._monotonic = monotonic
         self._known: dict[Key, tuple[float, Target | None]] = {}
 
-    async def of(self, item: Item) -> Target | None:
-        """None: there is no such alert any more, or it does not go there. Unavailable while nobody can say."""
+    async def of(self, item: WorkItem) -> Target | None:
+        """None: the alert was removed, or no longer uses the channel. Unavailable if the Dispatcher does not answer."""
         key = (item.org_id, item.alert_definition_id, item.channel)
         until, known = self._known.get(key, (0.0, None))
         if self._monotonic() < until:
             return known
-        asked = TargetRequest(org_id=item.org_id, alert_definition_id=item.alert_definition_id, channel=item.channel)
-        found = next(iter(await self._dispatcher.alert_targets([asked])), None)
+        request = TargetRequest(org_id=item.org_id, alert_definition_id=item.alert_definition_id, channel=item.channel)
+        found = next(iter(await self._dispatcher.alert_targets([request])), None)
         if len(self._known) >= MOST_KEPT:
             self._known.clear()
         self._known[key] = (self._monotonic() + self._seconds, found)

@@ -1,10 +1,10 @@
-"""Work items: taken under a lease, ended or put off only by who holds it. Everything is timed by Postgres."""
+"""Work items: taken under a lease, ended or postponed only by the holder. Everything is timed by Postgres."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -12,12 +12,14 @@ import asyncpg
 from tracelake.settings import DeliverySettings
 from tracelake.store.queries import queries
 
+CHANNEL: Final = "alert_deliveries"
+"""Postgres notifies it when work items are committed."""
 Lane = tuple[UUID, str]
 """One organisation's channel."""
 
 
 @dataclass(frozen=True)
-class Item:
+class WorkItem:
     id: UUID
     lease: UUID
     org_id: UUID
@@ -37,20 +39,22 @@ class Item:
         return self.org_id, self.channel
 
 
-async def take(pool: asyncpg.Pool, room: int, in_hand: Mapping[Lane, int], told: DeliverySettings) -> Sequence[Item]:
+async def take(
+    pool: asyncpg.Pool, room: int, in_progress: Mapping[Lane, int], settings: DeliverySettings
+) -> Sequence[WorkItem]:
     lease = uuid4()
-    lanes = list(in_hand)
+    lanes = list(in_progress)
     rows = await pool.fetch(
         queries("deliveries")["take"],
         room,
         lease,
-        told.lease_seconds,
-        told.per_channel,
+        settings.lease_seconds,
+        settings.per_channel,
         [org for org, _ in lanes],
         [channel for _, channel in lanes],
-        [in_hand[lane] for lane in lanes],
+        [in_progress[lane] for lane in lanes],
     )
-    return [Item(lease=lease, **dict(row)) for row in rows]
+    return [WorkItem(lease=lease, **dict(row)) for row in rows]
 
 
 async def next_due(pool: asyncpg.Pool) -> float | None:
@@ -58,14 +62,16 @@ async def next_due(pool: asyncpg.Pool) -> float | None:
     return found
 
 
-async def settle(pool: asyncpg.Pool, item: Item, status: Literal["Sent", "Failed", "Stale"], error: str | None) -> bool:
-    """Whether it was still ours."""
-    return await _was_ours(pool, "settle", item, status, error)
+async def settle(
+    pool: asyncpg.Pool, item: WorkItem, status: Literal["Sent", "Failed", "Stale"], error: str | None
+) -> bool:
+    """Returns whether the lease was still held."""
+    return await _if_held(pool, "settle", item, status, error)
 
 
-async def put_off(pool: asyncpg.Pool, item: Item, seconds: float, error: str | None, *, counts: bool) -> bool:
-    return await _was_ours(pool, "put_off", item, seconds, error, counts)
+async def put_off(pool: asyncpg.Pool, item: WorkItem, seconds: float, error: str | None, *, counts: bool) -> bool:
+    return await _if_held(pool, "put_off", item, seconds, error, counts)
 
 
-async def _was_ours(pool: asyncpg.Pool, statement: str, item: Item, *values: Any) -> bool:
+async def _if_held(pool: asyncpg.Pool, statement: str, item: WorkItem, *values: Any) -> bool:
     return await pool.fetchval(queries("deliveries")[statement], item.id, item.lease, *values) is not None

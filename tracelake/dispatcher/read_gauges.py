@@ -40,7 +40,7 @@ class Gauges:
         async with self._lock:
             if time.monotonic() - self._read_at < self._fresh_seconds:
                 return
-            self._control.metrics.told.put(await self._read())
+            self._control.metrics.gauges.put(await self._read())
             self._read_at = time.monotonic()
 
     async def _read(self) -> Samples:

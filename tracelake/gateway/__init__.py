@@ -1,1 +1,1 @@
-"""The only public door."""
+"""The only public API."""

@@ -1,79 +1,115 @@
-"""A user's call, carried to the Dispatcher: with his subject from the verified token, and nothing else of the caller's.
+"""Forwards a user's call to the service that answers it, with the user's subject from the verified token.
 
-The path is built anew from checked parts and the headers are ours, so that nothing a caller writes can reach another
-route of the internal door or name another user.
+The path is built from checked parts and the headers are ours, so that nothing a caller writes can reach another route
+of an internal listener or name another user.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
 from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
 
-from tracelake.errors import InvalidRequest, ServiceUnavailable, Unauthenticated
-from tracelake.gateway.users import STRANGER, WHERE, UserGate
-from tracelake.wire.client import DispatcherClient
-from tracelake.wire.task_messages import MAX_BODY_BYTES
+from tracelake.errors import ServiceUnavailable, Unauthenticated
+from tracelake.gateway.users import UNKNOWN_USER, WHERE, UserGate
+from tracelake.runtime.listeners import cancel_on_disconnect
+from tracelake.runtime.logs import current_log_fields
+from tracelake.runtime.read_body import bounded, read_bounded
+from tracelake.runtime.request_middleware import REQUEST_ID
+from tracelake.runtime.tracing import trace_headers
+from tracelake.wire.message import MAX_BODY_BYTES
+from tracelake.wire.query_messages import ARROW
 from tracelake.wire.user_calls import USER, Call, named
 
 PASSED_THROUGH = frozenset({200, 400, 403, 404, 409, 422, 429, 503, 504})
-"""Answers of the Dispatcher that are the user's to hear; any other is a fault between us and it."""
+"""Statuses of a service that the user gets; any other is a fault between the Gateway and the service."""
 
 
-def forwarded(call: Call, gate: UserGate, dispatcher: DispatcherClient) -> Callable[[Request], Awaitable[Response]]:
+@dataclass(frozen=True)
+class Upstream:
+    """A service behind the Gateway."""
+
+    name: str
+    http: httpx.AsyncClient | None
+    """None: this system runs without it."""
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        user: str,
+        *,
+        body: bytes | AsyncIterator[bytes],
+        headers: Mapping[str, str],
+        seconds: float | None = None,
+    ) -> Response:
+        """The service's answer. `seconds`: how long it may take, unless the client has its own limit."""
+        if self.http is None:
+            raise ServiceUnavailable(f"this system runs without a {self.name}")
+        timeout = httpx.USE_CLIENT_DEFAULT if seconds is None else httpx.Timeout(seconds, connect=10, pool=10)
+        headers = {**headers, **_headers(user)}
+        try:
+            answer = await self.http.request(method, url, content=body, headers=headers, timeout=timeout)
+        except httpx.HTTPError as outage:
+            raise ServiceUnavailable(f"the {self.name} does not answer: {outage or type(outage).__name__}") from None
+        return self._response(answer)
+
+    def _response(self, answer: httpx.Response) -> Response:
+        status, content = answer.status_code, answer.content
+        if status in PASSED_THROUGH:
+            kind = answer.headers.get("content-type", "application/json")
+            again = answer.headers.get("retry-after")
+            headers = {"retry-after": again} if again else None
+            return Response(content, status_code=status, media_type=kind, headers=headers)
+        if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
+            raise Unauthenticated(UNKNOWN_USER, where=WHERE)
+        raise ServiceUnavailable(f"the {self.name} answered {status} to the Gateway", hint="try again in a moment")
+
+
+def forward_call(call: Call, gate: UserGate, upstream: Upstream) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         user = await gate.subject(request.headers.get("authorization"))
-        path = call.path.format(**named(request.path_params))
-        answer = await dispatcher.ask(
-            call.method,
-            f"/internal/v1{path}",
-            user,
-            query=request.url.query,
-            body=_passed_on(request, call.most_bytes) if call.takes_bytes else await body_of(request, call.most_bytes),
-            content_type=call.takes_bytes or _content_type(request),
-            seconds=call.seconds,
-        )
-        return relayed(answer, "the Dispatcher")
+        path = f"/internal/v1{call.path.format(**named(request.path_params))}"
+        url = f"{path}?{request.url.query}" if request.url.query else path
+        most = call.most_bytes
+        body = bounded(request.stream(), most) if call.takes_bytes else await read_bounded(request.stream(), most)
+        headers = {"content-type": call.takes_bytes or _content_type(request)}
+        return await upstream.send(call.method, url, user, body=body, headers=headers, seconds=call.seconds)
 
     endpoint.__name__ = call.name
     return endpoint
 
 
-async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
-    return b"".join([chunk async for chunk in _passed_on(request, most)])
+def forward_query(gate: UserGate, upstream: Upstream) -> Callable[[Request], Awaitable[Response]]:
+    """A query ends when its caller hangs up."""
+
+    async def query(request: Request) -> Response:
+        user = await gate.subject(request.headers.get("authorization"))
+        headers = {"accept": ARROW if ARROW in request.headers.get("accept", "") else "application/json"}
+        body = await read_bounded(request.stream(), MAX_BODY_BYTES)
+        return await cancel_on_disconnect(request, upstream.send("POST", "/v1/query", user, body=body, headers=headers))
+
+    return query
 
 
-async def _passed_on(request: Request, most: int) -> AsyncIterator[bytes]:
-    """The body as it comes, no more of it than is allowed."""
-    size = 0
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > most:
-                raise InvalidRequest(f"the body is larger than {most} bytes", where="")
-            yield chunk
-    except ClientDisconnect:
-        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
+def _headers(user: str) -> dict[str, str]:
+    """Who calls, percent-encoded because a subject may be any text; and the same request id at every listener."""
+    request_id = current_log_fields().get("request")
+    return {
+        USER: quote(user, safe=""),
+        **({} if request_id is None else {REQUEST_ID: str(request_id)}),
+        **trace_headers(),
+    }
 
 
 def _content_type(request: Request) -> str:
     """One of two: JSON, or the YAML of a DAG."""
     return "application/json" if "json" in request.headers.get("content-type", "json") else "application/yaml"
-
-
-def relayed(answer: httpx.Response, who: str) -> Response:
-    status, content = answer.status_code, answer.content
-    if status in PASSED_THROUGH:
-        kind = answer.headers.get("content-type", "application/json")
-        again = answer.headers.get("retry-after")
-        return Response(content, status_code=status, media_type=kind, headers={"retry-after": again} if again else None)
-    if status == 401 and _where(content) == f"header {USER}":  # noqa: PLR2004 - the status of Unauthenticated
-        raise Unauthenticated(STRANGER, where=WHERE)
-    raise ServiceUnavailable(f"{who} answered {status} to the Gateway", hint="try again in a moment")
 
 
 def _where(content: bytes) -> Any:

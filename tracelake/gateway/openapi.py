@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.openapi import REFUSALS, answers, as_json, schemas
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest
-from tracelake.wire.task_messages import UserAnswer
 from tracelake.wire.user_calls import CALLS
 
 

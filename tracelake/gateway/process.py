@@ -1,33 +1,35 @@
-"""`trace gateway`: the public door. What lies behind `/v1/task/*` and `/internal/*` does not exist here."""
+"""`trace gateway`: the public API. It has no routes for `/v1/task/*` and `/internal/*`."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import httpx
 from fastapi import FastAPI, Request, Response
 
 from tracelake.errors import NotFound, Unauthenticated
-from tracelake.gateway.delivery import carried_over, delivery_client
-from tracelake.gateway.forward import forwarded
+from tracelake.gateway.forward import Upstream, forward_call, forward_query
 from tracelake.gateway.openapi import DescribedListener, query_operation
-from tracelake.gateway.query import asked, query_client
-from tracelake.gateway.users import STRANGER, WHERE, UserGate
+from tracelake.gateway.users import UNKNOWN_USER, WHERE, UserGate
 from tracelake.runtime.listeners import HANDLERS, Listener, health_routes, json_response, open_listeners
-from tracelake.runtime.process import Process, until_answers
-from tracelake.settings import IdentitySettings, TlsSettings
-from tracelake.wire.client import DispatcherClient, dispatcher_client
+from tracelake.runtime.process import Process, wait_for_service
+from tracelake.settings import IdentitySettings, Settings, TlsSettings
+from tracelake.wire.client import DispatcherClient, dispatcher_client, service_client
+from tracelake.wire.identity_messages import UserAnswer
 from tracelake.wire.openapi import answers, operation
-from tracelake.wire.task_messages import UserAnswer
 from tracelake.wire.user_calls import CALLS
+
+BESIDE_SECONDS: Final = 60.0
 
 
 async def main(process: Process) -> None:
     settings = process.settings
     async with (
         dispatcher_client(settings) as dispatcher,
-        query_client(settings) as query,
-        delivery_client(settings) as delivery,
+        service_client(settings, settings.endpoints.query_internal, _longest_query(settings)) as query,
+        service_client(settings, settings.endpoints.delivery_internal) as delivery,
     ):
-        await until_answers(process, "the Dispatcher", dispatcher.ready)
+        await wait_for_service(process, "the Dispatcher", dispatcher.ready)
         app = public_api(dispatcher, settings.identity, settings.tls, query, delivery)
         service = Listener("gateway", settings.gateway.host, settings.gateway.port, app)
         async with open_listeners([service], settings.tls, metrics=process.metrics, limits=settings.http) as addresses:
@@ -49,10 +51,14 @@ def public_api(
         app.add_exception_handler(kind, handler)
     app.router.routes.extend(health_routes(dispatcher.ready))
     gate = UserGate(identity, tls)
+    upstreams = {
+        "dispatcher": Upstream("Dispatcher", dispatcher.http),
+        "delivery": Upstream("delivery process", delivery),
+    }
 
     @app.get(
         "/v1/me",
-        summary="The user that the token stands for, with organisation and role",
+        summary="The user of the token, with organisation and role",
         response_class=Response,
         openapi_extra={"operationId": "me", "tags": ["me"], "responses": answers(UserAnswer)},
     )
@@ -61,23 +67,29 @@ def public_api(
         try:
             return json_response(await dispatcher.user(subject))
         except NotFound:
-            raise Unauthenticated(STRANGER, where=WHERE) from None
+            raise Unauthenticated(UNKNOWN_USER, where=WHERE) from None
 
     app.add_api_route(
         "/v1/query",
-        asked(gate, query),
+        forward_query(gate, Upstream("Query service", query)),
         methods=["POST"],
-        summary="Ask by SQL; rows as JSON, or as Arrow by `Accept`, or exported as Parquet",
+        summary="Query by SQL; rows as JSON, or as Arrow by `Accept`, or exported as Parquet",
         response_class=Response,
         openapi_extra=query_operation(),
     )
     for call in CALLS.values():
         app.add_api_route(
             f"/v1{call.path}",
-            forwarded(call, gate, dispatcher) if call.service == "dispatcher" else carried_over(call, gate, delivery),
+            forward_call(call, gate, upstreams[call.service]),
             methods=[call.method],
             summary=call.summary,
             response_class=Response,
             openapi_extra=operation(call),
         )
     return app
+
+
+def _longest_query(settings: Settings) -> float:
+    """What a query may take, its turn, and the way there and back."""
+    limits = settings.query
+    return max(limits.timeout_seconds, limits.export_timeout_seconds) + limits.wait_seconds + BESIDE_SECONDS

@@ -1,4 +1,4 @@
-"""Which user stands behind a bearer token. The token proves who; the users table says what he may."""
+"""Finds the user of a bearer token. The token proves the identity; the users table has the rights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jwt
 
 from tracelake.capability.jws import is_canonical
 from tracelake.errors import SettingsError, Unauthenticated
-from tracelake.gateway.user_keys import UserKeys, fetch_from
+from tracelake.gateway.issuer_keys import fetch_from, user_keys
 from tracelake.settings import IdentitySettings, TlsSettings
 
 MAX_SUBJECT = 255
@@ -23,7 +23,7 @@ REFUSED_FIELDS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "e
 WHERE = "header Authorization"
 HINT = "get a new one from the identity provider; in Lite, `trace token` prints one"
 
-STRANGER = "the token is good, but its subject is no user of this system"
+UNKNOWN_USER = "the token is valid, but its subject is no user of this system"
 
 
 class UnknownKey(jwt.InvalidTokenError):
@@ -36,10 +36,10 @@ class UserGate:
     def __init__(self, identity: IdentitySettings, tls: TlsSettings) -> None:
         self._identity = identity
         url = identity.user_jwks_url
-        self._keys = UserKeys(fetch_from(url, tls)) if url is not None else None
+        self._keys = user_keys(fetch_from(url, tls)) if url is not None else None
 
     async def subject(self, authorization: str | None) -> str:
-        """The `sub` of a good token. A worker token or a task's capability is none."""
+        """The `sub` of a valid token. A worker token or a task's capability is refused."""
         token = _bearer(authorization)
         try:
             _refuse_ambiguous(token)
@@ -69,9 +69,10 @@ class UserGate:
             )
 
     async def _key_of(self, token: str) -> tuple[Any, str]:
-        """The key, and the one algorithm that it may be used with: what the token itself says is never followed."""
+        """The key, and the one algorithm that it may be used with: the token's own choice is never followed."""
         if self._keys is not None:
             kid = jwt.get_unverified_header(token).get("kid")
+            self._keys.refresh_when_old()
             found = await self._keys.find(kid if kid is None else str(kid))
             if found is None:
                 raise UnknownKey
@@ -85,7 +86,7 @@ class UserGate:
 
 
 def _refuse_ambiguous(token: str) -> None:
-    """A key in its header, rules of its own, a name twice: what two readers could take differently."""
+    """Refuses a key or rules in the header, and repeated names: two parsers could read them differently."""
     header, _ = (json.loads(_decoded(part), object_pairs_hook=_each_once) for part in token.split(".")[:2])
     if isinstance(header, dict) and (found := sorted(header.keys() & REFUSED_FIELDS)):
         raise jwt.InvalidTokenError(f"its header has `{found[0]}`, which is never followed here")
@@ -106,7 +107,7 @@ def _bearer(authorization: str | None) -> str:
     scheme, _, token = (authorization or "").partition(" ")
     if scheme.lower() != "bearer" or not token:
         raise Unauthenticated(
-            "this door asks for a user's token",
+            "this API needs a user's token",
             where=WHERE,
             hint="send `Authorization: Bearer <token>`; in Lite, `trace token` makes one",
         )
@@ -114,21 +115,21 @@ def _bearer(authorization: str | None) -> str:
 
 
 def _why_not(wrong: Exception) -> str:
-    """In words for who sent it; the library's are about its own parsing."""
+    """For the person who sent it; the library's messages are about its own parsing."""
     if isinstance(wrong, jwt.MissingRequiredClaimError):
         return f"the token lacks the claim `{wrong.claim}`"
     reasons: dict[type[Exception], str] = {
         jwt.ExpiredSignatureError: "the token has expired",
-        jwt.ImmatureSignatureError: "the token is not valid yet: its time lies in the future",
-        jwt.InvalidIssuedAtError: "the token is not valid yet: its time lies in the future",
+        jwt.ImmatureSignatureError: "the token is not valid yet: its time is in the future",
+        jwt.InvalidIssuedAtError: "the token is not valid yet: its time is in the future",
         jwt.InvalidIssuerError: "the token comes from another issuer than this system trusts",
         jwt.InvalidAudienceError: "the token is made for another audience than this system",
         jwt.InvalidSignatureError: "the token was not signed by the issuer that this system trusts",
         jwt.InvalidAlgorithmError: "the token is signed in a way that this system does not accept",
         UnknownKey: "the token was signed by a key that is not one of the issuer's",
     }
-    if said := next((said for kind, said in reasons.items() if isinstance(wrong, kind)), None):
-        return said
+    if message := next((message for kind, message in reasons.items() if isinstance(wrong, kind)), None):
+        return message
     if isinstance(wrong, jwt.InvalidTokenError) and not isinstance(wrong, jwt.DecodeError):
         return f"the token cannot be used: {str(wrong)[:200]}"
     return "this is not a token: a token has three parts with a dot between them, as it was issued"

@@ -8,7 +8,7 @@ import uuid
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tracelake.capability.jws import encode_part, seal
+from tracelake.capability.jws import encode_part, sign_token
 from tracelake.settings import IdentitySettings
 
 DAY = 24 * 3600
@@ -27,4 +27,4 @@ def mint_user_token(
         "exp": now + seconds,
         "jti": str(uuid.uuid4()),
     }
-    return seal(HEADER, json.dumps(claims).encode(), key)
+    return sign_token(HEADER, json.dumps(claims).encode(), key)

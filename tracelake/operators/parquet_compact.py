@@ -31,7 +31,7 @@ from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.chain_tables import ALL, KEYS, Tables, check_tables, outputs_of, table_columns
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.wire.task_messages import FilesAnswer
+from tracelake.wire.output_messages import FilesAnswer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from tracelake.query.routes import openapi_route, task_route, user_route
 from tracelake.query.spark import QuerySpark, query_options
 from tracelake.runtime.listeners import Listener, bearer, listener_app, open_listeners, require_our_token
 from tracelake.runtime.metrics import OPENMETRICS_TEXT, Metrics
-from tracelake.runtime.process import Process, until_answers
+from tracelake.runtime.process import Process, wait_for_service
 from tracelake.settings import IdentitySettings, Settings
 from tracelake.spark.owner import SparkOwner
 from tracelake.store.db import answers, open_pool, required
@@ -43,7 +43,7 @@ async def main(process: Process, objects: ObjectStore) -> None:
         dispatcher_client(settings) as dispatcher,
         serving(settings, pool, dispatcher, spark, objects, metrics=process.metrics),
     ):
-        await until_answers(process, "data Postgres", lambda: answers(pool))
+        await wait_for_service(process, "data Postgres", lambda: answers(pool))
         process.ready("data Postgres answers (read only); both listeners are open; Spark starts when it is needed")
         warming = asyncio.create_task(spark.warm_after(settings.query.warm_after_seconds))
         try:

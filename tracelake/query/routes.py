@@ -11,19 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracelake.capability.refusal import CAPABILITY_HEADER
 from tracelake.capability.verifier import Verifier
 from tracelake.domain.grants import QUERY
 from tracelake.errors import Forbidden, Unauthenticated
 from tracelake.query.answer import QueryAnswerer
 from tracelake.query.encode import as_arrow, as_json
 from tracelake.query.openapi import document
-from tracelake.runtime.listeners import json_response, require_our_token, while_wanted
+from tracelake.runtime.listeners import cancel_on_disconnect, json_response, require_our_token
 from tracelake.settings import IdentitySettings
 from tracelake.wire.client import WORKER_TOKEN
+from tracelake.wire.message import CAPABILITY_HEADER
 from tracelake.wire.query_messages import ARROW, QueryAnswer, QueryRequest, TaskQueryRequest
-from tracelake.wire.read_call import read_bytes
-from tracelake.wire.task_messages import decode
+from tracelake.wire.read_call import read_message
 from tracelake.wire.user_calls import USER
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 def task_route(answerer: QueryAnswerer, verifier: Verifier) -> Route:
     async def query(request: Request) -> Response:
-        body = decode(await read_bytes(request), TaskQueryRequest)
+        body = await read_message(request, TaskQueryRequest)
         claims = await verifier.verify(request.headers.get(CAPABILITY_HEADER))
         if claims.task_id != body.task_id:
             raise Forbidden("the token is another task's", where="/task_id")
@@ -51,7 +50,8 @@ def user_route(answerer: QueryAnswerer, identity: IdentitySettings) -> Route:
         subject = unquote(request.headers.get(USER, ""))
         if not subject or "\0" in subject:
             raise Unauthenticated("no user is named", where=f"header {USER}")
-        return await _answered(request, answerer.for_user(subject, decode(await read_bytes(request), QueryRequest)))
+        body = await read_message(request, QueryRequest)
+        return await _answered(request, answerer.for_user(subject, body))
 
     return Route("/v1/query", query, methods=["POST"])
 
@@ -65,8 +65,8 @@ def openapi_route(identity: IdentitySettings) -> Route:
 
 
 async def _answered(request: Request, work: Coroutine[Any, Any, tuple[QueryAnswer, pa.Table | None]]) -> Response:
-    """Encode the answer as the caller accepts it."""
-    answer, table = await while_wanted(request, work)
+    """As the caller wants it."""
+    answer, table = await cancel_on_disconnect(request, work)
     if table is not None and ARROW in request.headers.get("accept", ""):
         return Response(await asyncio.to_thread(as_arrow, answer, table), media_type=ARROW)
     return Response(await asyncio.to_thread(as_json, answer, table), media_type="application/json")

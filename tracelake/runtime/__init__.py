@@ -1,1 +1,1 @@
-"""What every process stands on: its frame, listeners, TLS, limits, logs, metrics, traces and crash points."""
+"""What every process uses: its frame, listeners, TLS, limits, retries, logs, metrics, traces and crash points."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from tracelake.runtime.metrics import Metrics
-from tracelake.runtime.tracing import batch_span, here
+from tracelake.runtime.tracing import batch_span, current_span
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -50,7 +50,7 @@ class Coalesced(Generic[Q, A]):
 
     async def __call__(self, question: Q) -> A:
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, answer, here()))
+        self._waiting.append((question, answer, current_span()))
         self._go()
         return await answer
 
@@ -61,7 +61,9 @@ class Coalesced(Generic[Q, A]):
     async def settled(self, questions: Iterable[Q]) -> list[A | BaseException]:
         """Several at once: what each was answered, or why it was refused, in order."""
         loop = asyncio.get_running_loop()
-        asked: list[tuple[Q, asyncio.Future[A], Any]] = [(item, loop.create_future(), here()) for item in questions]
+        asked: list[tuple[Q, asyncio.Future[A], Any]] = [
+            (item, loop.create_future(), current_span()) for item in questions
+        ]
         self._waiting += asked
         self._go()
         try:

@@ -1,9 +1,9 @@
-"""Named places before and after every commit and side effect, where a test ends the process to see what comes of it.
+"""Named places before and after every commit and side effect, where a test ends the process to check what follows.
 
 Nothing happens at a point unless this process was armed, which only a settings document on standard input can ask for
-(`faults.point`; the environment and `trace.toml` are refused). Then the process says so and sends itself the signal at
-the chosen pass: SIGKILL, as a power cut would, or SIGSTOP, as a machine that freezes.
-`docs/reference/crash_points.md` tells how.
+(`faults.point`; the environment and `trace.toml` are refused). Then the process logs it and sends itself the signal at
+the chosen pass: SIGKILL, as a power cut would, or SIGSTOP, as a machine that freezes. See
+`docs/reference/crash_points.md`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a disk has room."""
+"""Whether a disk is full."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the kernel says of a write for which there is no room."""
+"""The kernel's errors for a write to a full disk."""
 LEAST_BYTES: Final = 1024 * 1024
 """With less than this, Postgres cannot extend a table, nor start again after it ended."""
 
 
 def is_full(folder: Path) -> bool:
-    """Whether the file system that holds the folder has no room. One that cannot be asked is not taken for full."""
+    """Whether the file system of the folder is full. False if that cannot be found out."""
     try:
         return shutil.disk_usage(folder).free < LEAST_BYTES
     except OSError:

@@ -1,4 +1,4 @@
-"""What one caller may cost a listener: connections, requests at once, the size of headers, and time.
+"""Limits of a listener: connections, requests at once, the size of headers, and time.
 
 uvicorn gives every connection to a protocol class. This one is uvicorn's own for httptools, with the limits that it
 leaves to a proxy. Refusals have the shape of the application's own, and `/healthz` is always answered.
@@ -20,9 +20,9 @@ from tracelake.settings import HttpSettings
 
 HEALTH: Final = "/healthz"
 SLOWEST_BYTES_A_SECOND: Final = 8 * 1024
-"""A body that comes slower than this, over all of it, is given up."""
+"""A body that arrives slower than this, on average, is refused."""
 LINGER_SECONDS: Final = 5.0
-"""How long a caller that was answered before its body was whole may go on sending it."""
+"""How long a caller that was answered before its body was whole may keep sending it."""
 
 
 class Admission:
@@ -62,7 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._reading = _Reading.HEADERS
         self._chunk = 0
-        """Size of the piece in hand, as far as it may be this request's."""
+        """Size of the current piece, as far as it may belong to this request."""
         self._received = 0
         self._began = self.loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +106,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._chunk = 0  # of a second request in this piece it is not known where it begins
 
     def on_headers_complete(self) -> None:
-        # Most headers come in one piece with their body: only of a large piece it is asked what it holds.
+        # Most headers arrive in one piece with their body: only a large piece is measured.
         if self._received > self._limits.header_bytes and self._header_bytes() > self._limits.header_bytes:
             self._refuse_headers()
             return
@@ -150,7 +150,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._cancel()
 
     def _be_idle(self) -> None:
-        """The request is whole. If it was answered before that, the wait for the next one begins here."""
+        """The request is whole. If it was answered earlier, the wait for the next one begins here."""
         self._cancel()
         if not self._is_answering() and self.timeout_keep_alive_task is None and not self.pipeline:
             self.timeout_keep_alive_task = self.loop.call_later(
@@ -166,7 +166,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """The rest should have come by now, unless we are the ones who do not read."""
+        """The rest should have arrived by now, unless this process does not read."""
         self._timer = None
         left = self._allowed_until() - self.loop.time()
         if self.flow.read_paused or (self._reading is _Reading.HEADERS and self._is_answering()):

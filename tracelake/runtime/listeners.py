@@ -1,4 +1,4 @@
-"""Doors: TLS listeners of a process, all in one event loop, and the one table from errors to HTTP answers."""
+"""The TLS listeners of a process, all in one event loop, and the table from errors to HTTP responses."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ STATUS_OF: Sequence[tuple[type[TraceError], int]] = (
 
 RENEWAL_LOOK_SECONDS = 60.0
 TLS_GOODBYE_SECONDS = 5.0
-"""How long a caller may take to say goodbye before its connection is cut."""
+"""How long a caller may take to close TLS before its connection is cut."""
 HANG_UP_SECONDS = 0.1
-"""How long a door that closes waits for those who only keep a connection."""
+"""How long a closing listener waits for callers that only keep a connection."""
 HTTP_FAULT = 500
 
 
@@ -90,7 +90,7 @@ async def open_listeners(
     metrics: Metrics | None = None,
     limits: HttpSettings = HttpSettings(),  # noqa: B008 - frozen
 ) -> AsyncIterator[dict[str, str]]:
-    """Listen on every door until the block ends; gives the address of each. All are bound before any is served."""
+    """Listens until the block ends; yields the address of each listener. All are bound before any is served."""
     metrics = metrics or Metrics()
     files = _files(tls)
     context = _context(files)
@@ -129,9 +129,9 @@ def listener_app(
     outages: Sequence[type[Exception]] = (),
     named: Callable[[Exception], TraceError] = lambda away: DatabaseUnavailable(type(away).__name__),
 ) -> Starlette:
-    """A door with its health and its way of refusing.
+    """An API with health routes and error handlers.
 
-    `outages`: what is raised when something behind it is away; `named` makes the error that callers are told.
+    `outages`: what is raised when a service that it needs does not answer; `named` makes the error for callers.
     """
 
     async def on_outage(request: Request, away: Exception) -> Response:
@@ -142,9 +142,9 @@ def listener_app(
 
 
 class ListenerApp(Starlette):
-    """A door whose plain paths are looked up in one step: routing and wrapping cost as much as the answer itself.
+    """An API whose plain paths are looked up in one step: routing and wrapping cost as much as the answer itself.
 
-    Everything else, a wrong method included, goes the usual way. So does all of it once there is a middleware.
+    Starlette routes everything else, a wrong method included, and everything once there is a middleware.
     """
 
     def __init__(self, *, routes: Sequence[Route], exception_handlers: dict[Any, Any]) -> None:
@@ -175,7 +175,7 @@ class ListenerApp(Starlette):
 
 
 def health_routes(ready: Callable[[], Awaitable[None]]) -> list[Route]:
-    """`/healthz`: the process runs. `/readyz`: and what it stands on answers (`ready` raises if not)."""
+    """`/healthz`: the process runs. `/readyz`: the services that it needs answer too (`ready` raises if not)."""
 
     async def healthz(request: Request) -> Response:
         del request
@@ -199,11 +199,11 @@ def require_our_token(shown: str | None, identity: IdentitySettings, where: str)
     """The worker token that this process has itself: it holds no list of others."""
     ours = identity.worker_token
     if shown is None or ours is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
-        raise Unauthenticated("this door asks for a worker token", where=where)
+        raise Unauthenticated("this API needs a worker token", where=where)
 
 
-async def while_wanted(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What comes of the work; it is canceled if the caller hangs up before. The body must have been read."""
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work, which is canceled if the caller disconnects before. The body must have been read."""
     asked = asyncio.create_task(work)
     gone = asyncio.create_task(_gone(request))
     try:
@@ -227,35 +227,35 @@ async def on_refusal(request: Request, refusal: Exception) -> Response:
     if not isinstance(refusal, TraceError):
         raise refusal
     answer = refusal_response(refusal)
-    _say(request, refusal, answer.status_code)
+    _log_refusal(request, refusal, answer.status_code)
     return answer
 
 
 async def on_no_route(request: Request, wrong: Exception) -> Response:
     """No such path or method, in the shape of every other refusal."""
     status = wrong.status_code if isinstance(wrong, HTTPException) else 500
-    refusal = NotFound(f"there is no {request.method} {request.url.path} at this door", where=request.url.path)
+    refusal = NotFound(f"there is no {request.method} {request.url.path} in this API", where=request.url.path)
     return json_response({"error": refusal.as_dict()}, status)
 
 
 HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
-"""The exception handlers of every door."""
+"""The exception handlers of every API."""
 
 
-def _say(request: Request, refusal: TraceError, status: int) -> None:
-    """What was refused, for whoever looks after the system. Strangers, and who has left, are not worth a line each."""
+def _log_refusal(request: Request, refusal: TraceError, status: int) -> None:
+    """Logs a refusal for the operator. Strangers, and callers that have left, only at the level debug."""
     say = log.debug if isinstance(refusal, Unauthenticated | NotFound | HungUp) else log.info
     if status >= HTTP_FAULT:
         say = log.warning
     # Neither headers nor body: those hold tokens.
-    said = {"code": refusal.code, "because": refusal.message, "where": refusal.where}
-    say("refused", method=request.method, path=request.url.path, status=status, **said)
+    fields = {"code": refusal.code, "because": refusal.message, "where": refusal.where}
+    say("refused", method=request.method, path=request.url.path, status=status, **fields)
 
 
 def _files(tls: TlsSettings) -> TlsFiles:
     if tls.cert is None or tls.key is None:
         missing = "tls.cert" if tls.cert is None else "tls.key"
-        raise SettingsError(f"a door needs a certificate: {missing} is not set", where=missing)
+        raise SettingsError(f"a listener needs a certificate: {missing} is not set", where=missing)
     return TlsFiles(tls.ca or tls.cert, tls.cert, tls.key)
 
 
@@ -267,7 +267,7 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
 
 
 async def _follow_renewals(context: ssl.SSLContext, files: TlsFiles, every: float) -> None:
-    """A renewed certificate is shown to the next caller; nobody is cut off."""
+    """New connections get a renewed certificate; open ones stay."""
     seen = reload_if_changed(context, files, None)
     while True:
         await asyncio.sleep(every)
@@ -337,7 +337,7 @@ class _Server(uvicorn.Server):
             hanging_up.cancel()
 
     async def _hang_up(self) -> None:
-        """TLS says goodbye both ways, and who keeps a connection for his next question may not listen now."""
+        """TLS is closed both ways, and a caller that keeps a connection for its next request may not answer now."""
         while True:
             await asyncio.sleep(HANG_UP_SECONDS)
             for connection in list(self.server_state.connections):

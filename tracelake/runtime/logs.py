@@ -1,7 +1,7 @@
-"""What a process says: JSON lines, each with what it is about.
+"""Logs of a process: JSON lines, each with the task or request that it is about.
 
-A line about a task carries org, dag, job, task and attempt; a line about a request its id. They are bound where they
-become known and ride along in one context variable, so every line said below has them, and no other line has.
+A line about a task has org, dag, job, task and attempt; a line about a request has its id. They are bound where they
+become known, in one context variable, so every line that is logged below has them, and no other line has.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _debugging = False
 TRACEBACKS: Final = frozenset({"exception", "stack"})
 
 
-def speak_of(**fields: Any) -> None:
-    """From here on, in this task and what it starts, lines carry these and nothing that was bound before."""
+def set_log_fields(**fields: Any) -> None:
+    """From here on, in this asyncio task and those it starts, lines have these fields and no others."""
     _about.set(fields)
 
 
-def speak_also_of(fields: Mapping[str, Any]) -> None:
+def add_log_fields(fields: Mapping[str, Any]) -> None:
     _about.set({**_about.get(_NOTHING), **fields})
 
 
 @contextmanager
-def speaking_of(**fields: Any) -> Iterator[None]:
+def log_fields(**fields: Any) -> Iterator[None]:
     before = _about.set({**_about.get(_NOTHING), **fields})
     try:
         yield
@@ -43,17 +43,17 @@ def speaking_of(**fields: Any) -> Iterator[None]:
         _about.reset(before)
 
 
-def spoken_of() -> Mapping[str, Any]:
+def current_log_fields() -> Mapping[str, Any]:
     return _about.get(_NOTHING)
 
 
 def is_debugging() -> bool:
-    """Asked first on the hot path: a line that is dropped still costs microseconds to put together."""
+    """Checked first on the hot path: a line that is dropped still costs microseconds to build."""
     return _debugging
 
 
 def configure_logging(process: str, settings: LogSettings, hide: Redact = str) -> None:
-    """Our lines and those of the libraries below us come out alike, on standard output, without what `hide` knows."""
+    """Our lines and those of libraries look alike, on standard output, redacted by `hide`."""
 
     def add_process(_logger: object, _method: str, line: dict[str, Any]) -> dict[str, Any]:
         line.setdefault("process", process)
@@ -65,7 +65,7 @@ def configure_logging(process: str, settings: LogSettings, hide: Redact = str) -
     render: Any = structlog.dev.ConsoleRenderer() if for_eyes else structlog.processors.JSONRenderer()
 
     def renderer(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
-        # JSON escapes by itself. What hides secrets knows them as they are, so it comes before the escapes too.
+        # JSON escapes. `hide` knows secrets unescaped, so it runs before the escapes too.
         return hide(render(logger, method, _escaped(line, hide) if for_eyes else line))
 
     shared: list[Any] = [
@@ -89,7 +89,7 @@ def configure_logging(process: str, settings: LogSettings, hide: Redact = str) -
 class _Unbreakable:
     """Standard output that raises nothing: a line that cannot be written (a full disk) must not break an answer.
 
-    How many lines were lost is said when there is room again.
+    How many lines were lost is logged when the disk has room again.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -112,7 +112,7 @@ class _Unbreakable:
 
 
 def _escaped(line: Mapping[str, Any], hide: Redact) -> dict[str, Any]:
-    """For a terminal, which must not obey what stands in a line; only a traceback has several lines."""
+    """For a terminal, which must not interpret control characters of a line; only a traceback has several lines."""
     return {
         on_one_line(name): (visible if name in TRACEBACKS else on_one_line)(hide(value))
         if isinstance(value, str)

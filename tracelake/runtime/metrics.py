@@ -1,7 +1,7 @@
-"""Everything that Trace counts, in one place; docs/reference/metrics.md has a row for each, and a test compares.
+"""All metrics of Trace; docs/reference/metrics.md has a row for each, and a test compares.
 
-One `Metrics` belongs to one process and is handed in. The seam for another monitoring system is its registry: whoever
-wants the figures elsewhere (CloudWatch) reads `registry.collect()` at a beat, and nothing that counts changes.
+One `Metrics` belongs to one process and is passed in. Another monitoring system (CloudWatch) can read
+`registry.collect()` periodically, without a change to the code that counts.
 
 Labels are bounded: names of listeners, routes, loops, states, DAGs and jobs; never ids of tasks or what a caller chose.
 """
@@ -29,7 +29,7 @@ OPENMETRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Counted as it happens; `told` holds what is looked up when somebody asks."""
+    """Counted as it happens; `gauges` has the values that are read from the databases on request."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=False)
@@ -61,7 +61,9 @@ class Metrics:
         self.wakes = Counter(
             "trace_wakes", "Wakes between Dispatchers, by NOTIFY.", ("signal", "direction"), registry=registry
         )
-        self.listening = Gauge("trace_listening", "1: other Dispatchers' wakes are heard.", registry=registry)
+        self.listening = Gauge(
+            "trace_listening", "1: this Dispatcher listens for the wakes of others.", registry=registry
+        )
         self.worker_tasks = Counter(
             "trace_worker_tasks", "Attempts this worker has ended.", ("dag", "job", "outcome"), registry=registry
         )
@@ -96,21 +98,21 @@ class Metrics:
             registry=registry,
         )
         self.deliveries = Counter(
-            "trace_deliveries", "What has become of alerts that were to be sent.", ("outcome",), registry=registry
+            "trace_deliveries", "Outcomes of alerts that were to be sent.", ("outcome",), registry=registry
         )
         self.delivery_seconds = Histogram(
             "trace_delivery_seconds", "Time that a receiver took to answer.", buckets=SECONDS, registry=registry
         )
         self.delivery_lag = Histogram(
             "trace_delivery_lag_seconds",
-            "From a work item's making to its receiver's yes.",
+            "From a work item's creation to its receiver's 2xx.",
             buckets=LONG_SECONDS,
             registry=registry,
         )
-        self.queries = Counter("trace_queries", "Questions that have ended.", ("asker", "outcome"), registry=registry)
+        self.queries = Counter("trace_queries", "Queries that have ended.", ("asker", "outcome"), registry=registry)
         self.query_seconds = Histogram(
             "trace_query_seconds",
-            "Time from a question's arrival to its rows or refusal.",
+            "Time from a query's arrival to its rows or refusal.",
             ("asker",),
             buckets=QUERY_SECONDS,
             registry=registry,
@@ -119,20 +121,20 @@ class Metrics:
         self.query_bytes = Counter("trace_query_bytes", "Bytes of those rows.", registry=registry)
         self.query_stuck = Counter(
             "trace_query_stuck",
-            "Times that Spark was ended with a question that nothing else ended.",
+            "Times that Spark was ended with a query that nothing else ended.",
             registry=registry,
         )
         self.queries_in_hand = Gauge(
-            "trace_queries_in_hand", "Questions that run or wait for their turn now.", ("state",), registry=registry
+            "trace_queries_in_hand", "Queries that run or wait now.", ("state",), registry=registry
         )
         self.query_sessions = Gauge(
             "trace_query_sessions",
-            "Spark sessions: fresh ones, and those kept for an asker.",
+            "Spark sessions: fresh ones, and those kept for a caller.",
             ("state",),
             registry=registry,
         )
-        self.told = LastReadGauges()
-        registry.register(self.told)
+        self.gauges = LastReadGauges()
+        registry.register(self.gauges)
 
     def moved(self, before: str, after: str, count: int = 1) -> None:
         if count:
@@ -164,7 +166,7 @@ class Tally:
 
 
 class HttpTallies(Collector):
-    """Requests by door, method and route."""
+    """Requests by listener, method and route."""
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[str, str, str], Tally] = {}
@@ -174,7 +176,7 @@ class HttpTallies(Collector):
 
     def collect(self) -> Iterable[Metric]:
         labels = ("listener", "method", "route")
-        requests = CounterMetricFamily("trace_http_requests", "Answers given at a door.", labels=(*labels, "status"))
+        requests = CounterMetricFamily("trace_http_requests", "Responses of a listener.", labels=(*labels, "status"))
         about = "Time from a request's head to the end of its answer."
         seconds = HistogramMetricFamily("trace_http_request_seconds", about, labels=labels)
         for key, tally in list(self._tallies.items()):
@@ -187,18 +189,18 @@ class HttpTallies(Collector):
 GAUGES: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "trace_tasks_queued": ("Tasks that wait for a worker or a slot.", ("org", "dag", "job")),
     "trace_tasks_queued_oldest_seconds": ("How long the oldest of them has waited.", ("org", "dag", "job")),
-    "trace_lease_lag_seconds": ("How far past its end the oldest lease is that nobody has given up yet.", ()),
+    "trace_lease_lag_seconds": ("How far past its end the oldest lease is that has not been expired yet.", ()),
     "trace_retry_lag_seconds": ("How far past its time the oldest retry is that was not queued yet.", ()),
-    "trace_outbox_pending": ("Promises that are owed.", ("kind",)),
+    "trace_outbox_pending": ("Outbox entries that are pending.", ("kind",)),
     "trace_outbox_oldest_seconds": ("How long the oldest of them has been due.", ("kind",)),
-    "trace_outbox_dead": ("Promises that were given up.", ("kind",)),
+    "trace_outbox_dead": ("Outbox entries that were given up.", ("kind",)),
     "trace_buffer_batches_dead": ("Batches that the sink gave up.", ()),
     "trace_sources": ("Always-on sources.", ("state",)),
     "trace_queue_messages": ("Messages in a queue.", ("queue", "state")),
     "trace_queue_oldest_seconds": ("How long the oldest ready message has waited.", ("queue",)),
-    "trace_gauges_read": ("1: the figures above were read; 0: what holds them does not answer.", ()),
+    "trace_gauges_read": ("1: the figures above were read; 0: their database does not answer.", ()),
 }
-"""What is looked up in the databases when somebody asks. Every Dispatcher says the same: take max, not sum."""
+"""Read from the databases on request. Every Dispatcher has the same values: take max, not sum."""
 
 
 class LastReadGauges(Collector):
@@ -208,7 +210,7 @@ class LastReadGauges(Collector):
         self._read: dict[str, list[tuple[Sequence[str], float]]] = {}
 
     def put(self, values: dict[str, list[tuple[Sequence[str], float]]]) -> None:
-        """All at once: what is not named is not said any more."""
+        """All at once: a gauge that is not named is dropped."""
         self._read = values
 
     def collect(self) -> Iterable[Metric]:

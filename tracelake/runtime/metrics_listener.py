@@ -1,4 +1,4 @@
-"""`/metrics` on loopback, for processes without a door of their own, and for whoever scrapes from the same machine."""
+"""`/metrics` on loopback, for processes without a listener of their own, and for scrapers on the same machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each scrape: a caller that stalls holds up no other."""
+    """A thread for each scrape: a caller that stalls delays no other."""
 
     daemon_threads = True
 

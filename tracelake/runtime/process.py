@@ -1,7 +1,7 @@
-"""The frame every long-running Trace process stands in: logs, signals, and telling its supervisor how it is.
+"""The frame of every long-running process: logs, signals, and notifications to its supervisor.
 
-The telling is systemd's notify protocol (a datagram to `$NOTIFY_SOCKET`: READY=1, STATUS=..., WATCHDOG=1), so the same
-process runs under `trace up`, under systemd, or with no supervisor at all.
+These use systemd's notify protocol (a datagram to `$NOTIFY_SOCKET`: READY=1, STATUS=..., WATCHDOG=1), so the same
+process runs under `trace up`, under systemd, or without a supervisor.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tracelake.runtime.logs import configure_logging
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.metrics_listener import serve_metrics
 from tracelake.runtime.redact import redactor
+from tracelake.runtime.retry import retry_with_backoff
 from tracelake.runtime.tracing import start_tracing, stop_tracing
 from tracelake.settings import Settings
 
@@ -38,11 +39,11 @@ PR_SET_DUMPABLE: Final = 4
 GAVE_UP: Final = 70
 """The exit code of a process that found itself stuck (`EX_SOFTWARE` of sysexits)."""
 COLLECT_AFTER = (20_000, 20, 20)
-"""Python looks for garbage after so many new objects. Its own 700 are fewer than a batch of tasks makes."""
+"""Python collects garbage after so many new objects. Its default of 700 is fewer than a batch of tasks makes."""
 
 
 class Process:
-    """What a process's main function is given: its settings, when to stop, and whom to tell."""
+    """What a process's main function gets: its settings, its stop event, and its supervisor."""
 
     def __init__(
         self, name: str, settings: Settings, notify_socket: str | None, watchdog_seconds: float | None
@@ -55,7 +56,7 @@ class Process:
         self._watchdog_seconds = watchdog_seconds
 
     def ready(self, status: str) -> None:
-        """All is imported and open: what there is now stays, so the garbage collector need not look at it again."""
+        """Everything is imported and open: these objects stay, so the garbage collector need not look at them again."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
@@ -66,13 +67,13 @@ class Process:
         self._tell(f"STATUS={status}")
 
     def give_up(self, reason: str) -> NoReturn:
-        """End at once, without the shutdown that may wait for what is stuck; the supervisor starts another."""
+        """Ends at once, without the shutdown, which may wait for what is stuck; the supervisor starts another."""
         log.error("ended", because=reason)
         self._tell(f"STATUS={reason}")
         os._exit(GAVE_UP)
 
     async def watchdog(self) -> None:
-        """Speak from the event loop itself: if the loop hangs, so does this, and the supervisor notices."""
+        """Notifies from the event loop itself: if the loop hangs, so does this, and the supervisor notices."""
         if self._watchdog_seconds is None:
             return
         while True:
@@ -92,7 +93,7 @@ def run_process(name: str, settings: Settings, main: Callable[[Process], Awaitab
     _allow_open_files()
     arm(settings.faults.point, settings.faults.nth, settings.faults.how)
     microseconds = os.environ.pop("WATCHDOG_USEC", None)
-    process_socket = os.environ.pop("NOTIFY_SOCKET", None)  # taken, so that our own children do not speak for us
+    process_socket = os.environ.pop("NOTIFY_SOCKET", None)  # child processes must not notify instead
 
     async def framed() -> None:
         process = Process(name, settings, process_socket, int(microseconds) / 1e6 if microseconds else None)
@@ -130,7 +131,7 @@ def hide_memory() -> None:
 
 
 def _allow_open_files() -> None:
-    """As many as the system lets us have: a connection is one, and the usual 1024 are fewer than callers may come."""
+    """As many as the system allows: a connection is one, and the usual 1024 are fewer than callers may open."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # where there is no limit at all, the kernel's own may be lower
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -149,27 +150,22 @@ def _leaves(group: ExceptionGroup[Exception] | None) -> Iterator[Exception]:
             yield exception
 
 
-async def until_answers(process: Process, what: str, ask: Callable[[], Awaitable[None]]) -> None:
-    """Wait, for as long as it takes, until something this process stands on answers."""
-    pause = 0.05
-    while not process.stop.is_set():
-        try:
-            await ask()
-        except Unavailable as away:
-            process.status(f"waits for {what}")
-            log.info("waits", what=what, because=away.message)
-        else:
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.stop.wait(), pause)
-        pause = min(pause * 2, 2.0)
+async def wait_for_service(process: Process, name: str, call: Callable[[], Awaitable[None]]) -> None:
+    """Waits until a service that this process needs answers, or until the process is to stop."""
+
+    def show(outage: Exception) -> None:
+        process.status(f"waits for {name}")
+        log.info("waits", what=name, because=str(outage))
+
+    with suppress(Unavailable):  # only when it is to stop
+        await retry_with_backoff(call, process.stop, on_outage=show)
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
 
     def asked() -> None:
-        if stop.is_set():  # asked twice: whoever asks is in a hurry
+        if stop.is_set():  # the second signal
             os._exit(130)
         stop.set()
 

@@ -1,6 +1,6 @@
-"""Secrets of the settings, taken out of what is said: a library that fails may repeat the address it was given.
+"""Redacts secrets of the settings in texts: a library that fails may repeat the address it was given.
 
-The second line only. Whatever knows that it holds a secret does not say it; this is for what does not know.
+Only the second line of defence. Code that knows a secret does not print it; this is for code that does not know.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Redact = Callable[[str], str]
 
 
 def redactor(settings: BaseModel) -> Redact:
-    """Takes every secret of these settings, every part of one that is secret by itself, and tokens out of a text."""
+    """Redacts every secret of these settings, every secret part of one, and tokens in a text."""
     found = {piece for secret in _secrets(settings) for piece in _pieces(secret)}
     spelt = {way for piece in found for way in _spellings(piece)}
     wanted = sorted((piece for piece in spelt if len(piece) >= SHORTEST), key=len, reverse=True)
@@ -48,7 +48,7 @@ def _secrets(value: Any) -> Iterator[str]:
 
 
 def _spellings(piece: str) -> Iterator[str]:
-    """As it is, in an address, and as Python repeats it in an error; each also as it stands in a line of JSON."""
+    """As it is, in an address, and as Python repeats it in an error; each also as it is written in JSON."""
     quoted = repr(f"{piece}'\"")[1:-1].removesuffix("\\'\"")  # within a text that holds the other quote too
     for way in (piece, quote(piece), quote(piece, safe=""), quote_plus(piece), repr(piece)[1:-1], quoted):
         yield way
@@ -56,7 +56,7 @@ def _spellings(piece: str) -> Iterator[str]:
 
 
 def _pieces(secret: str) -> Iterator[str]:
-    """The whole, and each line of it; of addresses, also what stands in them: a password, a key in path or query."""
+    """The whole, and each line of it; of addresses, also their secret parts: a password, a key in path or query."""
     yield secret
     yield from map(str.strip, secret.splitlines())
     for found in PASSWORD.findall(secret):

@@ -1,4 +1,4 @@
-"""What stands in front of every door: each request gets an id, is counted and timed, and is a span if tracing is on.
+"""The middleware of every listener: each request gets an id, is counted and timed, and is a span if tracing is on.
 
 It costs a request some microseconds: what it counts with is found once for each route, and kept.
 """
@@ -17,9 +17,9 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake.errors import InvalidRequest
-from tracelake.runtime.logs import is_debugging, speak_of
+from tracelake.runtime.logs import is_debugging, set_log_fields
 from tracelake.runtime.metrics import Metrics, Tally
-from tracelake.runtime.tracing import is_tracing, note, server_span
+from tracelake.runtime.tracing import is_tracing, server_span, set_attributes
 
 log = structlog.get_logger()
 
@@ -28,12 +28,12 @@ NOWHERE: Final = "(none)"
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _HEADER: Final = REQUEST_ID.encode()
 IDENTITY: Final = frozenset({b"authorization", b"x-trace-task-capability", b"x-trace-worker-token", b"x-trace-user"})
-"""Headers that say who the caller is."""
+"""Headers with the caller's identity."""
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class RequestMiddleware:
-    """An ASGI application around that of a door."""
+    """An ASGI application around that of a listener."""
 
     def __init__(self, app: ASGIApp, listener: str, metrics: Metrics) -> None:
         self._app = app
@@ -48,7 +48,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         request_id = _given(scope["headers"]) or next(self._ids)
-        speak_of(request=request_id)
+        set_log_fields(request=request_id)
         answer = _Answer(send, request_id)
         began = time.perf_counter()
         try:
@@ -65,7 +65,7 @@ class RequestMiddleware:
         method, route = scope["method"], self._routes.template(scope["path"])
         with server_span(f"{method} {route}", scope["headers"], listener=self._listener, request=request_id):
             await self._app(scope, receive, answer)
-            note(status=answer.status)
+            set_attributes(status=answer.status)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         key = (scope["method"], self._routes.template(scope["path"]))
@@ -119,7 +119,7 @@ class _Answer:
 
 
 def _repeated_identity(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """A header that says who the caller is, if it is there twice."""
+    """A header with the caller's identity, if it is repeated."""
     seen = set()
     for name, _ in headers:
         if name in IDENTITY:
@@ -130,7 +130,7 @@ def _repeated_identity(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 async def _refuse_repeated(name: bytes, send: Send) -> None:
-    """Whoever stands in front of us may have read the other one of the two."""
+    """A proxy in front of this listener may have read the other one of the two."""
     refusal = InvalidRequest("this header may be sent once", where=f"header {name.decode()}", hint="send one of them")
     body = msgspec.json.encode({"error": refusal.as_dict()})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -139,7 +139,7 @@ async def _refuse_repeated(name: bytes, send: Send) -> None:
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """A caller may name his request, in letters that cannot break a log line."""
+    """The caller's own id of the request, if its characters cannot break a log line."""
     for name, value in headers:
         if name == _HEADER:
             return value.decode() if _GIVEN.fullmatch(value) else None

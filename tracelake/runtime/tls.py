@@ -1,4 +1,4 @@
-"""TLS as every door and every caller uses it: contexts from files, brought up to date while they are in use."""
+"""TLS contexts of listeners and clients, made from files and reloaded while they are in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """What a door needs, by path. `cert` and `key` are one file."""
+    """The files that a listener needs. `cert` and `key` are one file."""
 
     ca: Path
     cert: Path
@@ -33,7 +33,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def client_context(ca: Path | None) -> ssl.SSLContext:
-    """Trusts this authority and no other (without one: whom the machine trusts); checks the name."""
+    """Trusts this authority and no other (without one: those of the machine); checks the name."""
     context = ssl.create_default_context(cafile=ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on: the same on all we support
@@ -41,7 +41,7 @@ def client_context(ca: Path | None) -> ssl.SSLContext:
 
 
 def reload_if_changed(context: ssl.SSLContext, files: TlsFiles, seen: Seen | None) -> Seen | None:
-    """Bring a running context up to date; new connections use it, old ones stay. Ask again with what it returns."""
+    """Reloads a context whose files have changed; open connections stay. Pass the result to the next call."""
     try:
         there = tuple(_version(path) for path in (files.ca, files.cert))
         if there == seen:

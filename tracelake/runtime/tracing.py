@@ -28,7 +28,7 @@ def start_tracing(process: str, settings: TracingSettings) -> None:
 
 
 def stop_tracing() -> None:
-    """What is still in hand is sent."""
+    """Sends the spans that are left."""
     global _tracing  # noqa: PLW0603 - "
     if _tracing is not None:
         _tracing.close()
@@ -45,7 +45,7 @@ def span(name: str, **attributes: Any) -> AbstractContextManager[Any]:
 
 
 def server_span(name: str, headers: Iterable[tuple[bytes, bytes]], **attributes: Any) -> AbstractContextManager[Any]:
-    """Around a request: below the caller's span, if he told of one."""
+    """Around a request: below the caller's span, if its headers name one."""
     return OFF if _tracing is None else _tracing.server_span(name, headers, attributes)
 
 
@@ -54,26 +54,26 @@ def batch_span(name: str, callers: Sequence[Any], **attributes: Any) -> Abstract
     return OFF if _tracing is None else _tracing.batch_span(name, callers, attributes)
 
 
-def here() -> Any:
+def current_span() -> Any:
     """The current span, to be linked to; None while tracing is off."""
-    return None if _tracing is None else _tracing.here()
+    return None if _tracing is None else _tracing.current_span()
 
 
-def carried() -> Mapping[str, str]:
-    """Headers that tell the next process where it stands in the trace."""
-    return NO_HEADERS if _tracing is None else _tracing.carried()
+def trace_headers() -> Mapping[str, str]:
+    """Headers that carry the current span to the next process."""
+    return NO_HEADERS if _tracing is None else _tracing.trace_headers()
 
 
-def note(**attributes: Any) -> None:
+def set_attributes(**attributes: Any) -> None:
     """Attributes for the current span."""
     if _tracing is not None:
-        _tracing.note(attributes)
+        _tracing.set_attributes(attributes)
 
 
-def ended(name: str, seconds: float, **attributes: Any) -> None:
-    """A span that is over already."""
+def record_span(name: str, seconds: float, **attributes: Any) -> None:
+    """Records a span that has ended already."""
     if _tracing is not None:
-        _tracing.ended(name, seconds, attributes)
+        _tracing.record_span(name, seconds, attributes)
 
 
 class _Tracing:
@@ -110,10 +110,10 @@ class _Tracing:
     def server_span(
         self, name: str, headers: Iterable[tuple[bytes, bytes]], attributes: Mapping[str, Any]
     ) -> AbstractContextManager[Any]:
-        told = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers if key.startswith(b"trace")}
+        carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in headers if key.startswith(b"trace")}
         return self._tracer.start_as_current_span(
             name,
-            context=self._propagate.extract(told),
+            context=self._propagate.extract(carrier),
             kind=self._trace.SpanKind.SERVER,
             attributes=_flat(attributes),
         )
@@ -124,25 +124,25 @@ class _Tracing:
         links = [self._trace.Link(caller) for caller in callers if caller is not None and caller.is_valid]
         return self._tracer.start_as_current_span(name, links=links, attributes=_flat(attributes))
 
-    def here(self) -> Any:
+    def current_span(self) -> Any:
         return self._trace.get_current_span().get_span_context()
 
-    def carried(self) -> Mapping[str, str]:
+    def trace_headers(self) -> Mapping[str, str]:
         headers: dict[str, str] = {}
         self._propagate.inject(headers)
         return headers
 
-    def note(self, attributes: Mapping[str, Any]) -> None:
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._trace.get_current_span().set_attributes(_flat(attributes))
 
-    def ended(self, name: str, seconds: float, attributes: Mapping[str, Any]) -> None:
+    def record_span(self, name: str, seconds: float, attributes: Mapping[str, Any]) -> None:
         now = time.time_ns()
         one = self._tracer.start_span(name, attributes=_flat(attributes), start_time=now - int(seconds * 1e9))
         one.end(end_time=now)
 
 
 def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """`task=...` is the attribute `trace.task`; ids are said as text."""
+    """`task=...` becomes the attribute `trace.task`; ids become text."""
     return {
         f"trace.{name}": value if isinstance(value, str | int | float | bool) else str(value)
         for name, value in attributes.items()

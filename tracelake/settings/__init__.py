@@ -1,8 +1,8 @@
-"""Every setting of Trace: read once, frozen, handed in.
+"""Every setting of Trace: read once, frozen, passed in.
 
 Three places are read, the first that has a value wins: `TRACE_` environment variables (`TRACE_SPARK__MASTER` is
 `spark.master`), `trace.toml` in the home folder, the default below. A process under `trace up` gets its settings as a
-document on standard input instead, so that a secret never stands in its environment, arguments or files.
+document on standard input instead, so that a secret is never in its environment, arguments or files.
 
 Secrets are not taken from `trace.toml`: every process of the user can read that file, and a worker must never be able
 to find the state database's address.
@@ -10,28 +10,21 @@ to find the state database's address.
 
 from __future__ import annotations
 
-from tracelake.settings.delivery import DeliverySettings
-from tracelake.settings.groups import (
+from tracelake.settings.access import (
     ClientSettings,
-    DataSettings,
-    DispatcherSettings,
     EndpointSettings,
     GatewaySettings,
-    Group,
     IdentitySettings,
-    LoopSettings,
-    PostgresSettings,
-    QuerySettings,
-    QueueSettings,
-    SinkSettings,
-    SparkSettings,
-    StateSettings,
     TlsSettings,
     TokenSettings,
-    UpSettings,
-    WorkerSettings,
 )
+from tracelake.settings.base import Group
+from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSettings, WorkerSettings
+from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
+from tracelake.settings.delivery import DeliverySettings
+from tracelake.settings.dispatcher import DispatcherSettings, LoopSettings
 from tracelake.settings.http import HttpSettings
+from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.load import (
     load_settings,
     origin,

@@ -1,4 +1,4 @@
-"""The settings of what sends alerts: how it tries, and whom it may reach."""
+"""Settings of the delivery of alerts: retries, and which addresses may be reached."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Self
 
 from pydantic import field_validator, model_validator
 
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 
 class DeliverySettings(Group):
     """The delivery process: the only one that calls out to addresses that users choose."""
 
-    host: str = setting("127.0.0.1", "The address its internal door listens on.")
-    internal_port: int = setting(0, "Port of its internal door; 0 takes a free one.", unit="port", ge=0, le=65535)
+    host: str = setting("127.0.0.1", "The address its internal listener binds to.")
+    internal_port: int = setting(0, "Port of its internal API; 0 takes a free one.", unit="port", ge=0, le=65535)
     concurrency: int = setting(16, "Alerts that are sent at once.", unit="count", ge=1, le=256)
     per_channel: int = setting(
-        4, "Of these, how many to one channel: a slow receiver holds up nobody else.", unit="count", ge=1, le=256
+        4, "Of these, how many to one channel: a slow receiver delays no other.", unit="count", ge=1, le=256
     )
     timeout_seconds: float = setting(
         10.0, "How long a receiver may take, from the look-up of its name to its answer.", unit="s", gt=0, le=300
@@ -33,11 +33,9 @@ class DeliverySettings(Group):
     answer_bytes: int = setting(
         65536, "How much of an answer is read; nothing of it but its status counts.", unit="bytes", ge=0
     )
-    target_seconds: float = setting(
-        5.0, "How long a channel's address and secret are believed without asking again.", unit="s", ge=0, le=300
-    )
+    target_seconds: float = setting(5.0, "How long a channel's address and secret are cached.", unit="s", ge=0, le=300)
     beat_seconds: float = setting(
-        30.0, "It looks for work after so long though nobody woke it: a wake-up may be lost.", unit="s", gt=0
+        30.0, "It looks for work after so long without a notification: one may be lost.", unit="s", gt=0
     )
     kept_days: int = setting(
         365,

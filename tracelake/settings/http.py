@@ -1,12 +1,12 @@
-"""What one caller may cost a listener."""
+"""Limits of a listener per caller."""
 
 from __future__ import annotations
 
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 
 class HttpSettings(Group):
-    """What one caller may cost a listener. The same for every listener, each by itself."""
+    """Limits of a listener. The same for every listener, each by itself."""
 
     connections: int = setting(
         2000,

@@ -1,4 +1,4 @@
-"""Secrets of jobs: a DAG says their names, and only a trusted worker has their values."""
+"""Secrets of jobs: a DAG has their names, and only a trusted worker has their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, SecretStr
 
 SHORTEST: Final = 6
-"""What is shorter is nobody's secret, and would be found in every other word: it could not be kept out of a log."""
+"""A shorter text would be found in many other words, so that it could not be redacted in a log."""
 
 
 def _can_be_hidden(given: SecretStr) -> SecretStr:

@@ -1,4 +1,4 @@
-"""Reading the settings: environment, then `trace.toml`, then defaults; or a document that a parent handed over."""
+"""Reads the settings: environment, then `trace.toml`, then defaults; or a document from the parent process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from tracelake.domain.validation_messages import said, wanted
 from tracelake.errors import SettingsError
-from tracelake.settings.groups import Group
+from tracelake.settings.base import Group
 from tracelake.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
 from tracelake.settings.telemetry import FaultSettings
 
@@ -34,7 +34,7 @@ def load_settings(env: Mapping[str, str], *, home: Path | None = None) -> Settin
 
 
 def _refuse_faults(settings: Settings) -> Settings:
-    """Nobody arms a process by a variable that was left over, or a file that was copied."""
+    """A variable that was left over, or a file that was copied, must not arm a process."""
     if settings.faults != FaultSettings():
         raise SettingsError(
             "a process is armed to fail only by the test that starts it, on standard input",
@@ -45,7 +45,7 @@ def _refuse_faults(settings: Settings) -> Settings:
 
 
 def settings_from_document(document: str) -> Settings:
-    """What a parent handed over on standard input: the only source, so nothing leaks in from elsewhere."""
+    """The settings that a parent process sent on standard input: the only source."""
     try:
         values = json.loads(document)
     except json.JSONDecodeError as wrong:
@@ -88,7 +88,7 @@ def _build(env: Mapping[str, str], file: Mapping[str, Any], given: Mapping[str, 
 
 
 class _Environment(EnvSettingsSource):
-    """The environment as it was handed in: an import never reads the real one."""
+    """The environment as it was passed in: an import never reads the real one."""
 
     def __init__(self, settings_cls: type[BaseSettings], env: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in env.items() if name.startswith(PREFIX)}
@@ -149,7 +149,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as wrong:
         raise SettingsError(f"the settings file cannot be read: {wrong}", where=str(path)) from None
     if "home" in values:
-        raise SettingsError("`home` cannot be set in the file that lies in it", where=str(path), hint="use --home")
+        raise SettingsError("`home` cannot be set in the file that is in it", where=str(path), hint="use --home")
     for leaf in leaves():
         if leaf.secret and _within(values, leaf.parts):
             raise SettingsError(
@@ -180,7 +180,7 @@ def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
 
 
 def stray_variables(env: Mapping[str, str]) -> list[str]:
-    """Variables that begin like ours and are meant for somebody else: ignored, and worth a warning.
+    """Variables that begin like ours and are meant for another program: ignored, and worth a warning.
 
     Kubernetes, for one, sets TRACE_GATEWAY_PORT=tcp://... in every pod beside a service named trace-gateway.
     """
@@ -194,7 +194,7 @@ def _unknown_variables(env: Mapping[str, str]) -> list[str]:
 
 
 def _is_stray(name: str) -> bool:
-    """Not one of ours misspelt: it has no group, and is like no name that has none."""
+    """Whether it is no misspelt setting: it has no group, and resembles no setting without one."""
     rest = name.removeprefix(PREFIX)
     own = {leaf.variable.removeprefix(PREFIX) for leaf in leaves()}
     groups = {variable.partition("__")[0] for variable in own}

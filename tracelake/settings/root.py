@@ -1,7 +1,7 @@
-"""All settings in one frozen model, and each of them as one thing that can be spoken of (`Leaf`).
+"""All settings in one frozen model, and each of them as an object (`Leaf`).
 
 A field of `Settings` is a value, a group, or a mapping of groups by name (`runtimes`): any number of groups of one
-kind, named by whoever runs the system. In environment and file such a group is one level deeper:
+kind, named by the operator of the system. In environment and file such a group is one level deeper:
 `TRACE_RUNTIMES__ECS_PLATFORM__QUEUE`, `[runtimes.ecs_platform]`. A mapping may also be of values: `TRACE_SECRETS__KEY`.
 """
 
@@ -16,30 +16,22 @@ from pydantic import StringConstraints, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tracelake.settings.delivery import DeliverySettings
-from tracelake.settings.groups import (
+from tracelake.settings.access import (
     ClientSettings,
-    DataSettings,
-    DispatcherSettings,
     EndpointSettings,
     GatewaySettings,
-    Group,
     IdentitySettings,
-    LoopSettings,
-    PostgresSettings,
-    QuerySettings,
-    QueueSettings,
-    SinkSettings,
-    SparkSettings,
-    StateSettings,
     TlsSettings,
     TokenSettings,
-    UpSettings,
-    WorkerSettings,
-    setting,
 )
+from tracelake.settings.base import Group, setting
+from tracelake.settings.data_plane import QuerySettings, SinkSettings, SparkSettings, WorkerSettings
+from tracelake.settings.databases import DataSettings, QueueSettings, StateSettings
+from tracelake.settings.delivery import DeliverySettings
+from tracelake.settings.dispatcher import DispatcherSettings, LoopSettings
 from tracelake.settings.http import HttpSettings
 from tracelake.settings.job_secrets import JobSecret
+from tracelake.settings.lite import PostgresSettings, UpSettings
 from tracelake.settings.rpc_pools import RpcPoolSettings
 from tracelake.settings.runtimes import RUNTIMES, RuntimeSettings
 from tracelake.settings.storage import BundleSettings, CredentialSettings, ObjectSettings
@@ -49,7 +41,7 @@ from tracelake.settings.udf import UdfSettings
 PREFIX = "TRACE_"
 DEFAULT_HOME = Path("~/.trace")
 ANY_NAME = "<name>"
-"""Stands in a leaf's path for the name of a group that the person chooses."""
+"""In a leaf's path, the placeholder for the name of a group."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=64)]
 """Of a group in a mapping. No two underscores together: in a variable's name they part the levels."""
@@ -85,7 +77,7 @@ class Settings(BaseSettings):
     runtimes: Mapping[Name, RuntimeSettings] = RUNTIMES
     rpc_pools: Mapping[Name, RpcPoolSettings] = {}
     secrets: Mapping[Name, JobSecret] = setting(
-        {}, "For jobs that name it in `secrets`, 6 characters or more; only workers are told of it.", unit="text"
+        {}, "For jobs that name it in `secrets`, 6 characters or more; only workers get it.", unit="text"
     )
     worker: WorkerSettings = WorkerSettings()
     sink: SinkSettings = SinkSettings()
@@ -114,7 +106,7 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One setting as documents, `trace config show` and error messages speak of it."""
+    """One setting as documents, `trace config show` and error messages show it."""
 
     path: str
     field: FieldInfo
@@ -182,7 +174,7 @@ def is_mapping(field: FieldInfo) -> bool:
 
 
 def shown(settings: Settings, leaf: Leaf) -> str:
-    """A value for eyes: a secret is only said to be there."""
+    """A value for people: of a secret, only that it is set."""
     value: Any = settings
     for part in leaf.parts:
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)

@@ -1,4 +1,4 @@
-"""Pools of nodes: where they are, what lets us in, how fast they may be asked, and how much they are believed."""
+"""Settings of pools of nodes: addresses, credentials, rate limits, and how far their answers are checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from pydantic import SecretStr, field_validator, model_validator
 
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 _ADDRESS = re.compile(r"(?:(?P<name>[A-Za-z0-9][\w.-]*)=)?(?P<url>https?://[^/\s]+\S*)")
 _HEADER = re.compile(r"(?:(?P<name>[A-Za-z0-9][\w.-]*)=)?(?P<header>[A-Za-z0-9-]+): *(?P<value>[\x21-\x7e ]+)")
@@ -23,7 +23,7 @@ class NodeAddress(NamedTuple):
 
 
 class RpcPoolSettings(Group):
-    """Nodes of one chain, by the name that a DAG's `rpc_pool` says. Only workers are told of them."""
+    """Nodes of one chain, by the name in a DAG's `rpc_pool`. Only workers get them."""
 
     endpoints: SecretStr | None = setting(
         None,
@@ -65,7 +65,7 @@ class RpcPoolSettings(Group):
 
     @model_validator(mode="after")
     def _headers_have_a_node(self) -> Self:
-        """One provider's key is not for another's eyes: among several nodes a header names its own."""
+        """A provider must not get another's key: among several nodes a header names its own."""
         names = [name for name, _, _ in self.addresses()]
         for place, entry in enumerate(self._header_entries(), 1):
             found = _HEADER.fullmatch(entry)
@@ -89,5 +89,5 @@ class RpcPoolSettings(Group):
                 yield found["header"], found["value"].strip()
 
     def _header_entries(self) -> list[str]:
-        told = self.headers.get_secret_value() if self.headers else ""
-        return [entry.strip() for entry in told.split(";") if entry.strip()]
+        text = self.headers.get_secret_value() if self.headers else ""
+        return [entry.strip() for entry in text.split(";") if entry.strip()]

@@ -7,11 +7,11 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 
 class RuntimeSettings(Group):
-    """Where tasks run (`runtime:` in YAML): how they are handed over, and what holds where the YAML is silent."""
+    """Where tasks run (`runtime:` in YAML): how they get there, and the defaults of the YAML's fields."""
 
     invoker: Literal["in_process", "queue", "function"] = setting(
         "queue", "How a task gets there: run by the Dispatcher, woken on a queue, or a function is called with it."
@@ -24,12 +24,12 @@ class RuntimeSettings(Group):
         why="It runs code that is not ours: its jobs get no secrets and do not write to Postgres directly.",
     )
     heartbeat_timeout_seconds: int = setting(
-        120, "The lease: an attempt not heard of for so long is lost.", unit="s", ge=2, le=86400
+        120, "The lease: an attempt without a heartbeat for so long is lost.", unit="s", ge=2, le=86400
     )
     heartbeat_interval_seconds: int | None = setting(
-        None, "How often a worker is to be heard; unset: four times a lease.", unit="s", ge=1, le=43200
+        None, "How often a worker sends a heartbeat; unset: four times a lease.", unit="s", ge=1, le=43200
     )
-    timeout_seconds: int = setting(3600, "Ends an attempt even if it is heard of.", unit="s", ge=1)
+    timeout_seconds: int = setting(3600, "Ends an attempt even if it sends heartbeats.", unit="s", ge=1)
     max_attempts: int = setting(
         3, "How often a task is tried before it has failed for good.", unit="count", ge=1, le=100
     )
@@ -59,9 +59,9 @@ RUNTIMES: Mapping[str, RuntimeSettings] = {
     "dispatcher": RuntimeSettings(invoker="in_process"),
     "ecs_platform": RuntimeSettings(queue="tasks-ecs_platform"),
     "ecs_udf": RuntimeSettings(queue="tasks-ecs_udf", untrusted=True),
-    # The Dispatcher keeps the leases of functions itself, every few seconds: one that dies is missed soon.
+    # The Dispatcher keeps the leases of functions itself, every few seconds: a dead one is noticed soon.
     "lambda": RuntimeSettings(
         invoker="function", untrusted=True, heartbeat_timeout_seconds=30, heartbeat_interval_seconds=10
     ),
 }
-"""Those that there are when nobody says otherwise. What is set changes or adds to them, field by field."""
+"""The default runtimes. What is set changes or adds to them, field by field."""

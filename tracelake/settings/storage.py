@@ -1,4 +1,4 @@
-"""The settings of what lies in the object store, and of the credentials that tasks get for it."""
+"""Settings of the object store, of bundles in it, and of the credentials that tasks get for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import SecretStr, field_validator, model_validator
 
 from tracelake.domain.object_names import BUCKET
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 URL = r"^https?://"
 

@@ -1,4 +1,4 @@
-"""What processes say and show of themselves; and, for tests, where they end themselves."""
+"""Settings of logs, metrics and traces; and, for tests, of crash points."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal
 from pydantic import field_validator
 
 from tracelake.domain.crash_points import POINTS
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 
 class LogSettings(Group):
-    """What processes say."""
+    """Logs."""
 
-    level: Literal["debug", "info", "warning", "error"] = setting("info", "The least that is said.")
-    format: Literal["json", "console"] = setting("json", "One JSON object a line, or lines for eyes.")
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "The lowest level that is logged.")
+    format: Literal["json", "console"] = setting("json", "One JSON object a line, or lines for a terminal.")
 
 
 class MetricsSettings(Group):
@@ -45,11 +45,11 @@ class TracingSettings(Group):
 
 
 class FaultSettings(Group):
-    """For tests of ours only: this process ends itself at a named place. Taken from no file and no environment."""
+    """For our tests only: this process ends itself at a named place. Not read from files or the environment."""
 
     point: str | None = setting(None, "The crash point that ends this process; see docs/reference/crash_points.md.")
     nth: int = setting(1, "At which pass of that point.", unit="count", ge=1)
-    how: Literal["kill", "stop"] = setting("kill", "SIGKILL, as a power cut; or SIGSTOP, until somebody continues it.")
+    how: Literal["kill", "stop"] = setting("kill", "SIGKILL, as a power cut; or SIGSTOP, until it is continued.")
 
     @field_validator("point")
     @classmethod

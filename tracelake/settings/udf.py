@@ -1,22 +1,24 @@
-"""The settings of untrusted code: where it is run, and how much of the machine it gets."""
+"""Settings of untrusted code: where it runs, and how much of the machine it gets."""
 
 from __future__ import annotations
 
 from pydantic import SecretStr
 
-from tracelake.settings.groups import Group, setting
+from tracelake.settings.base import Group, setting
 
 
 class UdfSettings(Group):
-    """The runner: its door, its sandboxes, and their bounds."""
+    """The runner: its listener, its sandboxes, and their limits."""
 
-    host: str = setting("127.0.0.1", "The address its door listens on.")
-    port: int = setting(0, "Port of its door (Lambda's Invoke API); 0 takes a free one.", unit="port", ge=0, le=65535)
+    host: str = setting("127.0.0.1", "The address its listener binds to.")
+    port: int = setting(
+        0, "Port of its listener (Lambda's Invoke API); 0 takes a free one.", unit="port", ge=0, le=65535
+    )
     invoke_url: str | None = setting(
         None, "Where the Dispatcher finds the runner; `trace up` fills it in.", unit="URL", pattern=r"^https?://"
     )
     invoke_token: SecretStr | None = setting(
-        None, "What the Dispatcher shows at that door; `trace up` makes one at each start."
+        None, "What the Dispatcher sends to the runner; `trace up` makes one at each start."
     )
     unsafe: bool = setting(
         default=False,
@@ -25,7 +27,7 @@ class UdfSettings(Group):
     memory_mb: int = setting(512, "Memory of all processes of one sandbox.", unit="MiB", ge=64, le=65536)
     tmp_mb: int = setting(64, "Room in /tmp of one sandbox; it is memory too.", unit="MiB", ge=1, le=65536)
     tmp_files: int = setting(
-        16_384, "Files and folders in /tmp of one sandbox; whoever has more is ended.", unit="count", ge=64
+        16_384, "Files and folders in /tmp of one sandbox; one that has more is ended.", unit="count", ge=64
     )
     put_mb: int = setting(
         256, "How much one attempt may write through the object endpoint, all objects together.", unit="MiB", ge=1
@@ -37,12 +39,12 @@ class UdfSettings(Group):
     open_files: int = setting(256, "Open files of one process in a sandbox.", unit="count", ge=32, le=65536)
     sandboxes: int = setting(8, "Sandboxes at once, warm ones included.", unit="count", ge=1, le=900)
     per_org: int = setting(4, "Sandboxes of one organisation at once.", unit="count", ge=1, le=900)
-    tasks: int = setting(2, "Tasks of `ecs_udf` in hand at once; each has a sandbox to itself.", unit="count", ge=1)
+    tasks: int = setting(2, "Tasks of `ecs_udf` that run at once; each has a sandbox to itself.", unit="count", ge=1)
     wait_seconds: float = setting(
         2.0, "How long an invocation waits for a sandbox before it is refused (429).", unit="s", ge=0, le=60
     )
     start_seconds: float = setting(10.0, "How long a sandbox may take to ask for its first task.", unit="s", gt=0)
-    idle_seconds: float = setting(300.0, "A warm sandbox that nobody needs for so long is ended.", unit="s", gt=0)
+    idle_seconds: float = setting(300.0, "A warm sandbox that is not used for so long is ended.", unit="s", gt=0)
     cache_days: int = setting(
         30,
         "An unpacked bundle that no task has asked for in so long is removed; it can be fetched again.",
@@ -62,8 +64,8 @@ class UdfSettings(Group):
     )
     log_bytes: int = setting(1024 * 1024, "Their size together.", unit="bytes", ge=0)
     connections: int = setting(
-        16, "Connections of one sandbox to each of its doors at once.", unit="count", ge=1, le=1024
+        16, "Connections of one sandbox to each of its APIs at once.", unit="count", ge=1, le=1024
     )
     requests_per_second: float = setting(
-        100.0, "Requests of one sandbox to each door but the Runtime API; more of them wait.", unit="count/s", gt=0
+        100.0, "Requests of one sandbox to each API but the Runtime API; more of them wait.", unit="count/s", gt=0
     )

@@ -1,8 +1,8 @@
-"""Notes in data Postgres which batches this process reads, so that the next sink knows which ones it died over.
+"""Records in data Postgres which batches this process reads, so that the next sink knows which ones it died over.
 
-A batch may end the whole process, by the memory that it takes, say. It is not known which of those in hand did it: so
-each of them is read alone when it comes again, with nothing beside it in this process. One over which sinks die again
-and again is set aside as dead, and the others go on.
+A batch may end the whole process, for example by the memory that it takes. It is not known which of those in progress
+did it: so each of them is read alone when it is delivered again. One over which sinks die repeatedly is set aside as
+dead, and the others are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BatchesInProgress:
     _turn: threading.Condition = field(default_factory=threading.Condition)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _outlived: set[UUID] = field(default_factory=set)
-    """Noted by this process, which then lost its connection, and lives."""
+    """Recorded by this process, which then lost its connection."""
 
     def left_over(self, connection: Connection, publishes: Sequence[UUID]) -> dict[UUID, int]:
         """Those of them over which sinks have died, and how many."""
@@ -41,7 +41,7 @@ class BatchesInProgress:
 
     @contextmanager
     def held(self, connection: Connection, publishes: Sequence[UUID], *, alone: bool) -> Iterator[None]:
-        """They are noted for as long as the block lasts. `alone`: nothing else is read meanwhile."""
+        """They are recorded while the block runs. `alone`: nothing else is read meanwhile."""
         with self._alone() if alone else self._beside_others():
             connection.execute(statements("batches_in_progress")["take"], {"ids": list(publishes)})
             crash_point("sink.in_progress")
@@ -54,7 +54,7 @@ class BatchesInProgress:
             crash_point("sink.put_down")
 
     def put_down(self, connection: Connection, publishes: Sequence[UUID]) -> None:
-        """What has become of them is known; nor did this process die over those that it noted and still has."""
+        """Their outcome is known; and this process did not die over those in `_outlived`."""
         with self._lock:
             ids = [*self._outlived, *publishes]
         if ids:
@@ -78,7 +78,7 @@ class BatchesInProgress:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Holds the lock throughout: nobody else begins."""
+        """Holds the lock throughout: no other read begins."""
         with self._turn:
             self._turn.wait_for(lambda: self._readers == 0)
             yield

@@ -1,21 +1,22 @@
 """Step 10 of one event, for buffered datasets: messages of the Buffer Queue become rows, and rows become an event.
 
-A message only says which publish it is about. What is believed is the Dispatcher's record; what is acknowledged is
-settled there. So a sink that dies anywhere loses nothing: the message comes again, a batch whose rows are in is only
-settled, and one that was settled is only acknowledged. Whatever is away is waited for, with the messages in hand. A
-fault that nobody foresaw is tried a few times, and then left to a later delivery: it must not hold up others.
+A message only names a publish. The sink trusts the Dispatcher's record of it, and settles a batch there before it
+acknowledges the message. So a sink that dies anywhere loses nothing: the message is delivered again, a batch whose rows
+are in the table is only settled, and one that was settled is only acknowledged. Outages are waited out while the
+messages are held. An unexpected failure is retried a few times, and then left to a later delivery: it must not delay
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -26,35 +27,34 @@ from tracelake.errors import Unavailable
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.metrics import Metrics
+from tracelake.runtime.receive_messages import FreeSlots, receive_messages
+from tracelake.runtime.retry import retry_with_backoff, sleep_after_outage
 from tracelake.runtime.tracing import span
 from tracelake.sink.notify_failures import notify_failures
 from tracelake.sink.write import Away, Dead, Failed, Outcome, Writer
+from tracelake.wire.buffer_messages import BufferAnswer, BufferRecord, CommittedBatch, DeadBatch, SettleRequest
 from tracelake.wire.client import DispatcherClient
-from tracelake.wire.task_messages import BufferAnswer, BufferRecord, CommittedBatch, DeadBatch, SettleRequest
 
 log = structlog.get_logger()
 
-WAIT: Final = timedelta(seconds=20)
 VISIBILITY: Final = timedelta(minutes=2)
-"""How long messages stay ours without a word; they are extended well before."""
+"""How long a delivery is held without an extension; it is extended well before."""
 EXTEND_SECONDS: Final = 40.0
-AFTER_OUTAGE_SECONDS = 1.0
 FAILED_TRIES: Final = 3
-"""Of one delivery, for batches whose reading failed in a way that nobody foresaw."""
+"""Of one delivery, for batches whose reading failed unexpectedly."""
 MAX_REASON: Final = 2_000
 PART_BYTES: Final = 16 * 1024 * 1024
 """Of batches that are read by one Spark job, and merged by one transaction a table."""
 UNTOLD_BYTES: Final = 1024 * 1024
-"""What a batch is taken for whose producer does not say its size; it is only a matter of speed."""
+"""The assumed size of a batch whose producer does not give it; it only affects the speed."""
 PARTS_AT_ONCE: Final = 3
 """One is merged, one waits for it, and one is read: no core is idle."""
 
 WORDS: Final = {Dead: "batch is dead", Away: "batch waits", Failed: "batch failed, and is tried again"}
-T = TypeVar("T")
 
 
-class Message(msgspec.Struct, frozen=True):
-    """What a message is trusted to say: which publish, which dataset's table, or which task that failed for good."""
+class BufferMessage(msgspec.Struct, frozen=True):
+    """What a message is trusted for: which publish, which dataset's table, or which task that failed for good."""
 
     kind: str
     publish_id: UUID | None = None
@@ -62,16 +62,12 @@ class Message(msgspec.Struct, frozen=True):
     task_id: UUID | None = None
 
 
-class _Stopped(Exception):
-    """It is time to stop, and what is in hand cannot be finished."""
-
-
 @dataclass(frozen=True)
-class Held:
-    """A message in our hands, and what it is about."""
+class HeldMessage:
+    """A delivery that this sink holds, and its message."""
 
     delivery: Delivery
-    message: Message
+    message: BufferMessage
 
 
 @dataclass(frozen=True)
@@ -83,63 +79,42 @@ class Sink:
     most: int = 32
     """Messages taken at once."""
     groups: int = 2
-    """Groups in hand at once: while one is merged, the next is read."""
+    """Groups in progress at once: while one is merged, the next is read."""
     metrics: Metrics = field(default_factory=Metrics)
 
     async def drain(self, stop: asyncio.Event) -> None:
-        """Until `stop`; then no more is received, and what is in hand is finished."""
-        free = asyncio.Semaphore(self.groups)
-        async with asyncio.TaskGroup() as group:
-            while not stop.is_set():
-                await free.acquire()
-                deliveries = await self._receive(stop)
-                if not deliveries:
-                    free.release()
-                    continue
-                task = group.create_task(self._handle(deliveries, stop))
-                task.add_done_callback(lambda _: free.release())
-
-    async def _receive(self, stop: asyncio.Event) -> Sequence[Delivery]:
-        asked = asyncio.create_task(
-            self.queue.receive(self.queue_name, max_messages=self.most, visibility=VISIBILITY, wait=WAIT)
+        """Until `stop`; then no more is received, and the batches in progress are finished."""
+        slots = FreeSlots(self.groups)
+        batches = receive_messages(
+            self.queue, self.queue_name, slots, stop, visibility=VISIBILITY, count=lambda _: self.most
         )
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({asked, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not asked.done():
-            asked.cancel()  # what it was about to return is delivered again
-        try:
-            return await asked
-        except asyncio.CancelledError:
-            return ()
-        except Unavailable as away:
-            log.warning("the queue is away", because=away.message)
-            await asyncio.sleep(AFTER_OUTAGE_SECONDS)
-            return ()
+        async with asyncio.TaskGroup() as group:
+            async for deliveries in batches:
+                slots.take_for(group.create_task(self._handle(deliveries, stop)))
 
     async def _handle(self, deliveries: Sequence[Delivery], stop: asyncio.Event) -> None:
-        """What goes wrong with one group is said, and ends nothing else: it comes again, or becomes a dead letter."""
+        """A failure of one group is logged, and ends nothing else: it is delivered again, or becomes a dead letter."""
         crash_point("sink.received")
-        held = [Held(item, message) for item in deliveries if (message := _message(item))]
+        held = [HeldMessage(item, message) for item in deliveries if (message := _message(item))]
         keeper = asyncio.create_task(self._keep(held))
         try:
             with span("batches", messages=len(held)):
                 await self._do(held, stop)
-        except _Stopped:
+        except Unavailable:  # it is to stop, and they cannot be finished
             log.info("batches are left for the next sink", messages=len(held))
         except Exception:
             log.exception("batches failed", messages=len(held))
         finally:
             keeper.cancel()
 
-    async def _keep(self, held: Sequence[Held]) -> None:
-        """They stay ours for as long as it takes."""
+    async def _keep(self, held: Sequence[HeldMessage]) -> None:
+        """Keeps holding the deliveries for as long as it takes."""
         while True:
             await asyncio.sleep(EXTEND_SECONDS)
             with suppress(Unavailable):
                 await self.queue.extend(self.queue_name, [item.delivery.receipt for item in held], VISIBILITY)
 
-    async def _do(self, held: Sequence[Held], stop: asyncio.Event) -> None:
+    async def _do(self, held: Sequence[HeldMessage], stop: asyncio.Event) -> None:
         answer = await self._ask(held, stop)
         await self._notify_failures([item.message.task_id for item in held if item.message.task_id], stop)
         await self._prepare(answer, stop)
@@ -150,7 +125,7 @@ class Sink:
                 raise failed
 
     async def _finish(
-        self, held: Sequence[Held], answer: BufferAnswer, stop: asyncio.Event, turns: asyncio.Semaphore
+        self, held: Sequence[HeldMessage], answer: BufferAnswer, stop: asyncio.Event, turns: asyncio.Semaphore
     ) -> None:
         """A part of a group, until each batch of it is settled and its message acknowledged."""
         left = list(held)
@@ -160,35 +135,35 @@ class Sink:
             await self._settle(done, stop)
             waiting = {outcome.publish_id for outcome in done if isinstance(outcome, Away | Failed)}
             await self._ack([item for item in left if item.message.publish_id not in waiting], stop)
-            if tries >= FAILED_TRIES:  # they come again by themselves: their messages are not acknowledged
+            if tries >= FAILED_TRIES:  # they are delivered again: their messages are not acknowledged
                 waiting -= {outcome.publish_id for outcome in done if isinstance(outcome, Failed)}
             left = [item for item in left if item.message.publish_id in waiting]
-            if not left or await _pause(stop):
-                return  # what is left comes again, to whoever is there then
+            if not left or await sleep_after_outage(stop):
+                return  # the rest is delivered again
             answer = await self._ask(left, stop)
 
-    async def _ask(self, held: Sequence[Held], stop: asyncio.Event) -> BufferAnswer:
+    async def _ask(self, held: Sequence[HeldMessage], stop: asyncio.Event) -> BufferAnswer:
         publishes = [item.message.publish_id for item in held if item.message.publish_id]
         datasets = [
             item.message.dataset_uuid for item in held if item.message.dataset_uuid and not item.message.publish_id
         ]
-        return await self._patiently(lambda: self.dispatcher.buffer_records(publishes, datasets), stop)
+        return await retry_with_backoff(lambda: self.dispatcher.buffer_records(publishes, datasets), stop)
 
     async def _notify_failures(self, tasks: Sequence[UUID], stop: asyncio.Event) -> None:
-        """Each becomes a delivery to every channel of the alert that it raises; if it still is failed for good."""
+        """Each that is still failed for good becomes a delivery to every channel of the alert that it raises."""
         if tasks:
-            alerts = await self._patiently(lambda: self.dispatcher.failure_alerts(tasks), stop)
-            await self._patiently(lambda: asyncio.to_thread(notify_failures, self.writer.dsn, alerts), stop)
+            alerts = await retry_with_backoff(lambda: self.dispatcher.failure_alerts(tasks), stop)
+            await retry_with_backoff(lambda: asyncio.to_thread(notify_failures, self.writer.dsn, alerts), stop)
 
     async def _prepare(self, answer: BufferAnswer, stop: asyncio.Event) -> None:
         """Tables that were asked for without a batch; the others are made with theirs."""
         with_batches = {item.dataset_uuid for item in answer.records}
         tables = [table for table in answer.tables if table.dataset_uuid not in with_batches]
         if tables:
-            await self._patiently(lambda: asyncio.to_thread(self.writer.prepare, tables), stop)
+            await retry_with_backoff(lambda: asyncio.to_thread(self.writer.prepare, tables), stop)
 
     async def _outcomes(self, answer: BufferAnswer) -> list[Outcome]:
-        """What the records say to do; data Postgres being away is an outcome too, of all of them."""
+        """An outcome for each record; an outage of data Postgres is an outcome too, of all of them."""
         open_ones = [item for item in answer.records if item.status != "Committed"]
         if not open_ones:
             return []
@@ -216,13 +191,13 @@ class Sink:
         if committed or dead:
             crash_point("sink.before_settle")
             request = SettleRequest(committed=committed, dead=dead)
-            await self._patiently(lambda: self.dispatcher.settle_buffers(request), stop)
+            await retry_with_backoff(lambda: self.dispatcher.settle_buffers(request), stop)
             crash_point("sink.settled")
 
-    async def _ack(self, held: Sequence[Held], stop: asyncio.Event) -> None:
+    async def _ack(self, held: Sequence[HeldMessage], stop: asyncio.Event) -> None:
         receipts = [item.delivery.receipt for item in held]
         if receipts:
-            await self._patiently(lambda: self.queue.ack(self.queue_name, receipts), stop)
+            await retry_with_backoff(lambda: self.queue.ack(self.queue_name, receipts), stop)
             crash_point("sink.acknowledged")
 
     def _count(self, records: Sequence[BufferRecord], outcomes: Sequence[Outcome]) -> None:
@@ -244,26 +219,16 @@ class Sink:
                     because=outcome.reason,
                 )
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
-        """Again and again until it is heard, or it is time to stop: then the messages come again."""
-        while True:
-            try:
-                return await ask()
-            except Unavailable as away:
-                log.warning("waits", because=away.message)
-                if await _pause(stop):
-                    raise _Stopped from None
 
-
-def _about(held: Sequence[Held], answer: BufferAnswer) -> BufferAnswer:
+def _about(held: Sequence[HeldMessage], answer: BufferAnswer) -> BufferAnswer:
     wanted = {item.message.publish_id for item in held}
     return BufferAnswer(records=[item for item in answer.records if item.publish_id in wanted], tables=answer.tables)
 
 
-def _parts(held: Sequence[Held], answer: BufferAnswer) -> list[list[Held]]:
+def _parts(held: Sequence[HeldMessage], answer: BufferAnswer) -> list[list[HeldMessage]]:
     """Large batches in several parts, so that one is read while another is merged; small ones together."""
     sizes = {item.publish_id: item.batch_size_bytes or UNTOLD_BYTES for item in answer.records}
-    parts: list[list[Held]] = [[]]
+    parts: list[list[HeldMessage]] = [[]]
     room = PART_BYTES
     for item in held:
         size = sizes.get(item.message.publish_id, 0) if item.message.publish_id else 0
@@ -275,22 +240,15 @@ def _parts(held: Sequence[Held], answer: BufferAnswer) -> list[list[Held]]:
     return parts
 
 
-async def _pause(stop: asyncio.Event) -> bool:
-    """A moment; whether it is time to stop."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), AFTER_OUTAGE_SECONDS)
-    return stop.is_set()
-
-
-def _message(delivery: Delivery) -> Message | None:
+def _message(delivery: Delivery) -> BufferMessage | None:
     try:
-        return msgspec.json.decode(delivery.body, type=Message)
+        return msgspec.json.decode(delivery.body, type=BufferMessage)
     except msgspec.DecodeError as wrong:
-        # It comes again, and becomes a dead letter of the queue.
+        # It is delivered again, and becomes a dead letter of the queue.
         log.warning("not a message for the sink", because=str(wrong), body=delivery.body[:200].decode(errors="replace"))
         return None
 
 
 def _printable(reason: str) -> str:
-    """A reason may quote what a producer wrote, which need not be text that anybody can store."""
+    """A reason may quote what a producer wrote, which Postgres may not be able to store."""
     return reason.encode(errors="replace").decode().replace("\0", "?")[:MAX_REASON]

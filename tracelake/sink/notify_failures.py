@@ -16,14 +16,14 @@ from tracelake.wire.alert_messages import FailureAlert
 
 
 def notify_failures(dsn: str, alerts: Sequence[FailureAlert]) -> None:
-    """DatabaseUnavailable if data Postgres is away; said again, it adds nothing."""
+    """Idempotent. DatabaseUnavailable if data Postgres does not answer."""
     for alert in alerts:
         store_items(dsn, alert.org_id, alert.task_id, [_item(alert)])
 
 
 def _item(failure_alert: FailureAlert) -> Item:
     key = f"task:{failure_alert.task_id}"
-    told = {
+    fields = {
         "alert_definition_id": str(failure_alert.alert_definition_id),
         "dedupe_key": key,
         "event_time": failure_alert.failed_at.isoformat(),
@@ -37,7 +37,7 @@ def _item(failure_alert: FailureAlert) -> Item:
             "error": failure_alert.error,
         },
     }
-    event = {name: told.get(name) for name in COLUMNS}
+    event = {name: fields.get(name) for name in COLUMNS}
     return Item(
         delivery_id(OrgId(failure_alert.org_id), failure_alert.alert_definition_id, key, failure_alert.channel),
         failure_alert.alert_definition_id,

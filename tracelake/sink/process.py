@@ -9,10 +9,11 @@ from typing import Final
 
 from tracelake.data.buffered.stage_batches import BatchLimits
 from tracelake.ports import ObjectStore, Queue
-from tracelake.runtime.process import Process, until_answers
+from tracelake.runtime.background import in_background
+from tracelake.runtime.process import Process, wait_for_service
 from tracelake.settings import Settings, SinkSettings
 from tracelake.sink.drain import Sink
-from tracelake.sink.prune_applied import pruning
+from tracelake.sink.prune_applied import keep_pruning
 from tracelake.sink.write import Writer
 from tracelake.spark.configuration import SparkOptions
 from tracelake.spark.owner import SparkOwner, options_for
@@ -37,14 +38,16 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     writer = Writer(spark.session, objects, dsn, limits_of(settings.sink), settings.sink.max_crashes)
     try:
         async with dispatcher_client(settings) as dispatcher, open_pool(dsn, name="sink", max_size=1) as data:
-            await until_answers(process, "data Postgres", lambda: answers(data))
-            await until_answers(process, "the Dispatcher", dispatcher.ready)
+            await wait_for_service(process, "data Postgres", lambda: answers(data))
+            await wait_for_service(process, "the Dispatcher", dispatcher.ready)
             if not process.stop.is_set():
                 await asyncio.to_thread(writer.sweep)
             process.ready("data Postgres and the Dispatcher answer; Spark starts with the first message")
-            told = settings.sink
-            sink = Sink(queue, BUFFER_QUEUE, dispatcher, writer, told.messages, told.groups, metrics=process.metrics)
-            async with pruning(data, dispatcher, timedelta(days=told.applied_kept_days)):
+            limits = settings.sink
+            sink = Sink(
+                queue, BUFFER_QUEUE, dispatcher, writer, limits.messages, limits.groups, metrics=process.metrics
+            )
+            async with in_background(keep_pruning(data, dispatcher, timedelta(days=limits.applied_kept_days))):
                 await sink.drain(process.stop)
     finally:
         writer.close()
@@ -60,5 +63,5 @@ def spark_options(settings: Settings) -> SparkOptions:
     )
 
 
-def limits_of(told: SinkSettings) -> BatchLimits:
-    return BatchLimits(told.batch_bytes, told.line_bytes, told.unpacked_bytes, told.tasks)
+def limits_of(limits: SinkSettings) -> BatchLimits:
+    return BatchLimits(limits.batch_bytes, limits.line_bytes, limits.unpacked_bytes, limits.tasks)

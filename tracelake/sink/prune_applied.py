@@ -1,16 +1,15 @@
-"""Notes that a batch was applied are deleted once nobody can need them: long ago, and settled as committed.
+"""Deletes records of applied batches that are old and settled as committed.
 
-A note keeps a batch that comes again from being applied again. What the Dispatcher has settled as committed is never
-applied again, whatever comes; what it has not, for however long, keeps its note.
+A record keeps a batch that is delivered again from being applied again. A batch that the Dispatcher has settled as
+committed is never applied again; one that it has not keeps its record, however old it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NoReturn
 from uuid import UUID
 
 import asyncpg
@@ -28,24 +27,13 @@ BEAT_SECONDS: Final = 60.0
 FRONT: Final = (datetime.fromtimestamp(0, UTC), UUID(int=0))
 
 
-@asynccontextmanager
-async def pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> AsyncIterator[None]:
-    """For as long as the block lasts, over outages too."""
-    task = asyncio.create_task(_keep_pruning(pool, dispatcher, keep))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _keep_pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> None:
+async def keep_pruning(pool: asyncpg.Pool, dispatcher: DispatcherClient, keep: timedelta) -> NoReturn:
+    """Until canceled, over outages too."""
     while True:
         try:
             await prune_applied(pool, dispatcher, keep)
         except (*OUTAGES, asyncpg.PostgresError, TraceError) as away:
-            log.warning("notes of applied batches are not deleted", because=str(away) or type(away).__name__)
+            log.warning("records of applied batches are not deleted", because=str(away) or type(away).__name__)
         await asyncio.sleep(BEAT_SECONDS)
 
 

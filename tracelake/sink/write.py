@@ -1,8 +1,7 @@
 """Step 10 of one event, the rows: batches are staged on Spark and merged into their tables, each all or nothing.
 
-Takes only what the Dispatcher's record says. Whatever becomes of a batch is an outcome: applied, dead with its reason,
-away, or failed by no fault of its own and to be tried again; one batch never decides about another. Next: `drain.py`
-settles.
+Trusts only the Dispatcher's record. Every batch gets an outcome: applied, dead with its reason, away, or failed by no
+fault of its own and to be retried; one batch never decides about another. Next: `drain.py` settles.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tracelake.errors import BadInput, Conflict, DatabaseUnavailable, InvalidReq
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.sink.batches_in_progress import BatchesInProgress
-from tracelake.wire.task_messages import BufferRecord, BufferTable
+from tracelake.wire.buffer_messages import BufferRecord, BufferTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +38,7 @@ log = structlog.get_logger()
 STAGING_AGE: Final = timedelta(hours=1)
 """Older than any write may take: left by a kill."""
 IN_PROGRESS_AGE: Final = timedelta(days=30)
-"""Older than any batch comes again: it has ended in another way."""
+"""Older than any redelivery of a batch: it has ended in another way."""
 CONNECT_SECONDS: Final = 10
 
 
@@ -52,7 +51,7 @@ class Dead:
 
 @dataclass(frozen=True)
 class Away:
-    """To be tried again: what it needs does not answer."""
+    """To be retried: a service that it needs does not answer."""
 
     publish_id: UUID
     reason: str
@@ -60,7 +59,7 @@ class Away:
 
 @dataclass(frozen=True)
 class Failed:
-    """To be tried again: something failed that nobody foresaw, which says nothing about the batch."""
+    """To be retried: an unexpected failure, which may not be the batch's fault."""
 
     publish_id: UUID
     reason: str
@@ -74,7 +73,7 @@ class Writer:
     """Used from any number of threads; each write has a connection of its own, and they are kept."""
 
     spark: Callable[[], SparkSession]
-    """A session that lives."""
+    """A live session."""
     objects: ObjectStore
     dsn: str = field(repr=False)
     limits: BatchLimits
@@ -103,7 +102,7 @@ class Writer:
         self, connection: psycopg.Connection[Any], records: Sequence[BufferRecord], known: Mapping[UUID, BufferedTable]
     ) -> Iterator[Outcome]:
         """Together, but for those over which a sink has died: each of them alone, the one that did it oftenest last."""
-        with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` says what is wrong
+        with suppress(Exception):  # a Spark that does not start is no fault of a batch; `_staged` reports it
             self.spark()
         crashes = self.in_progress.left_over(connection, [item.publish_id for item in records])
         if calm := [item for item in records if item.publish_id not in crashes]:
@@ -135,7 +134,7 @@ class Writer:
                 crash_point("sink.table_prepared")
 
     def sweep(self) -> None:
-        """Remove what kills have left."""
+        """Removes what killed sinks have left."""
         with self._connection() as connection:
             sweep_staging(connection, STAGING_AGE)
             self.in_progress.sweep(connection, IN_PROGRESS_AGE)
@@ -172,7 +171,7 @@ class Writer:
                 yield from _merged(connection, table, staging[element], pairs)
 
     def _staged(self, batches: Sequence[Batch]) -> list[StagedBatch]:
-        """Together; if that ends in something that nobody foresaw, each by itself, to find the one at fault."""
+        """Together; if that fails unexpectedly, each by itself, to find the one at fault."""
         dsn = SecretDsn(self.dsn)
         try:
             return stage_batches(self.spark(), self.objects, dsn, batches, self.limits) if batches else []
@@ -196,15 +195,15 @@ class Writer:
             if connection is not None:
                 with suppress(psycopg.Error):
                     connection.close()
-            said = SecretDsn(self.dsn).redact(str(away).splitlines()[0] if str(away) else type(away).__name__)
-            raise DatabaseUnavailable(f"data Postgres does not answer: {said}") from None
+            reason = SecretDsn(self.dsn).redact(str(away).splitlines()[0] if str(away) else type(away).__name__)
+            raise DatabaseUnavailable(f"data Postgres does not answer: {reason}") from None
         else:
             with self._lock:
                 self._idle.append(connection)
 
 
 def _faulty(batch: Batch, wrong: Exception) -> StagedBatch:
-    """Neither Spark nor one of its workers says why it died: that is no word about the batch."""
+    """Spark does not report why a worker died, so the batch may not be at fault."""
     fault = f"reading it ends in {type(wrong).__name__}"
     return StagedBatch(batch.number, 0, 0, 0, line=None, reason=None, away=None, fault=fault)
 
@@ -219,13 +218,13 @@ def _table(buffer_table: BufferTable) -> BufferedTable:
 
 
 def _refused(record: BufferRecord, table: BufferedTable | None) -> Dead | None:
-    """What the record itself says is enough to refuse: nothing is read for it."""
+    """Whether the record itself is enough to refuse the batch, before anything is read."""
     if table is None:
-        return Dead(record.publish_id, "the dataset is not declared as buffered: nobody says what its rows are")
+        return Dead(record.publish_id, "the dataset is not declared as buffered, so its columns are not known")
     if (table.org_id, table.dataset_version) != (record.org_id, record.dataset_version):
         return Dead(record.publish_id, "the publish is of another organisation or generation than the table")
     if not _lies_in(record.batch_uri, record.folder):
-        return Dead(record.publish_id, "the batch does not lie in the folder of the attempt that published it")
+        return Dead(record.publish_id, "the batch is not in the folder of the attempt that published it")
     return None
 
 
@@ -243,7 +242,7 @@ def _batch(record: BufferRecord, table: BufferedTable, staging: str, number: int
 
 @contextmanager
 def _staging(connection: psycopg.Connection[Any], tables: Mapping[UUID, BufferedTable]) -> Iterator[dict[UUID, str]]:
-    """A staging table for each table, gone at the end."""
+    """A staging table for each table, dropped at the end."""
     names: dict[UUID, str] = {}
     try:
         for element, table in tables.items():

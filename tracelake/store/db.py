@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from tracelake.errors import DatabaseUnavailable, DiskFull, SettingsError, TransactionConflict, Unavailable
 from tracelake.runtime.disk import NO_SPACE, is_full
-from tracelake.runtime.tracing import ended, is_tracing
+from tracelake.runtime.tracing import is_tracing, record_span
 from tracelake.store.pool import BoundedPool
 from tracelake.store.queries import name_of
 
@@ -103,7 +103,7 @@ async def _set_codecs(connection: asyncpg.Connection) -> None:
 def _trace_statement(query: asyncpg.connection.LoggedQuery) -> None:
     """Records a span for each named statement, without its arguments."""
     if (name := name_of(query.query)) is not None:
-        ended(f"sql {name}", query.elapsed, failed=query.exception is not None)
+        record_span(f"sql {name}", query.elapsed, failed=query.exception is not None)
 
 
 async def _keep_session(connection: asyncpg.Connection) -> None:

@@ -19,6 +19,7 @@ import httpx
 from tracelake.domain.bundle.rules import LIMITS
 from tracelake.errors import InvalidRequest, NotFound, ObjectExists, ServiceUnavailable
 from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.read_body import read_bounded
 from tracelake.udf.sandbox_contents import Code
 from tracelake.udf.unpack import remove_unpacked, unpack
 from tracelake.wire.task_messages import UdfRef
@@ -60,22 +61,18 @@ class Bundles:
     async def _fetch(self, udf: UdfRef) -> bytes:
         """Not a byte more than was said, and nothing but what was said."""
         most = min(udf.size_bytes, LIMITS.archive_bytes)
-        body = bytearray()
         try:
             async with self._http.stream("GET", udf.url) as answer:
                 if answer.is_error:
                     raise NotFound(f"the bundle's address answered {answer.status_code}", where="/udf/url")
-                async for chunk in answer.aiter_raw():
-                    body += chunk
-                    if len(body) > most:
-                        break
+                body = await read_bounded(answer.aiter_raw(), most, where="/udf/url")
         except (httpx.HTTPError, httpx.InvalidURL) as away:
             raise ServiceUnavailable(f"the bundle cannot be fetched: {away or type(away).__name__}") from None
         if len(body) != udf.size_bytes:
             raise InvalidRequest(f"the bundle does not have the {udf.size_bytes} bytes it should", where="/udf/url")
         if hashlib.sha256(body).hexdigest() != udf.sha256:
             raise InvalidRequest("what lies there is not the bundle: its hash is another", where="/udf/sha256")
-        return bytes(body)
+        return body
 
 
 def forget_old(folder: Path, keep: timedelta) -> None:

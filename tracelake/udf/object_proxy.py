@@ -22,7 +22,8 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import Conflict, Forbidden, LimitReached, NotFound, ObjectExists
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
-from tracelake.udf.unix_listener import answered, body_of, no_such
+from tracelake.runtime.read_body import read_bounded
+from tracelake.udf.unix_listener import answered, no_such
 from tracelake.wire.task_messages import Invocation
 
 MOST_LISTED: Final = 10_000
@@ -96,7 +97,7 @@ class ObjectProxy:
         path, query = (unquote(part) for part in _parted(request.raw_path))
         store = await self._store_for(token or "", invocation)
         if request.method == "PUT" and not query:
-            return await self._put(store, claims, path, await body_of(request, self._put_bytes))
+            return await self._put(store, claims, path, await read_bounded(request.content.iter_any(), self._put_bytes))
         if request.method == "GET" and not query:
             return await self._get(store, claims, path)
         if request.method == "GET" and query.startswith("prefix="):

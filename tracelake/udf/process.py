@@ -20,16 +20,23 @@ from typing import Any, Final
 
 import aiohttp
 import structlog
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tracelake.capability.verifier import Verifier
-from tracelake.errors import BadInput, InvalidRequest, Refused, SettingsError, SetupError, Unauthenticated
+from tracelake.errors import BadInput, Refused, SettingsError, SetupError, Unauthenticated
 from tracelake.ports import ObjectStore, Places
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.runtime.listeners import Listener, bearer, json_response, listener_app, open_listeners, while_wanted
-from tracelake.runtime.process import Process, until_answers
+from tracelake.runtime.listeners import (
+    Listener,
+    bearer,
+    cancel_on_disconnect,
+    json_response,
+    listener_app,
+    open_listeners,
+)
+from tracelake.runtime.process import Process, wait_for_service
 from tracelake.runtime.tls import client_context
 from tracelake.settings import Settings, UdfSettings
 from tracelake.udf.bubblewrap import Isolation, choose_isolation
@@ -41,7 +48,9 @@ from tracelake.udf.runtime_api import Ended, FunctionError
 from tracelake.udf.sandbox_contents import write_etc
 from tracelake.udf.sandbox_host import Surroundings, open_sandbox_host
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
-from tracelake.wire.task_messages import Invocation, SessionCredentials, decode
+from tracelake.wire.identity_messages import SessionCredentials
+from tracelake.wire.read_call import read_message
+from tracelake.wire.task_messages import Invocation
 
 log = structlog.get_logger()
 
@@ -66,7 +75,7 @@ async def main(process: Process, objects: ObjectStore, made_for: MakeStore, besi
             [runner_api(functions, settings.udf)], settings.tls, metrics=process.metrics, limits=settings.http
         ),
     ):
-        await until_answers(process, "the Dispatcher", dispatcher.ready)
+        await wait_for_service(process, "the Dispatcher", dispatcher.ready)
         process.ready(says)
         await beside(process, functions, dispatcher, tasks)
         await process.stop.wait()
@@ -164,9 +173,9 @@ def runner_api(functions: Functions | Refusing, settings: UdfSettings) -> Listen
 
     async def invoke(request: Request) -> Response:
         _require_token(request, settings)
-        invocation = decode(await _body(request), Invocation, MOST_BYTES)
+        invocation = await read_message(request, Invocation, MOST_BYTES)
         try:
-            ended = await while_wanted(request, functions.run(invocation))
+            ended = await cancel_on_disconnect(request, functions.run(invocation))
         except (BadInput, Refused, SetupError) as wrong:  # of the task itself: it would be the same at any other time
             ended = FunctionError(f"Trace.{wrong.code}", wrong.message)
         if isinstance(ended, FunctionError):
@@ -189,18 +198,6 @@ def _require_token(request: Request, settings: UdfSettings) -> None:
     ours, shown = settings.invoke_token, bearer(request)
     if ours is None or shown is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
         raise Unauthenticated("this door asks for the Dispatcher's token", where="header authorization")
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_BYTES:
-                raise InvalidRequest(f"the body is larger than {MOST_BYTES} bytes", where="")
-    except ClientDisconnect:
-        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
-    return bytes(body)
 
 
 def _folder(settings: Settings) -> Path:

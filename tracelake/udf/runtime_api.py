@@ -16,7 +16,8 @@ from aiohttp import web
 
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
-from tracelake.udf.unix_listener import answered, body_of, no_such
+from tracelake.runtime.read_body import read_bounded
+from tracelake.udf.unix_listener import answered, no_such
 
 BASE: Final = "/2018-06-01/runtime"
 ABOUT: Final = re.compile(rf"{BASE}/invocation/([0-9A-Za-z-]{{1,64}})/(response|error)")
@@ -74,7 +75,7 @@ class RuntimeApi:
         if (request.method, request.path) == ("GET", f"{BASE}/invocation/next"):
             return await self._next()
         if (request.method, request.path) == ("POST", f"{BASE}/init/error"):
-            self.init_error = _error(await body_of(request, ERROR_BYTES))
+            self.init_error = _error(await read_bounded(request.content.iter_any(), ERROR_BYTES))
             return _accepted()
         about = ABOUT.fullmatch(request.path) if request.method == "POST" else None
         if about is None:
@@ -107,7 +108,7 @@ class RuntimeApi:
             raise self._wrong("it answered for an invocation that is not in hand")
         ended: Ended
         if how == "error":
-            ended = _error(await body_of(request, ERROR_BYTES))
+            ended = _error(await read_bounded(request.content.iter_any(), ERROR_BYTES))
         else:
             ended = await self._result(request)
         if in_hand.ended.done():
@@ -118,7 +119,7 @@ class RuntimeApi:
 
     async def _result(self, request: web.BaseRequest) -> Ended:
         try:
-            result = await body_of(request, self._result_bytes)
+            result = await read_bounded(request.content.iter_any(), self._result_bytes)
         except InvalidRequest:
             self.misbehaved = "its result was too large"
             told = f"the result is larger than {self._result_bytes} bytes"

@@ -17,8 +17,9 @@ from yarl import URL
 from tracelake.capability import CAPABILITY_HEADER
 from tracelake.errors import Forbidden, ServiceUnavailable
 from tracelake.runtime.crash_points import crash_point
-from tracelake.udf.unix_listener import body_of, no_such
-from tracelake.wire.task_messages import MAX_BODY_BYTES
+from tracelake.runtime.read_body import read_bounded
+from tracelake.udf.unix_listener import no_such
+from tracelake.wire.message import MAX_BODY_BYTES
 
 PATH: Final = re.compile(r"/v1/task/[a-z][a-z-]*")
 """What a task door has for tasks. `/internal/*`, health and metrics are not this."""
@@ -45,7 +46,7 @@ class Bridge:
             raise no_such(request)
         if not self._is_open():
             raise Forbidden("there is no task in hand", where=request.path)
-        body = await body_of(request, MAX_BODY_BYTES)
+        body = await read_bounded(request.content.iter_any(), MAX_BODY_BYTES)
         headers = {name: value for name in FORWARDED if (value := request.headers.get(name)) is not None}
         crash_point("runner.before_forward")
         try:

@@ -118,15 +118,6 @@ def _refuse_two_tokens(request: web.BaseRequest) -> None:
         raise InvalidRequest("this header may be sent once", where=f"header {CAPABILITY_HEADER}")
 
 
-async def body_of(request: web.BaseRequest, most: int) -> bytes:
-    found = bytearray()
-    async for chunk in request.content.iter_any():
-        found += chunk
-        if len(found) > most:
-            raise InvalidRequest(f"the body is larger than {most} bytes", where="")
-    return bytes(found)
-
-
 def refused(refusal: TraceError) -> web.Response:
     status = next((status for kind, status in STATUS_OF if isinstance(refusal, kind)), 500)
     return answered({"error": refusal.as_dict()}, status)

@@ -1,4 +1,4 @@
-"""What is sent and answered about alerts: definitions, channels, deliveries; and what the delivery process asks."""
+"""Messages about alerts: definitions, channels, deliveries; and those of the delivery process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, UnsetType
 
-from tracelake.wire.task_messages import Message
-from tracelake.wire.user_messages import Limit, Name
+from tracelake.wire.message import Message
+from tracelake.wire.user_fields import Limit, Name
 
 MAX_TARGETS = 1_000
 MOST_CHANNELS = 20
@@ -31,7 +31,7 @@ class AlertRequest(Message, frozen=True):
     enabled: bool = True
     params: Mapping[str, Any] = {}
     """For the code that evaluates it."""
-    channels: Channels = []  # noqa: RUF012 - msgspec copies it
+    channels: Channels = []
     max_age_seconds: MaxAge | None = None
     """An alert about something older is not sent; none: no alert is too old."""
 
@@ -71,7 +71,7 @@ class ChannelRequest(Message, frozen=True):
     url: Url
     kind: Literal["webhook"] = "webhook"
     secret: Secret | None = None
-    """What deliveries are signed with; none: Trace makes one, and says it in this answer alone."""
+    """What deliveries are signed with; none: Trace makes one, and returns it in this answer alone."""
 
 
 class ChannelChange(Message, frozen=True):
@@ -114,7 +114,7 @@ class DeliveryQuery(Message, frozen=True):
 
 class DeliveryRow(Message, frozen=True):
     id: UUID
-    """As the receiver is told it, in `X-Trace-Delivery`."""
+    """The receiver gets it as `X-Trace-Delivery`."""
     alert: str
     alert_definition_id: UUID
     dedupe_key: str
@@ -145,7 +145,7 @@ class FailuresRequest(Message, frozen=True):
 
 
 class FailureAlert(Message, frozen=True):
-    """A task that has failed for good, and a channel that is to be told of it."""
+    """A task that has failed for good, and a channel that is to be notified of it."""
 
     task_id: UUID
     org_id: UUID

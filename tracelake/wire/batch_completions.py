@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from tracelake.wire.task_messages import MAX_CLAIMS, CompleteAnswer, CompleteItem
+from tracelake.wire.output_messages import CompleteAnswer, CompleteItem
+from tracelake.wire.task_messages import MAX_CLAIMS
 
 Send = Callable[[Sequence[CompleteItem]], Awaitable[Sequence[CompleteAnswer | Exception]]]
 AT_ONCE: Final = 2

@@ -1,10 +1,10 @@
-"""Typed calls to the Dispatcher's listeners, for every process that is not the Dispatcher."""
+"""Typed calls to the Dispatcher's APIs, for every process that is not the Dispatcher."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -27,10 +27,8 @@ from tracelake.errors import (
     Unauthenticated,
 )
 from tracelake.runtime.http_client import AsyncClient
-from tracelake.runtime.logs import spoken_of
-from tracelake.runtime.request_middleware import REQUEST_ID
 from tracelake.runtime.tls import client_context
-from tracelake.runtime.tracing import carried
+from tracelake.runtime.tracing import NO_HEADERS, trace_headers
 from tracelake.settings import Settings
 from tracelake.wire.alert_messages import (
     FailureAlert,
@@ -42,44 +40,46 @@ from tracelake.wire.alert_messages import (
     TargetsRequest,
 )
 from tracelake.wire.batch_completions import LARGE_BYTES, Completions
-from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
-from tracelake.wire.task_messages import (
-    STOPS_SECONDS,
+from tracelake.wire.buffer_messages import (
     BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
     BufferRequest,
-    ClaimBatchAnswer,
-    ClaimBatchRequest,
-    Claimed,
-    ClaimRequest,
+    SettleAnswer,
+    SettleRequest,
+)
+from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, UserAnswer
+from tracelake.wire.message import CAPABILITY_HEADER, Message
+from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteBatchAnswer,
     CompleteBatchRequest,
     CompleteItem,
     CompleteRequest,
-    CredentialsAnswer,
-    CredentialsRequest,
-    DrainAnswer,
     EventsAnswer,
     EventsRequest,
     FilesAnswer,
     FilesRequest,
+)
+from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
+from tracelake.wire.task_messages import (
+    STOPS_SECONDS,
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
+    Claimed,
+    DrainAnswer,
     HeartbeatAnswer,
     HeartbeatRequest,
     LogsAnswer,
     LogsRequest,
     NotClaimed,
-    SettleAnswer,
-    SettleRequest,
     StopsAnswer,
-    UserAnswer,
 )
 from tracelake.wire.user_calls import USER
 
+A = TypeVar("A")
+
 WORKER_TOKEN = "X-Trace-Worker-Token"  # noqa: S105 - a header's name
-CAPABILITY_HEADER = "X-Trace-Task-Capability"
-CLAIM_ANSWER = msgspec.json.Decoder(Claimed | NotClaimed)
 CLAIM_BATCH_ANSWER = msgspec.json.Decoder(ClaimBatchAnswer)
 CREDENTIALS_ANSWER: msgspec.json.Decoder[CredentialsAnswer] = msgspec.json.Decoder(CredentialsAnswer)
 REFUSALS: dict[str, type[TraceError]] = {
@@ -102,12 +102,12 @@ REFUSALS: dict[str, type[TraceError]] = {
 CONNECTIONS = 100
 """Of one process to a Dispatcher: fewer than the requests that it serves at once, so that others are served too."""
 TRY_AGAIN = frozenset({httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
-"""A listener had no time or no room for the request: nothing is wrong with it."""
+"""A listener had no time or no capacity for the request, which is not at fault."""
 
 
 class DispatcherClient:
     def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
+        self.http = http
 
     async def ready(self) -> None:
         """Raise ServiceUnavailable unless the Dispatcher and its database answer."""
@@ -117,23 +117,14 @@ class DispatcherClient:
         answer = await self._get("/internal/user", external_id=external_id)
         return msgspec.json.decode(answer.content, type=UserAnswer)
 
-    async def claim(self, task_id: UUID, worker_id: str) -> Claimed | NotClaimed:
-        body = msgspec.json.encode(ClaimRequest(task_id=task_id, worker_id=worker_id))
-        answer: Claimed | NotClaimed = CLAIM_ANSWER.decode(
-            (await _post(self._http, "/internal/task-claim", body, {})).content
-        )
-        return answer
-
     async def relations(self, request: RelationsRequest, user: str | None = None) -> RelationsAnswer:
-        """Where the rows of a question lie, for this user, or for the attempt that the request names."""
+        """Where the rows of a query are stored, for this user, or for the attempt that the request names."""
         headers = {USER: quote(user, safe="")} if user is not None else {}
-        answer = await _post(self._http, "/internal/query/relations", msgspec.json.encode(request), headers)
-        return msgspec.json.decode(answer.content, type=RelationsAnswer)
+        return await _call(self.http, "/internal/query/relations", request, RelationsAnswer, headers)
 
     async def audit(self, rows: Sequence[AuditRow]) -> AuditAnswer:
-        body = msgspec.json.encode(AuditRequest(rows=list(rows)))
-        answer = await _post(self._http, "/internal/query/audit", body, {})
-        return msgspec.json.decode(answer.content, type=AuditAnswer)
+        request = AuditRequest(rows=list(rows))
+        return await _call(self.http, "/internal/query/audit", request, AuditAnswer)
 
     async def jwks(self) -> Mapping[str, Any]:
         """The public keys of capability tokens, as they are published."""
@@ -141,13 +132,13 @@ class DispatcherClient:
         return found
 
     async def drain_sources(self) -> int:
-        """The system goes down: every source is told to stop. How many were."""
-        answer = await _post(self._http, "/internal/sources/drain", b"", {})
+        """Asks every source to stop, because the system shuts down. Returns how many."""
+        answer = await _post(self.http, "/internal/sources/drain", b"", {})
         return msgspec.json.decode(answer.content, type=DrainAnswer).told
 
     async def stops(self, mark: str) -> StopsAnswer:
-        """Waits until tasks were ended or held since that mark; after some seconds, or without one, is told no news."""
-        answer = await self._get("/internal/task-stops", patience=STOPS_SECONDS + 10 if mark else 5, after=mark)
+        """Waits until tasks were ended or held since that mark, for some seconds at most; does not wait without one."""
+        answer = await self._get("/internal/task-stops", seconds=STOPS_SECONDS + 10 if mark else 5, after=mark)
         return msgspec.json.decode(answer.content, type=StopsAnswer)
 
     async def claim_batch(
@@ -155,66 +146,35 @@ class DispatcherClient:
     ) -> list[Claimed | NotClaimed]:
         """Several claims in one call, answered in their order; with the same `claim_id` again, as before."""
         body = msgspec.json.encode(ClaimBatchRequest(task_ids=list(task_ids), worker_id=worker_id, claim_id=claim_id))
-        answer = await _post(self._http, "/internal/task-claim-batch", body, {})
+        answer = await _post(self.http, "/internal/task-claim-batch", body, {})
         try:
             return CLAIM_BATCH_ANSWER.decode(answer.content).answers
         except msgspec.DecodeError as wrong:  # of a Dispatcher that is newer, say
             raise Refused(f"the Dispatcher's answer to a claim cannot be read: {wrong}") from None
 
     async def buffer_records(self, publish_ids: Sequence[UUID], datasets: Sequence[UUID] = ()) -> BufferAnswer:
-        """What the sink may believe about these publishes, and the tables of their datasets and of those asked for."""
-        body = msgspec.json.encode(BufferRequest(publish_ids=list(publish_ids), datasets=list(datasets)))
-        answer = await _post(self._http, "/internal/buffer/records", body, {})
-        return msgspec.json.decode(answer.content, type=BufferAnswer)
+        """The records of these publishes, and the tables of their datasets and of `datasets`."""
+        request = BufferRequest(publish_ids=list(publish_ids), datasets=list(datasets))
+        return await _call(self.http, "/internal/buffer/records", request, BufferAnswer)
 
     async def settle_buffers(self, request: SettleRequest) -> int:
-        """What has become of batches; how many had not been told before."""
-        answer = await _post(self._http, "/internal/buffer/settle", msgspec.json.encode(request), {})
-        return msgspec.json.decode(answer.content, type=SettleAnswer).settled
+        """Reports the outcomes of batches. Returns how many were new."""
+        return (await _call(self.http, "/internal/buffer/settle", request, SettleAnswer)).settled
 
-    async def alert_targets(self, asked: Sequence[TargetRequest]) -> list[Target]:
+    async def alert_targets(self, requests: Sequence[TargetRequest]) -> list[Target]:
         """Where alerts go, with the secrets of their channels: for the delivery process."""
-        body = msgspec.json.encode(TargetsRequest(targets=list(asked)))
-        answer = await _post(self._http, "/internal/alerts/targets", body, {})
-        return msgspec.json.decode(answer.content, type=TargetsAnswer).targets
+        request = TargetsRequest(targets=list(requests))
+        return (await _call(self.http, "/internal/alerts/targets", request, TargetsAnswer)).targets
 
     async def failure_alerts(self, task_ids: Sequence[UUID]) -> list[FailureAlert]:
-        """What is to be sent of tasks that have failed for good: for the sink."""
-        body = msgspec.json.encode(FailuresRequest(task_ids=list(task_ids)))
-        answer = await _post(self._http, "/internal/alerts/failures", body, {})
-        return msgspec.json.decode(answer.content, type=FailuresAnswer).alerts
+        """The alerts about tasks that have failed for good: for the sink."""
+        request = FailuresRequest(task_ids=list(task_ids))
+        return (await _call(self.http, "/internal/alerts/failures", request, FailuresAnswer)).alerts
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        user: str,
-        *,
-        query: str = "",
-        body: bytes | AsyncIterator[bytes] = b"",
-        content_type: str | None = None,
-        seconds: float = 30.0,
-    ) -> httpx.Response:
-        """A call of the user API, for a user whose token was verified. A refusal is handed back as it was said."""
-        # Percent-encoded, because a subject may be any text and a header may not.
-        headers = {USER: quote(user, safe=""), **({"content-type": content_type} if content_type else {}), **carried()}
-        if (request_id := spoken_of().get("request")) is not None:
-            headers[REQUEST_ID] = str(request_id)  # one name for it at every door
+    async def _get(self, path: str, *, seconds: float | None = None, **parameters: str) -> httpx.Response:
+        timeout = self.http.timeout if seconds is None else httpx.Timeout(seconds, connect=5)
         try:
-            return await self._http.request(
-                method,
-                f"{path}?{query}" if query else path,
-                content=body,
-                headers=headers,
-                timeout=httpx.Timeout(seconds, connect=10, pool=10),
-            )
-        except httpx.HTTPError as away:
-            raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
-
-    async def _get(self, path: str, *, patience: float | None = None, **parameters: str) -> httpx.Response:
-        timeout = self._http.timeout if patience is None else httpx.Timeout(patience, connect=5)
-        try:
-            answer = await self._http.get(path, params=parameters, timeout=timeout)
+            answer = await self.http.get(path, params=parameters, timeout=timeout)
         except httpx.HTTPError as away:
             raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
         if answer.status_code == httpx.codes.NOT_FOUND:
@@ -232,20 +192,16 @@ class TaskClient:
         self._completions = Completions(self._complete_several)
 
     async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
-        answer = await _post(self._http, "/v1/task/heartbeat", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
-        return msgspec.json.decode(answer.content, type=HeartbeatAnswer)
+        return await _call(self._http, "/v1/task/heartbeat", request, HeartbeatAnswer, {CAPABILITY_HEADER: token})
 
     async def events(self, token: str, request: EventsRequest) -> EventsAnswer:
-        answer = await _post(self._http, "/v1/task/events", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
-        return msgspec.json.decode(answer.content, type=EventsAnswer)
+        return await _call(self._http, "/v1/task/events", request, EventsAnswer, {CAPABILITY_HEADER: token})
 
     async def files(self, token: str, request: FilesRequest) -> FilesAnswer:
-        answer = await _post(self._http, "/v1/task/files", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
-        return msgspec.json.decode(answer.content, type=FilesAnswer)
+        return await _call(self._http, "/v1/task/files", request, FilesAnswer, {CAPABILITY_HEADER: token})
 
     async def logs(self, token: str, request: LogsRequest) -> LogsAnswer:
-        answer = await _post(self._http, "/v1/task/logs", msgspec.json.encode(request), {CAPABILITY_HEADER: token})
-        return msgspec.json.decode(answer.content, type=LogsAnswer)
+        return await _call(self._http, "/v1/task/logs", request, LogsAnswer, {CAPABILITY_HEADER: token})
 
     async def credentials(self, token: str, request: CredentialsRequest) -> CredentialsAnswer:
         body = msgspec.json.encode(request)
@@ -253,9 +209,8 @@ class TaskClient:
         return CREDENTIALS_ANSWER.decode(answer.content)
 
     async def publish_buffer(self, token: str, request: BufferPublishRequest) -> BufferPublishAnswer:
-        body = msgspec.json.encode(request)
-        answer = await _post(self._http, "/v1/task/buffer-publish", body, {CAPABILITY_HEADER: token})
-        return msgspec.json.decode(answer.content, type=BufferPublishAnswer)
+        headers = {CAPABILITY_HEADER: token}
+        return await _call(self._http, "/v1/task/buffer-publish", request, BufferPublishAnswer, headers)
 
     async def complete(self, token: str, request: CompleteRequest) -> CompleteAnswer:
         """By itself, or with others that end in the same moment."""
@@ -274,7 +229,7 @@ class TaskClient:
         body = msgspec.json.encode(CompleteBatchRequest(items=list(items)))
         answer = await _post(self._http, "/v1/task/complete-batch", body, {})
         outcomes = msgspec.json.decode(answer.content, type=CompleteBatchAnswer).outcomes
-        return [outcome.answer or _said(outcome.error or {}, Refused) for outcome in outcomes]
+        return [outcome.answer or _error_of(outcome.error or {}, Refused) for outcome in outcomes]
 
 
 @asynccontextmanager
@@ -289,22 +244,48 @@ async def task_client(settings: Settings) -> AsyncIterator[TaskClient]:
 
 @asynccontextmanager
 async def dispatcher_client(settings: Settings) -> AsyncIterator[DispatcherClient]:
-    url, token = settings.endpoints.dispatcher_internal, settings.identity.worker_token
-    if url is None or token is None:
-        missing = "endpoints.dispatcher_internal" if url is None else "identity.worker_token"
-        raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
-    headers = {WORKER_TOKEN: token.get_secret_value()}
-    # Kept open, as many as there may be: a TLS handshake costs more than most calls.
-    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-    verify = client_context(settings.tls.ca)
-    async with AsyncClient(base_url=url, headers=headers, verify=verify, timeout=10, limits=limits) as http:
+    async with service_client(settings, settings.endpoints.dispatcher_internal) as http:
+        if http is None:
+            missing = "endpoints.dispatcher_internal"
+            raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
         yield DispatcherClient(http)
 
 
-async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[str, str]) -> httpx.Response:
-    """The answer, or the refusal that the door said, as the error it is."""
+@asynccontextmanager
+async def service_client(
+    settings: Settings, url: str | None, seconds: float = 10
+) -> AsyncIterator[httpx.AsyncClient | None]:
+    """Calls to an internal listener, with the worker token; None if this system runs without it."""
+    if url is None:
+        yield None
+        return
+    token = settings.identity.worker_token
+    if token is None:
+        missing = "identity.worker_token"
+        raise SettingsError(f"{missing} is not set", where=missing, hint="`trace up` fills it in")
+    # Kept open, as many as there may be: a TLS handshake costs more than most calls.
+    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    async with AsyncClient(
+        base_url=url,
+        headers={WORKER_TOKEN: token.get_secret_value()},
+        verify=client_context(settings.tls.ca),
+        timeout=httpx.Timeout(seconds, connect=10),
+        limits=limits,
+    ) as http:
+        yield http
+
+
+async def _call(
+    http: httpx.AsyncClient, path: str, request: Message, kind: type[A], headers: Mapping[str, str] = NO_HEADERS
+) -> A:
+    response = await _post(http, path, msgspec.json.encode(request), headers)
+    return msgspec.json.decode(response.content, type=kind)
+
+
+async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+    """The answer; a refusal is raised as the error it is."""
     try:
-        answer = await http.post(path, content=body, headers={**headers, **carried()})
+        answer = await http.post(path, content=body, headers={**headers, **trace_headers()})
     except httpx.HTTPError as away:
         raise ServiceUnavailable(f"the Dispatcher does not answer: {away or type(away).__name__}") from None
     if answer.is_error:
@@ -314,18 +295,18 @@ async def _post(http: httpx.AsyncClient, path: str, body: bytes, headers: dict[s
 
 def _refusal(answer: httpx.Response) -> TraceError:
     try:
-        said: dict[str, Any] = answer.json()["error"]
+        error: dict[str, Any] = answer.json()["error"]
     except (ValueError, KeyError, TypeError):
-        said = {}
+        error = {}
     is_final = answer.is_client_error and answer.status_code not in TRY_AGAIN
     otherwise = Refused if is_final else ServiceUnavailable
-    return _said({"message": f"the Dispatcher answered {answer.status_code}", **said}, otherwise)
+    return _error_of({"message": f"the Dispatcher answered {answer.status_code}", **error}, otherwise)
 
 
-def _said(said: Mapping[str, Any], otherwise: type[TraceError]) -> TraceError:
-    """An error as the door has put it into words, as the error it is."""
-    kind = REFUSALS.get(said.get("code", ""), otherwise)
-    return kind(said.get("message") or "no reason was given", where=said.get("where"), hint=said.get("hint"))
+def _error_of(error: Mapping[str, Any], otherwise: type[TraceError]) -> TraceError:
+    """The error in an answer, as the class of its code."""
+    kind = REFUSALS.get(error.get("code", ""), otherwise)
+    return kind(error.get("message") or "no reason was given", where=error.get("where"), hint=error.get("hint"))
 
 
 def _message(answer: httpx.Response) -> str:

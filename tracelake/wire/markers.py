@@ -1,6 +1,6 @@
 """The marker of an attempt's output: `_SUCCESS`, the last object that is written, listing all the others.
 
-It lies in the attempt's folder beside its files. Their writer makes it (`data/files/parquet_writer.py`); before it
+It is in the attempt's folder beside its files. Their writer makes it (`data/files/parquet_writer.py`); before it
 commits, the Dispatcher compares it with the files that are there (`dispatcher/tasks/verify_outputs.py`). Files without
 a marker are garbage.
 """
@@ -16,11 +16,11 @@ import msgspec
 
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
-from tracelake.wire.task_messages import Message, Number, Text
+from tracelake.wire.message import Message, Number, Text
 
 MARKER: Final = "_SUCCESS"
 NUMBER: Final = "block_number"
-"""The column by which rows of a range are told apart, where there is one."""
+"""The column that has the position of a row within a range, if there is one."""
 
 
 class FileEntry(Message, frozen=True):
@@ -63,8 +63,8 @@ def marker_in(folder: Folder) -> ObjectName:
 
 def hash_of_schema(columns: Iterable[ColumnEntry]) -> str:
     """Names and types; neither the order of columns nor whether a value may be missing makes another schema."""
-    told = sorted((column.name, column.type) for column in columns)
-    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()
+    pairs = sorted((column.name, column.type) for column in columns)
+    return hashlib.sha256(msgspec.json.encode(pairs)).hexdigest()
 
 
 def in_words(columns: Iterable[ColumnEntry]) -> str:

@@ -1,4 +1,4 @@
-"""What every door's description is made of: the same msgspec types that its bodies are decoded by."""
+"""OpenAPI documents, made from the msgspec types that bodies are decoded by."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tracelake.wire.user_calls import PARTS, Call
 
 REFS = "#/components/schemas/{name}"
 REFUSALS = {
-    "400": "What was sent cannot be right; `where` says what",
-    "401": "No user's token, or one that does not hold",
+    "400": "The request is invalid; `where` is the field",
+    "401": "No user's token, or an invalid one",
     "403": "The user's role does not allow it",
-    "404": "No such thing in the user's organisation",
-    "409": "It contradicts what is already so",
-    "503": "A part of Trace is away; trying again may help",
+    "404": "Not found in the user's organisation",
+    "409": "It conflicts with the current state",
+    "503": "A service does not answer; a retry may help",
 }
 
 
@@ -30,7 +30,7 @@ class Refusal(msgspec.Struct):
 
 
 class RefusalAnswer(msgspec.Struct):
-    """How every door refuses. `code` is stable."""
+    """The error of every API. `code` is stable."""
 
     error: Refusal
 
@@ -54,8 +54,8 @@ def operation(call: Call) -> dict[str, Any]:
 
 
 def answers(kind: type, refusals: Mapping[str, str] = REFUSALS) -> dict[str, Any]:
-    said = {status: {"description": text, "content": as_json(RefusalAnswer)} for status, text in refusals.items()}
-    return {"200": {"description": "Done", "content": as_json(kind)}, **said}
+    errors = {status: {"description": text, "content": as_json(RefusalAnswer)} for status, text in refusals.items()}
+    return {"200": {"description": "Done", "content": as_json(kind)}, **errors}
 
 
 def as_json(kind: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is asked of the Query service and answered, and what it asks the Dispatcher for in turn."""
+"""Messages of the Query service, and of its calls to the Dispatcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from uuid import UUID
 
 from msgspec import Meta, field
 
-from tracelake.wire.task_messages import Fenced, Message, Number, PartitionFiles
+from tracelake.wire.message import Fenced, Message, Number
+from tracelake.wire.output_messages import PartitionFiles
 
 MAX_SQL = 100_000
 MAX_TABLES = 100
@@ -18,7 +19,7 @@ MAX_READABLE = 1_000
 MAX_AUDIT = 1_000
 
 ARROW = "application/vnd.apache.arrow.stream"
-"""The `Accept` of who wants Arrow IPC; the answer's figures are then in the metadata of its schema, under `trace`."""
+"""The `Accept` for Arrow IPC; the answer's other fields are then in the metadata of its schema, under `trace`."""
 
 Sql = Annotated[str, Meta(min_length=1, max_length=MAX_SQL)]
 TableName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -39,7 +40,7 @@ class QueryRequest(Message, frozen=True):
     as_of: AsOf = field(default_factory=dict)
     """By table: a commit, or a time. The others are read as they are now (a task: as its claim pinned them)."""
     limit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
-    """Rows of the answer at most; if there are more, it says `truncated`."""
+    """Rows of the answer at most; if there are more, `truncated` is set."""
     timeout_seconds: Annotated[float, Meta(gt=0, le=86400)] | None = None
     """Less than the service allows; never more."""
     export: Export | None = None
@@ -61,14 +62,14 @@ class ResultColumn(Message, frozen=True):
 
 
 class ReadDataset(Message, frozen=True):
-    """What was read, and as of which commit: asked again with it in `as_of`, the answer is the same."""
+    """What was read, and as of which commit: with it in `as_of`, the same query has the same answer."""
 
     name: str
     dataset_uuid: UUID
     dataset_version: UUID
     commit: int
     hot: bool = False
-    """Its newest rows come from a table, as of the moment of the question."""
+    """Its newest rows come from a table, as of the moment of the query."""
 
 
 class Exported(Message, frozen=True):
@@ -94,14 +95,14 @@ class QueryAnswer(Message, frozen=True):
 
 
 class Known(Message, frozen=True):
-    """A file list that the asker has already; it is not sent again."""
+    """A file list that the caller has already; it is not sent again."""
 
     dataset_version: UUID
     commit: int
 
 
 class RelationRequest(Message, frozen=True):
-    """One table of a question. A user's is known by its name, a task's by what its token pins."""
+    """One table of a query. A user's is found by its name, a task's by what its token pins."""
 
     name: TableName
     as_of: Moment | None = None
@@ -110,7 +111,7 @@ class RelationRequest(Message, frozen=True):
 
 
 class RelationsRequest(Message, frozen=True):
-    """Asked for a user, who is named in the header, or for a running attempt."""
+    """For a user, who is named in the header, or for a running attempt."""
 
     tables: Annotated[list[RelationRequest], Meta(max_length=MAX_TABLES)]
     known: Annotated[list[Known], Meta(max_length=10 * MAX_TABLES)] = field(default_factory=list)
@@ -126,7 +127,7 @@ class ColdFilesAnswer(Message, frozen=True):
     commit: int
     columns: list[Mapping[str, Any]] | None = None
     partitions: list[PartitionFiles] | None = None
-    """None: the asker knows them."""
+    """None: the caller has them."""
 
 
 class Relation(Message, frozen=True):
@@ -135,18 +136,18 @@ class Relation(Message, frozen=True):
     dataset_version: UUID
     commit: int
     hot: bool
-    """Its rows, or the newest of them, lie in a table of the data database."""
+    """Its rows, or the newest of them, are in a table of the data database."""
     cold: ColdFilesAnswer | None
     """None: it has no files, nor ever will."""
     filters: list[Mapping[str, Any]] | None = None
-    """Only rows that pass one of these are there for the asker; None: all."""
+    """The caller sees only rows that pass one of these; None: all."""
 
 
 class RelationsAnswer(Message, frozen=True):
     org_id: UUID
     user_id: UUID | None
     relations: list[Relation]
-    """Those that are there for the asker; the others do not exist."""
+    """Those that the caller may read; the others do not exist for it."""
     readable: Annotated[list[str], Meta(max_length=MAX_READABLE)] = field(default_factory=list)
     """What else the user may read, to suggest a name; only where one of those asked for was not found."""
 
@@ -155,7 +156,7 @@ Verdict = Literal["answered", "refused", "failed", "canceled"]
 
 
 class AuditRow(Message, frozen=True):
-    """That a question was asked, by whom, about what. Not its text: that may hold what must not be kept."""
+    """A query, its caller and its datasets. Not its text, which may contain what must not be kept."""
 
     id: UUID
     org_id: UUID

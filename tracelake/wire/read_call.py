@@ -1,14 +1,19 @@
-"""Reading a call of the user API, at whichever door answers it: role, parameters, body; a refusal names its place."""
+"""Reads a call of the user API: role, parameters, body. An error names the place of what is wrong."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from tracelake.errors import Forbidden, InvalidRequest
-from tracelake.wire.task_messages import MAX_BODY_BYTES, Message, decode, pointer
+from tracelake.runtime.read_body import read_bounded
+from tracelake.wire.message import MAX_BODY_BYTES, Message, decode, pointer
 from tracelake.wire.user_calls import ROLES, Call
-from tracelake.wire.user_messages import DeployRequest
+from tracelake.wire.user_dags import DeployRequest
+
+M = TypeVar("M", bound=Message)
 
 
 def require_role(role: str, call: Call) -> None:
@@ -21,24 +26,24 @@ def require_role(role: str, call: Call) -> None:
 
 
 def read_query(request: Request, call: Call) -> Message | None:
-    given = request.query_params.multi_items()
-    for name, _ in given:
+    items = request.query_params.multi_items()
+    for name, _ in items:
         if call.query is None or name not in call.query.__struct_fields__:
             raise InvalidRequest(f"there is no parameter `{name[:80]}` here", where=f"query {name[:80]}")
-    values = dict(given)
-    if len(values) < len(given):
+    values = dict(items)
+    if len(values) < len(items):
         raise InvalidRequest("a parameter is given once", where="query")
     if call.query is None:
         return None
     try:
         return msgspec.convert(values, call.query, strict=False)
     except msgspec.ValidationError as wrong:
-        said, _, path = str(wrong).partition(" - at `")
-        raise InvalidRequest(said, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
+        message, _, path = str(wrong).partition(" - at `")
+        raise InvalidRequest(message, where=f"query {pointer(path.rstrip('`')).lstrip('/')}") from None
 
 
 async def read_body(request: Request, call: Call) -> Message | None:
-    body = await read_bytes(request, call.most_bytes)
+    body = await read_bounded(request.stream(), call.most_bytes)
     if call.body is None:
         if body.strip() not in (b"", b"{}"):
             raise InvalidRequest("this call takes no body", where="")
@@ -50,16 +55,8 @@ async def read_body(request: Request, call: Call) -> Message | None:
     return decode(body, call.body, call.most_bytes)
 
 
-async def read_bytes(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > most:
-                raise InvalidRequest(f"the body is larger than {most} bytes", where="")
-    except ClientDisconnect:  # nobody hears this: it keeps a stack trace out of the log
-        raise InvalidRequest("the caller hung up before the body was whole", where="") from None
-    return bytes(body)
+async def read_message(request: Request, kind: type[M], most: int = MAX_BODY_BYTES) -> M:
+    return decode(await read_bounded(request.stream(), most), kind, most)
 
 
 def _yaml(body: bytes) -> DeployRequest:

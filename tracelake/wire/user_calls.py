@@ -1,7 +1,7 @@
-"""What people ask of Trace: every call of the user API with who may make it, what is sent and what is answered.
+"""Every call of the user API, with the role that it needs and the types of request and answer.
 
-One table, `CALLS`, read by three: the Dispatcher, or the door that a call names, answers it at `/internal/v1`, the
-Gateway shows it to the world at `/v1`, and the command line calls it. It is decided where it is answered.
+One table, `CALLS`, used by three: the Dispatcher, or the service that a call names, answers it at `/internal/v1`, the
+Gateway publishes it at `/v1`, and the command line calls it. The service that answers checks the rights.
 """
 
 from __future__ import annotations
@@ -12,47 +12,43 @@ from collections.abc import Mapping
 from tracelake.errors import NotFound
 from tracelake.wire.alert_calls import ALERT_CALLS
 from tracelake.wire.call import ROLES, Call, Role
-from tracelake.wire.user_messages import (
-    MAX_BUNDLE_BODY,
+from tracelake.wire.user_bundles import MAX_BUNDLE_BODY, BundleAnswer, BundleList, BundleRequest, BundlesQuery
+from tracelake.wire.user_dags import (
     ActivateAnswer,
     ActivateRequest,
-    BundleAnswer,
-    BundleList,
-    BundleRequest,
-    BundlesQuery,
-    CancelAnswer,
-    CancelRequest,
     DagDetail,
     DagList,
+    DeployAnswer,
+    DeployRequest,
+    PauseAnswer,
+    TriggerAnswer,
+    TriggerRequest,
+    VersionList,
+)
+from tracelake.wire.user_datasets import (
     DatasetDetail,
     DatasetFiles,
     DatasetList,
     DeadBatchList,
     DeadBatchQuery,
-    DeployAnswer,
-    DeployRequest,
-    Explanation,
-    FailedTasks,
     InvalidateAnswer,
     InvalidateRequest,
-    LogsQuery,
-    OutboxList,
-    OutboxQuery,
-    OutboxRetryAnswer,
-    OutboxRetryRequest,
-    PauseAnswer,
     ReplayAnswer,
     ReplayRequest,
+)
+from tracelake.wire.user_outbox import OutboxList, OutboxQuery, OutboxRetryAnswer, OutboxRetryRequest
+from tracelake.wire.user_tasks import (
+    CancelAnswer,
+    CancelRequest,
+    FailedTasks,
+    LogsQuery,
     RetryAnswer,
     TaskDetail,
     TaskLines,
     TaskList,
     TasksQuery,
-    TriggerAnswer,
-    TriggerRequest,
-    VersionList,
-    WhyQuery,
 )
+from tracelake.wire.user_why import Explanation, WhyQuery
 
 __all__ = ["CALLS", "MAX_BATCH_BODY", "PARTS", "ROLES", "USER", "Call", "Role", "named"]
 
@@ -115,7 +111,7 @@ CALLS: Mapping[str, Call] = {
             "POST",
             "/dags/{dag}/jobs/{job}/resume",
             "writer",
-            "Let a paused source go on, as the same run",
+            "Resume a paused source, as the same run",
             PauseAnswer,
         ),
         Call("list_tasks", "GET", "/tasks", "reader", "Tasks, the newest first", TaskList, query=TasksQuery),
@@ -135,7 +131,7 @@ CALLS: Mapping[str, Call] = {
             "A task: its cause, attempts, what it read and what it committed",
             TaskDetail,
         ),
-        Call("task_logs", "GET", "/tasks/{task}/logs", "reader", "What a task has said", TaskLines, query=LogsQuery),
+        Call("task_logs", "GET", "/tasks/{task}/logs", "reader", "The log lines of a task", TaskLines, query=LogsQuery),
         Call("retry_task", "POST", "/tasks/{task}/retry", "writer", "One more attempt of a failed task", RetryAnswer),
         Call(
             "cancel_task",
@@ -152,7 +148,7 @@ CALLS: Mapping[str, Call] = {
             "GET",
             "/datasets/{dataset}",
             "reader",
-            "A dataset by name or uuid: generations, ranges in force, last commits",
+            "A dataset by name or uuid: generations, current ranges, last commits",
             DatasetDetail,
         ),
         Call(
@@ -168,7 +164,7 @@ CALLS: Mapping[str, Call] = {
             "POST",
             "/datasets/{dataset}/invalidate",
             "admin",
-            "Say that a range no longer holds: its readers do it again",
+            "Invalidate a range: the jobs that read it run again",
             InvalidateAnswer,
             body=InvalidateRequest,
         ),
@@ -177,7 +173,7 @@ CALLS: Mapping[str, Call] = {
             "GET",
             "/outbox",
             "admin",
-            "Promises that are owed or were given up, the newest first",
+            "Outbox entries that are pending or were given up, the newest first",
             OutboxList,
             query=OutboxQuery,
         ),
@@ -186,7 +182,7 @@ CALLS: Mapping[str, Call] = {
             "POST",
             "/outbox/retry",
             "admin",
-            "Try promises again that were given up",
+            "Retry outbox entries that were given up",
             OutboxRetryAnswer,
             body=OutboxRetryRequest,
             optional_body=True,
@@ -205,7 +201,7 @@ CALLS: Mapping[str, Call] = {
             "POST",
             "/sink/dead/{publish}/replay",
             "writer",
-            "Try a dead batch again, as it lies or repaired",
+            "Retry a dead batch, unchanged or repaired",
             ReplayAnswer,
             body=ReplayRequest,
             optional_body=True,
@@ -216,7 +212,7 @@ CALLS: Mapping[str, Call] = {
             "POST",
             "/udf/bundles",
             "writer",
-            "Say that a zip of user code is to come; the same content again is the same bundle",
+            "Announce the upload of a zip of user code; the same content again is the same bundle",
             BundleAnswer,
             body=BundleRequest,
         ),
@@ -235,7 +231,7 @@ CALLS: Mapping[str, Call] = {
             "POST",
             "/udf/bundles/{bundle}/finalize",
             "writer",
-            "Check what was uploaded: Ready, or Refused with the reason; asked again, the same answer",
+            "Check what was uploaded: Ready, or Refused with the reason. Idempotent",
             BundleAnswer,
         ),
         Call(
@@ -247,14 +243,7 @@ CALLS: Mapping[str, Call] = {
             BundleList,
             query=BundlesQuery,
         ),
-        Call(
-            "show_bundle",
-            "GET",
-            "/udf/bundles/{bundle}",
-            "reader",
-            "A bundle, and what a handler may name in it",
-            BundleAnswer,
-        ),
+        Call("show_bundle", "GET", "/udf/bundles/{bundle}", "reader", "A bundle, and its entry points", BundleAnswer),
         Call(
             "why",
             "GET",
@@ -281,7 +270,7 @@ PARTS: Mapping[str, tuple[re.Pattern[str], ...]] = {
     "channel": (_NAME,),
     "delivery": (_UUID,),
 }
-"""What can stand in a path. Anything else names nothing, and is never carried further."""
+"""What a path parameter may be. Anything else is not found, and is never forwarded."""
 
 
 def named(path: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,7 @@
-"""Keeps a claim alive while its operator runs: lease and queue visibility, and what the Dispatcher has to say.
+"""Keeps a claim alive while its operator runs: heartbeats for the lease, and the visibility of the wake-up.
 
 A lease that is lost, or a task that is canceled, ends the work at once; nothing is reported for it. An outage is waited
-out: the Dispatcher may be back before the lease runs out, and is asked again soon. News of progress is passed on soon,
-not at the next beat.
+out: the Dispatcher may be back before the lease expires. Progress is sent soon, not only when a heartbeat is due.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import structlog
 from tracelake.errors import TraceError, Unavailable
 from tracelake.ports import Delivery, Queue
 from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.retry import delays, sleep_unless
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Claimed, HeartbeatRequest
 from tracelake.worker.task_api import WorkerTaskApi
@@ -24,17 +24,16 @@ from tracelake.worker.task_api import WorkerTaskApi
 log = structlog.get_logger()
 
 VISIBILITY = timedelta(minutes=2)
-"""How long a wake-up stays ours without a word; it is extended with every heartbeat."""
+"""How long a wake-up is held without an extension; every heartbeat extends it."""
 POLL_SECONDS = 1.0
-"""How often progress is told at most, and how long the queue may take to hear of a beat."""
-AFTER_OUTAGE_SECONDS = 1.0
+"""How often progress is sent at most, and how long the queue may take to extend a wake-up."""
 MOST_SECONDS = 30.0
-"""Between two beats, however long the lease: the wake-up is kept by it."""
+"""Between two heartbeats, however long the lease: they extend the wake-up."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """A wake-up in our hands."""
+class HeldWakeup:
+    """A wake-up that this worker holds."""
 
     queue: Queue
     name: str
@@ -44,16 +43,10 @@ class Held:
         await self.queue.extend(self.name, [self.delivery.receipt], VISIBILITY)
 
 
-async def _within(seconds: float, event: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
 class LeaseKeeper:
-    """`run` returns only when the lease is gone. The freshest token is the door's."""
+    """`run` returns only when the lease is lost. The newest token is in `api.token`."""
 
-    def __init__(self, claimed: Claimed, api: WorkerTaskApi, tasks: TaskClient, wake_up: Held) -> None:
+    def __init__(self, claimed: Claimed, api: WorkerTaskApi, tasks: TaskClient, wake_up: HeldWakeup) -> None:
         self._claimed = claimed
         self._api = api
         self._tasks = tasks
@@ -61,20 +54,20 @@ class LeaseKeeper:
         self._wanted = asyncio.Event()
 
     def beat_now(self) -> None:
-        """Tasks were ended, perhaps this one: its next beat tells."""
+        """Sends a heartbeat at once: tasks were ended, perhaps this one."""
         self._wanted.set()
         self._api.progressed.set()
 
     async def run(self) -> str:
-        """Why it is over."""
-        pause = self._interval
+        """Until the lease is lost; returns why."""
+        pause, pauses = self._interval, delays()
         while True:
             await self._until_due(pause)
             try:
                 ended = await self._beat()
             except Unavailable as away:
-                log.warning("heartbeat not heard", because=away.message)
-                pause = AFTER_OUTAGE_SECONDS
+                log.warning("heartbeat not answered", because=away.message)
+                pause = next(pauses)
                 continue
             except TraceError as refusal:  # what is refused now is refused again: the lease cannot be kept
                 ended = refusal.message
@@ -84,7 +77,7 @@ class LeaseKeeper:
             if ended:
                 self._api.lost.set()
                 return ended
-            pause = self._interval
+            pause, pauses = self._interval, delays()
             await self._hold()
 
     @property
@@ -92,16 +85,16 @@ class LeaseKeeper:
         return min(self._claimed.task.heartbeat_seconds, MOST_SECONDS)
 
     async def _until_due(self, seconds: float) -> None:
-        """The interval of the job; sooner if there is progress to tell, at once if tasks were ended."""
+        """The interval of the job; sooner if there is progress to send, at once if tasks were ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await _within(POLL_SECONDS, self._wanted)
+                await sleep_unless(self._wanted, POLL_SECONDS)
                 await self._api.progressed.wait()
         self._wanted.clear()
         self._api.progressed.clear()
 
     async def _hold(self) -> None:
-        """The wake-up stays ours. If that fails it may come to another worker, which finds the task taken."""
+        """Extends the wake-up. If that fails another worker may receive it, which finds the task running."""
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 await self._wake_up.extend()

@@ -17,7 +17,7 @@ from tracelake.chain.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import SettingsError, SetupError
 from tracelake.operators.api.context import Resources
 from tracelake.ports import ObjectStore, Queue
-from tracelake.runtime.process import Process, until_answers
+from tracelake.runtime.process import Process, wait_for_service
 from tracelake.runtime.redact import redactor
 from tracelake.settings import RpcPoolSettings, Settings
 from tracelake.spark.owner import SparkOwner, options_for
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 SPARE_THREADS = 8
 SOURCES = 256
-"""Always-on sources in hand at once: each has a thread, which is made when it is needed."""
+"""Always-on sources that run at once: each has a thread, which is made when it is needed."""
 SPARK_LOOK_SECONDS = 1.0
 ARCHIVE_AFTER_SECONDS = 60.0
 """Making the class archive takes a core for some seconds: not while the system starts, nor in a short run."""
@@ -38,7 +38,7 @@ ARCHIVE_AFTER_SECONDS = 60.0
 
 async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
     settings = process.settings
-    # A thread for every task and every source in hand, and some for what is done beside.
+    # A thread for every task and every source, and some for other work.
     threads = ThreadPoolExecutor(settings.worker.concurrency + SOURCES + SPARE_THREADS, "task")
     asyncio.get_running_loop().set_default_executor(threads)
     async with (
@@ -61,8 +61,8 @@ async def main(process: Process, queue: Queue, objects: ObjectStore) -> None:
             metrics=process.metrics,
         )
         # In this order: where all of it starts at once, there is no Dispatcher before there are databases.
-        await until_answers(process, "the Dispatcher", dispatcher.ready)
-        await until_answers(process, "data Postgres", lambda: answers(data))
+        await wait_for_service(process, "the Dispatcher", dispatcher.ready)
+        await wait_for_service(process, "data Postgres", lambda: answers(data))
         process.ready(status)
         watch = asyncio.create_task(_stop_without_spark(process, runner, spark))
         await wrapper.work(process.stop)
@@ -87,16 +87,16 @@ def resources(settings: Settings) -> Resources:
     return Resources(data_dsn=dsn, rpc_pools=pools, folder=settings.worker.files_folder)
 
 
-def pool_of(name: str, told: RpcPoolSettings) -> RpcPool:
+def pool_of(name: str, settings: RpcPoolSettings) -> RpcPool:
     return RpcPool(
         name,
-        told.chain_id,
-        tuple(Endpoint(url, called, headers) for called, url, headers in told.addresses()),
-        max_concurrency=told.max_concurrency,
-        batch_size=told.batch_size,
-        requests_per_second=told.requests_per_second,
-        timeout=told.timeout_seconds,
-        verify_roots=told.verify_roots,
+        settings.chain_id,
+        tuple(Endpoint(url, called, headers) for called, url, headers in settings.addresses()),
+        max_concurrency=settings.max_concurrency,
+        batch_size=settings.batch_size,
+        requests_per_second=settings.requests_per_second,
+        timeout=settings.timeout_seconds,
+        verify_roots=settings.verify_roots,
     )
 
 

@@ -1,7 +1,6 @@
 """Tasks of `ecs_udf`: the wrapper keeps the lease and reports the end, a sandbox runs the code, one for each task.
 
-The code gets its payload, its token and keys cut down for it; what it returns is what is reported. A lease that is lost
-ends the sandbox at once.
+The code gets its payload, its token and session keys; its result is reported. A lost lease ends the sandbox at once.
 """
 
 from __future__ import annotations
@@ -18,20 +17,22 @@ import structlog
 from tracelake.errors import Busy, Refused, TraceError, Unavailable
 from tracelake.operators.api.context import TaskApi
 from tracelake.runtime.crash_points import crash_point
+from tracelake.runtime.retry import retry_with_backoff
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import Claimed, CompleteRequest, CredentialsRequest, Invocation
+from tracelake.wire.identity_messages import CredentialsRequest
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, Invocation
 from tracelake.worker.run_task import MAX_ERROR_CHARS, Finished, tag_of
 
 log = structlog.get_logger()
 
-BUSY_SECONDS: Final = 0.5
-MAX_LOG_BYTES: Final = frozenset(
+RESULT_FIELDS: Final = frozenset(
     {"status", "events", "outputs", "error_message", "error_code", "retryable", "state", "progress"}
 )
 
 
-class Fault(Protocol):
-    """Why a function gave no result."""
+class FunctionFault(Protocol):
+    """Why a function has no result."""
 
     @property
     def kind(self) -> str: ...
@@ -41,11 +42,11 @@ class Fault(Protocol):
 
 
 class RunsFunctions(Protocol):
-    """What has sandboxes. Canceled, it ends the one that it runs this in."""
+    """Runs functions in sandboxes. When a call is canceled, its sandbox is ended."""
 
     async def run(
         self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False
-    ) -> bytes | Fault:
+    ) -> bytes | FunctionFault:
         """The function's result, which is JSON, or why there is none."""
         ...
 
@@ -59,11 +60,11 @@ class SandboxRunner:
 
     def run(self, claimed: Claimed, api: TaskApi) -> Finished:
         """Called in a thread of its own. Whatever happens ends as a completion."""
-        del api  # the function speaks for itself
+        del api  # the function makes its own calls
         tag = tag_of(claimed)
-        asked = self._running[tag] = asyncio.run_coroutine_threadsafe(self._run(claimed), self.loop)
+        running = self._running[tag] = asyncio.run_coroutine_threadsafe(self._run(claimed), self.loop)
         try:
-            return Finished(asked.result())
+            return Finished(running.result())
         except CancelledError:
             return Finished(_failed(claimed, "the lease was lost"))
         except TraceError as wrong:
@@ -74,23 +75,21 @@ class SandboxRunner:
 
     def cancel(self, claimed: Claimed) -> None:
         """End its sandbox at once."""
-        if (asked := self._running.get(tag_of(claimed))) is not None:
-            asked.cancel()
+        if (running := self._running.get(tag_of(claimed))) is not None:
+            running.cancel()
 
     async def _run(self, claimed: Claimed) -> CompleteRequest:
         more = {"credentials": await self._credentials(claimed)}
         crash_point("run_udf.minted")
-        while True:
-            try:
-                ended = await self.functions.run(_invocation(claimed), more, alone=True)
-            except Busy:
-                await asyncio.sleep(BUSY_SECONDS)  # the lease is kept meanwhile
-            else:
-                crash_point("run_udf.ended")
-                return completion(claimed, ended)
+        # No sandbox may be free: the lease is kept meanwhile.
+        ended = await retry_with_backoff(
+            lambda: self.functions.run(_invocation(claimed), more, alone=True), outages=(Busy,)
+        )
+        crash_point("run_udf.ended")
+        return completion(claimed, ended)
 
     async def _credentials(self, claimed: Claimed) -> Any:
-        """None where the store, or the token's short life, gives none: the sandbox's own door to it needs none."""
+        """None where the store has none, or the token ends too soon: the sandbox's object endpoint needs none."""
         try:
             minted = await self.tasks.credentials(claimed.capability_token, CredentialsRequest(**_fence(claimed)))
         except (Refused, Unavailable) as refusal:
@@ -99,19 +98,21 @@ class SandboxRunner:
         return msgspec.to_builtins(minted)
 
 
-def completion(claimed: Claimed, ended: bytes | Fault) -> CompleteRequest:
-    """What the function said as what is reported; what cannot be reported is a failure that says why."""
+def completion(claimed: Claimed, ended: bytes | FunctionFault) -> CompleteRequest:
+    """The function's result as a completion; a result that cannot be one is a failure with the reason."""
     if not isinstance(ended, bytes):
         return _failed(claimed, f"{ended.kind}: {ended.message}")
-    said: Any = msgspec.json.decode(ended)
-    if said is None:
-        said = {}
-    if not isinstance(said, dict):
+    result: Any = msgspec.json.decode(ended)
+    if result is None:
+        result = {}
+    if not isinstance(result, dict):
         return _failed(claimed, "the function's result is not an object", retryable=False)
-    if strange := sorted(said.keys() - MAX_LOG_BYTES):
-        return _failed(claimed, f"the function's result has fields that mean nothing: {strange[:10]}", retryable=False)
+    if unknown := sorted(result.keys() - RESULT_FIELDS):
+        return _failed(claimed, f"the function's result has unknown fields: {unknown[:10]}", retryable=False)
     try:
-        return msgspec.convert({"status": "Completed", **said, **msgspec.to_builtins(_fence(claimed))}, CompleteRequest)
+        return msgspec.convert(
+            {"status": "Completed", **result, **msgspec.to_builtins(_fence(claimed))}, CompleteRequest
+        )
     except msgspec.ValidationError as wrong:
         return _failed(claimed, f"the function's result cannot be reported: {wrong}", retryable=False)
 
@@ -131,9 +132,9 @@ def _invocation(claimed: Claimed) -> Invocation:
 def _failed(
     claimed: Claimed, message: str, *, retryable: bool = True, code: str | msgspec.UnsetType = msgspec.UNSET
 ) -> CompleteRequest:
-    said = message.replace("\0", "?")[:MAX_ERROR_CHARS]
+    error = message.replace("\0", "?")[:MAX_ERROR_CHARS]
     fence = _fence(claimed)
-    return CompleteRequest(**fence, status="Failed", error_message=said, retryable=retryable, error_code=code)
+    return CompleteRequest(**fence, status="Failed", error_message=error, retryable=retryable, error_code=code)
 
 
 def _fence(claimed: Claimed) -> dict[str, Any]:

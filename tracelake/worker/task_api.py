@@ -1,36 +1,25 @@
-"""A task's calls to the Dispatcher, for the thread in which its operator runs. Outages are waited out."""
+"""A task's calls to the Dispatcher, from the thread in which its operator runs. Outages are waited out."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
-import structlog
-
 from tracelake.capability.claims import decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range
 from tracelake.errors import InvalidRequest, LeaseLost, Unavailable
+from tracelake.runtime.retry import retry_with_backoff
+from tracelake.wire.buffer_messages import BufferPublishRequest
 from tracelake.wire.client import TaskClient
-from tracelake.wire.task_messages import (
-    BufferPublishRequest,
-    Claimed,
-    EventBody,
-    EventsRequest,
-    FilesAnswer,
-    FilesRequest,
-    InvalidationBody,
-    Progress,
-)
+from tracelake.wire.output_messages import EventBody, EventsRequest, FilesAnswer, FilesRequest, InvalidationBody
+from tracelake.wire.task_messages import Claimed, Progress
 
-log = structlog.get_logger()
-
-AFTER_OUTAGE_SECONDS = 1.0
 T = TypeVar("T")
 
 
@@ -59,9 +48,9 @@ class WorkerTaskApi:
         self._ask(lambda: self._tasks.events(self.token, request))
 
     def buffer_folder(self, dataset: UUID) -> Folder:
-        """Where this attempt lays down batches: the token says so."""
+        """Where this attempt writes batches, by its token."""
         end = (str(dataset), str(self._claimed.task.task_id), str(self._claimed.attempt))
-        written = decode(take_apart(self.token).payload).grants.storage.write
+        written = decode(parse_token(self.token).payload).grants.storage.write
         for folder in written:
             if folder.segments[-3:] == end:
                 return folder
@@ -79,7 +68,7 @@ class WorkerTaskApi:
         self._ask(lambda: self._tasks.publish_buffer(self.token, request))
 
     def report(self, progress: Mapping[str, Any]) -> None:
-        # What is empty is not said.
+        # Empty fields are left out.
         self.progress = Progress(**{name: value for name, value in progress.items() if value not in (None, "")})
         self._loop.call_soon_threadsafe(self.progressed.set)
 
@@ -89,12 +78,9 @@ class WorkerTaskApi:
         return {"task_id": claimed.task.task_id, "attempt": claimed.attempt, "lease_token": claimed.lease_token}
 
     def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Again and again until it is heard, or the lease is lost."""
-        while not self.lost.is_set():
-            asked: Future[T] = asyncio.run_coroutine_threadsafe(call(), self._loop)
-            try:
-                return asked.result()
-            except Unavailable as away:
-                log.warning("waits", because=away.message)
-                self.lost.wait(AFTER_OUTAGE_SECONDS)
+        """Retries until the Dispatcher answers, or the lease is lost."""
+        if not self.lost.is_set():
+            retried = retry_with_backoff(call, is_over=self.lost.is_set)
+            with suppress(Unavailable):  # only when the lease is lost
+                return asyncio.run_coroutine_threadsafe(retried, self._loop).result()
         raise LeaseLost("the lease was lost", where="/lease_token")

@@ -1,7 +1,7 @@
-"""A task that failed while the data database was away is reported when that is back.
+"""A task that failed during an outage of the data database is reported when the outage has ended.
 
 Each attempt would meet the same outage. So one attempt is spent on it, however long it lasts, and it is reported as the
-platform's; the lease is kept meanwhile, and nobody else claims the task to fail with it too.
+platform's; the lease is kept meanwhile, and no other worker claims the task to fail with it too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 CONNECT_SECONDS: Final = 2
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 LOST_STATES: Final = ("08", "57P01", "57P02", "57P03")
 """SQLSTATEs of a connection that was lost or could not be made, and of a server that stops or starts."""
 JVM_ERRORS: Final = ("pyspark.", "py4j.")
@@ -29,21 +29,21 @@ LOST_WORDS: Final = (
     "org.postgresql.util.PSQLException: This connection has been closed",
     "Check that the hostname and port are correct and that the postmaster is accepting TCP/IP connections",
 )
-"""How Postgres and its JDBC driver say the same through Spark, which gives no SQLSTATE of theirs."""
+"""The same, in the messages of Postgres and its JDBC driver: Spark passes on no SQLSTATE."""
 
 
 def wait_for_data(dsn: str, api: TaskApi) -> bool:
-    """Whether it was away. Does not wait if it refuses (time will not help), or if the lease is lost."""
+    """Waits until it answers; returns whether it did not. Does not wait if it refuses, or if the lease is lost."""
     was_away = False
     while dsn and _is_away(dsn) and not api.lost.is_set():
         was_away = True
-        log.warning("the data database is away; what failed meanwhile is reported when it is back")
-        api.lost.wait(LOOK_SECONDS)
+        log.warning("the data database does not answer; the failure is reported when it does")
+        api.lost.wait(CHECK_SECONDS)
     return was_away
 
 
 def is_outage(wrong: BaseException | None) -> bool:
-    """Whether an error, or what caused it, says that a connection to Postgres was lost: it may be back already."""
+    """Whether an error, or its cause, is a lost connection to Postgres, which may be back already."""
     import psycopg
 
     while wrong is not None:
@@ -63,5 +63,5 @@ def _is_away(dsn: str) -> bool:
     except psycopg.errors.CannotConnectNow:
         return True
     except psycopg.OperationalError as wrong:
-        return wrong.sqlstate is None and "FATAL" not in str(wrong)  # nobody answered: no server said why
+        return wrong.sqlstate is None and "FATAL" not in str(wrong)  # no server answered
     return False

@@ -17,7 +17,7 @@ from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput, InvalidDag, Problem
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_messages import DagWarning
+    from tracelake.wire.user_dags import DagWarning
 
 app = typer.Typer(help="DAGs: validate, deploy, list, show, activate.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.commands.udf import push_bundle
-    from tracelake.wire.user_messages import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
+    from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
 
     with _problems_shown(file, json=json):
         source = read_dag_file(file)
@@ -88,7 +88,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List every DAG with its active version."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import DagList
+    from tracelake.wire.user_dags import DagList
 
     with remote(home) as gateway:
         found = gateway.ask("list_dags", DagList)
@@ -109,7 +109,7 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
     """Show a DAG: its versions, the jobs of the active one, and its YAML with --yaml."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import DagDetail
+    from tracelake.wire.user_dags import DagDetail
 
     with remote(home) as gateway:
         found = gateway.ask("show_dag", DagDetail, dag=dag)
@@ -153,7 +153,7 @@ def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = F
     """Make a deployed version the active one, at once and whole: it serves reads and gets tasks."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import ActivateAnswer, ActivateRequest
+    from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest
 
     with remote(home) as gateway:
         done = gateway.ask("activate", ActivateAnswer, body=ActivateRequest(dag_version_id=version), dag=dag)

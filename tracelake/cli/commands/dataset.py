@@ -10,7 +10,7 @@ import typer
 from tracelake.cli.options import Home, Json
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_messages import DatasetDetail, DatasetRow
+    from tracelake.wire.user_datasets import DatasetDetail, DatasetRow
 
 app = typer.Typer(help="Datasets: list, show, sample, files.", no_args_is_help=True)
 
@@ -23,7 +23,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     """List every dataset with its last commit; published ones first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import DatasetList
+    from tracelake.wire.user_datasets import DatasetList
 
     with remote(home) as gateway:
         found = gateway.ask("list_datasets", DatasetList)
@@ -55,7 +55,7 @@ def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
     """Show a dataset: its generations, the ranges in force, its last commits, published ranges and dead batches."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import DatasetDetail
+    from tracelake.wire.user_datasets import DatasetDetail
 
     with remote(home) as gateway:
         found = gateway.ask("show_dataset", DatasetDetail, dataset=dataset)
@@ -82,7 +82,7 @@ def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
     """List the files that hold a dataset now, by partition."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import DatasetFiles
+    from tracelake.wire.user_datasets import DatasetFiles
 
     with remote(home) as gateway:
         found = gateway.ask("list_dataset_files", DatasetFiles, dataset=dataset)

@@ -19,7 +19,7 @@ def invalidate(dataset: Dataset, blocks: Range, reason: Reason, home: Home = Non
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.domain.ranges import parse_partition_key
-    from tracelake.wire.user_messages import InvalidateAnswer, InvalidateRequest
+    from tracelake.wire.user_datasets import InvalidateAnswer, InvalidateRequest
 
     start, end = parse_partition_key(blocks).edges
     wish = InvalidateRequest(start=start, end=end, reason=reason, request_id=uuid4())

@@ -33,7 +33,7 @@ def list_(
     """List promises that are not kept yet, the newest first; `Failed` ones were given up and say why. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import OutboxList
+    from tracelake.wire.user_outbox import OutboxList
 
     asked = {"status": status and status.value, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -57,7 +57,7 @@ def retry(ids: Ids = None, home: Home = None, json: Json = False) -> None:
     """Try promises again that were given up. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import OutboxRetryAnswer, OutboxRetryRequest
+    from tracelake.wire.user_outbox import OutboxRetryAnswer, OutboxRetryRequest
 
     with remote(home) as gateway:
         done = gateway.ask("retry_outbox", OutboxRetryAnswer, body=OutboxRetryRequest(ids=ids or None))

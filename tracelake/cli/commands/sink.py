@@ -44,7 +44,7 @@ def dead(
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.cli.dead_batches import dead_batch_table
-    from tracelake.wire.user_messages import DeadBatchList
+    from tracelake.wire.user_datasets import DeadBatchList
 
     asked = {"dataset": dataset, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -65,7 +65,7 @@ def replay(publish: Publish, batch: Batch = None, home: Home = None, json: Json 
     """Try a dead batch again, after what was wrong has been mended; or a repaired one in its place."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import ReplayAnswer, ReplayRequest
+    from tracelake.wire.user_datasets import ReplayAnswer, ReplayRequest
 
     body = ReplayRequest(batch=None if batch is None else _read(batch))
     with remote(home) as gateway:

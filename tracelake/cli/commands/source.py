@@ -37,7 +37,7 @@ def resume(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
 def _ask(call: str, dag: str, job: str, home: Home, *, json: bool) -> None:
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import PauseAnswer
+    from tracelake.wire.user_dags import PauseAnswer
 
     with remote(home) as gateway:
         done = gateway.ask(call, PauseAnswer, dag=dag, job=job)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
-from tracelake.wire.task_messages import Message
+from tracelake.wire.message import Message
 
 if TYPE_CHECKING:
     from tracelake.lite.supervisor import Seen
-    from tracelake.wire.user_messages import DeadBatchList, FailedTasks
+    from tracelake.wire.user_datasets import DeadBatchList
+    from tracelake.wire.user_tasks import FailedTasks
 
 ASKED: Final = frozenset({"gateway", "dispatcher"})
 SECONDS: Final = 5.0
@@ -29,7 +30,8 @@ def status(home: Home = None, json: Json = False) -> None:
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
     from tracelake.lite.supervisor import Seen
-    from tracelake.wire.user_messages import DeadBatchList, FailedTasks
+    from tracelake.wire.user_datasets import DeadBatchList
+    from tracelake.wire.user_tasks import FailedTasks
 
     folder = HomeFolder(settings_of(home).home)
     pid = holder(folder)

@@ -13,7 +13,7 @@ from tracelake.cli.options import Home, Json
 from tracelake.cli.task_ids import TaskId, find_task
 
 if TYPE_CHECKING:
-    from tracelake.wire.user_messages import TaskDetail, TaskRow
+    from tracelake.wire.user_tasks import TaskDetail, TaskRow
 
 app = typer.Typer(help="Tasks: list, show, logs, retry, cancel.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def list_(
     """List tasks, the newest first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import TaskList
+    from tracelake.wire.user_tasks import TaskList
 
     asked = {"status": status and status.value, "dag": dag, "job": job, "limit": limit, "before": before}
     with remote(home) as gateway:
@@ -98,7 +98,7 @@ def show(task: TaskId, home: Home = None, json: Json = False) -> None:
     """Show a task: what made it, its attempts, what it read and what it committed."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import TaskDetail
+    from tracelake.wire.user_tasks import TaskDetail
 
     with remote(home) as gateway:
         found = gateway.ask("show_task", TaskDetail, task=find_task(gateway, task))
@@ -115,7 +115,7 @@ def logs(
     """Show what a task has said, line by line. An attempt has room for a thousand lines."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import TaskLines
+    from tracelake.wire.user_tasks import TaskLines
 
     with remote(home) as gateway:
         first, task_id = 0, find_task(gateway, task)
@@ -139,7 +139,7 @@ def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
     """Give a failed task one more attempt, at once."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import RetryAnswer
+    from tracelake.wire.user_tasks import RetryAnswer
 
     with remote(home) as gateway:
         task_id = find_task(gateway, task)
@@ -155,7 +155,7 @@ def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None,
     """End a task that has not ended. If it runs, its worker hears of it at once, and it cannot commit."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.wire.user_messages import CancelAnswer, CancelRequest
+    from tracelake.wire.user_tasks import CancelAnswer, CancelRequest
 
     with remote(home) as gateway:
         done = gateway.ask(

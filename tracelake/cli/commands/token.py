@@ -56,7 +56,7 @@ def token(subject: Subject = None, days: Days = 30, home: Home = None, json: Jso
 def _is_a_users(token: str, subject: str, settings: Settings) -> bool:
     """Refused as the system that runs there refuses it, if it knows no such user; False: none runs there."""
     from tracelake.cli.api import at_home
-    from tracelake.wire.user_messages import DagList
+    from tracelake.wire.user_dags import DagList
 
     try:
         with at_home(settings, token) as gateway:

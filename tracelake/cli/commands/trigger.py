@@ -38,7 +38,7 @@ def trigger(
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.domain.ranges import parse_partition_key
-    from tracelake.wire.user_messages import TriggerAnswer, TriggerRequest
+    from tracelake.wire.user_dags import TriggerAnswer, TriggerRequest
 
     if sum(item is not None for item in (cursor, partition, blocks)) > 1:
         raise BadInput("give one of --cursor, --partition and --range", where="--cursor, --partition, --range")

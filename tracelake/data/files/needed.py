@@ -13,7 +13,7 @@ import msgspec
 
 from tracelake.domain.sql.number_spans import Spans, overlap
 from tracelake.wire.markers import NUMBER, ColumnEntry
-from tracelake.wire.task_messages import FilesAnswer
+from tracelake.wire.output_messages import FilesAnswer
 
 WHOLE_NUMBERS: Final = frozenset({"bigint", "int"})
 F = TypeVar("F")

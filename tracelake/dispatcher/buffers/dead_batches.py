@@ -19,7 +19,7 @@ from tracelake.domain.storage_locations import buffer_folder, repaired_name
 from tracelake.errors import Conflict, NotFound, ObjectExists
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import Row, find_row, queries
-from tracelake.wire.user_messages import DeadBatchList, DeadBatchQuery, DeadBatchRow, ReplayAnswer
+from tracelake.wire.user_datasets import DeadBatchList, DeadBatchQuery, DeadBatchRow, ReplayAnswer
 
 
 class Publish(Row, frozen=True):

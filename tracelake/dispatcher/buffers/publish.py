@@ -22,7 +22,7 @@ from tracelake.domain.storage_locations import buffer_folder, shared_buffer_fold
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
 
 
 async def publish_buffer(control: Control, request: BufferPublishRequest, claims: Claims) -> BufferPublishAnswer:

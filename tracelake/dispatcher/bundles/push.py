@@ -21,7 +21,7 @@ from tracelake.domain.storage_locations import bundle_folder
 from tracelake.errors import Conflict, InvalidBundle, InvalidRequest, NotFound, ObjectExists
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import BundleAnswer, BundleRequest
+from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
 
 TRIES = 3
 """A refused bundle may be announced again while it is checked: then it is checked again."""

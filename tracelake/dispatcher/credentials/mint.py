@@ -18,7 +18,7 @@ from tracelake.domain.grants import StorageGrant
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import Conflict, Forbidden
 from tracelake.ports import SessionKeys
-from tracelake.wire.task_messages import CredentialsAnswer, CredentialsRequest, MountedStorage, SessionCredentials
+from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, MountedStorage, SessionCredentials
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from tracelake.dispatcher.datasets.partitions import (
 from tracelake.dispatcher.tasks.require_lease import require_lease
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
 from tracelake.errors import Forbidden, InvalidRequest
-from tracelake.wire.task_messages import FilesAnswer, FilesRequest
+from tracelake.wire.output_messages import FilesAnswer, FilesRequest
 
 
 async def list_files(control: Control, request: FilesRequest, claims: Claims) -> FilesAnswer:

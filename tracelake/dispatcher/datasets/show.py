@@ -10,7 +10,7 @@ import msgspec
 from tracelake.errors import NotFound
 from tracelake.store.identity import User
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import DatasetDetail, DatasetList, DatasetRow
+from tracelake.wire.user_datasets import DatasetDetail, DatasetList, DatasetRow
 
 MOST_COMMITS = 20
 

@@ -22,7 +22,8 @@ from tracelake.domain.ranges import InvalidRange, Range, inclusive
 from tracelake.errors import InvalidRequest, LeaseLost
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import EventsAnswer, EventsRequest, Fenced, InvalidationBody
+from tracelake.wire.message import Fenced
+from tracelake.wire.output_messages import EventsAnswer, EventsRequest, InvalidationBody
 
 
 async def accept_events(control: Control, request: EventsRequest, claims: Claims) -> EventsAnswer:

@@ -13,7 +13,7 @@ from tracelake.domain.grants import ALWAYS
 from tracelake.errors import Forbidden, Unauthenticated
 from tracelake.runtime.listeners import bearer
 from tracelake.store.identity import hash_token, is_worker_token
-from tracelake.wire.task_messages import Fenced
+from tracelake.wire.message import Fenced
 
 WORKER_TOKEN = "x-trace-worker-token"  # noqa: S105 - a header's name
 CAPABILITY = "x-trace-task-capability"

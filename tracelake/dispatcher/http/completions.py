@@ -14,9 +14,9 @@ from tracelake.dispatcher.http.auth import judged
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import TraceError, Unavailable
-from tracelake.runtime.logs import is_debugging, speaking_of
+from tracelake.runtime.logs import is_debugging, log_fields
 from tracelake.store.jobs import Job
-from tracelake.wire.task_messages import CompleteAnswer, CompleteItem, CompleteOutcome, CompleteRequest
+from tracelake.wire.output_messages import CompleteAnswer, CompleteItem, CompleteOutcome, CompleteRequest
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ async def _judged(verifier: Verifier, item: CompleteItem) -> Claims | TraceError
 def _say(request: CompleteRequest, job: Job | None, outcome: CompleteOutcome) -> None:
     """Each with its own subject: a request about many is nobody's."""
     if job is not None and outcome.answer is not None:
-        with speaking_of(**fields(job, request.task_id, request.attempt)):
+        with log_fields(**fields(job, request.task_id, request.attempt)):
             log.debug("completed", status=outcome.answer.status)
 
 

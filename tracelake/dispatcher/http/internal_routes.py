@@ -18,7 +18,6 @@ from tracelake.dispatcher.buffers.settle import settle_buffers
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.http.alert_routes import alert_routes
 from tracelake.dispatcher.http.auth import WorkerGate
-from tracelake.dispatcher.http.body import read
 from tracelake.dispatcher.http.openapi import document
 from tracelake.dispatcher.http.query_routes import query_routes
 from tracelake.dispatcher.http.user_routes import user_routes
@@ -28,24 +27,24 @@ from tracelake.dispatcher.tasks.claim import claimer
 from tracelake.dispatcher.tasks.fetch import fetch_task
 from tracelake.dispatcher.tasks.names import fields
 from tracelake.errors import InvalidRequest, NotFound
-from tracelake.runtime.listeners import json_response, listener_app, while_wanted
-from tracelake.runtime.logs import is_debugging, speak_also_of, speaking_of
+from tracelake.runtime.listeners import cancel_on_disconnect, json_response, listener_app
+from tracelake.runtime.logs import add_log_fields, is_debugging, log_fields
 from tracelake.runtime.metrics import OPENMETRICS_TEXT
-from tracelake.runtime.tracing import is_tracing, note
+from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES, answers, unavailable
 from tracelake.store.identity import find_user
 from tracelake.store.signing_keys import published
+from tracelake.wire.buffer_messages import BufferRequest, SettleRequest
+from tracelake.wire.read_call import read_message
 from tracelake.wire.task_messages import (
     STOPS_MARK,
     STOPS_SECONDS,
-    BufferRequest,
     ClaimBatchAnswer,
     ClaimBatchRequest,
     Claimed,
     ClaimRequest,
     DrainAnswer,
     NotClaimed,
-    SettleRequest,
 )
 
 log = structlog.get_logger()
@@ -80,13 +79,15 @@ def internal_api(control: Control) -> Starlette:
     async def batches(request: Request) -> Response:
         await gate.require(request)
         return json_response(
-            await buffer_records(control.pool, control.places.scratch_bucket, await read(request, BufferRequest))
+            await buffer_records(
+                control.pool, control.places.scratch_bucket, await read_message(request, BufferRequest)
+            )
         )
 
     async def settle(request: Request) -> Response:
         await gate.require(request)
         return json_response(
-            await settle_buffers(control.pool, control.outbox_signal, await read(request, SettleRequest))
+            await settle_buffers(control.pool, control.outbox_signal, await read_message(request, SettleRequest))
         )
 
     async def metrics(request: Request) -> Response:
@@ -116,8 +117,8 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
     async def task_claim(request: Request) -> Response:
         await gate.require(request)
-        asked = await read(request, ClaimRequest)
-        speak_also_of({"task": asked.task_id})
+        asked = await read_message(request, ClaimRequest)
+        add_log_fields({"task": asked.task_id})
         answer = await claim(asked)
         if isinstance(answer, Claimed) and (job := control.names.of(asked.task_id)) is not None:
             _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
@@ -125,7 +126,7 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
     async def task_claim_batch(request: Request) -> Response:
         await gate.require(request)
-        asked = await read(request, ClaimBatchRequest)
+        asked = await read_message(request, ClaimBatchRequest)
         answers = await claim.together(asked.one_by_one())
         if is_debugging():
             _say_claimed(control, answers, asked.worker_id)
@@ -134,7 +135,7 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
     async def stops(request: Request) -> Response:
         await gate.require(request)
         waits = control.stops.after(_mark(request), STOPS_SECONDS)
-        return json_response(await while_wanted(request, waits))
+        return json_response(await cancel_on_disconnect(request, waits))
 
     return [
         Route("/internal/task-stops", stops, methods=["GET"]),
@@ -156,14 +157,14 @@ def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], work
     """Each with its own subject: a request about many is nobody's."""
     for item in answers:
         if isinstance(item, Claimed) and (job := control.names.of(item.task.task_id)) is not None:
-            with speaking_of(**fields(job, item.task.task_id, item.attempt)):
+            with log_fields(**fields(job, item.task.task_id, item.attempt)):
                 log.debug("claimed", worker=worker)
 
 
 def _name(subject: dict[str, Any], worker: str) -> None:
-    speak_also_of(subject)
+    add_log_fields(subject)
     if is_tracing():
-        note(**subject)
+        set_attributes(**subject)
     if is_debugging():
         log.debug("claimed", worker=worker)
 

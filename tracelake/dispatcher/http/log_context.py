@@ -10,8 +10,8 @@ from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.names import fields as name_fields
 from tracelake.errors import TraceError
-from tracelake.runtime.logs import speak_also_of
-from tracelake.runtime.tracing import is_tracing, note
+from tracelake.runtime.logs import add_log_fields
+from tracelake.runtime.tracing import is_tracing, set_attributes
 from tracelake.store.db import OUTAGES
 from tracelake.store.jobs import Job
 from tracelake.store.queries import queries
@@ -42,9 +42,9 @@ def _bind(claims: Claims, job: Job | None) -> None:
         fields = {"org": claims.org_id, "task": claims.task_id, "attempt": claims.attempt}
     else:
         fields = name_fields(job, claims.task_id, claims.attempt)
-    speak_also_of(fields)
+    add_log_fields(fields)
     if is_tracing():
-        note(**fields)
+        set_attributes(**fields)
 
 
 async def _look_up(control: Control, claims: Claims) -> Job | None:

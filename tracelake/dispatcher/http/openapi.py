@@ -13,41 +13,42 @@ from uuid import UUID
 import msgspec
 
 from tracelake.wire.alert_messages import FailuresAnswer, FailuresRequest, TargetsAnswer, TargetsRequest
-from tracelake.wire.openapi import answers, as_json, operation, query_parameters, schemas
-from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
-from tracelake.wire.task_messages import (
-    STOPS_MARK,
+from tracelake.wire.buffer_messages import (
     BufferAnswer,
     BufferPublishAnswer,
     BufferPublishRequest,
     BufferRequest,
-    ClaimBatchAnswer,
-    ClaimBatchRequest,
-    Claimed,
-    ClaimRequest,
+    SettleAnswer,
+    SettleRequest,
+)
+from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, KeySet, UserAnswer
+from tracelake.wire.message import Message
+from tracelake.wire.openapi import answers, as_json, operation, query_parameters, schemas
+from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteBatchAnswer,
     CompleteBatchRequest,
     CompleteRequest,
-    CredentialsAnswer,
-    CredentialsRequest,
-    DrainAnswer,
     EventsAnswer,
     EventsRequest,
-    FetchAnswer,
     FilesAnswer,
     FilesRequest,
+)
+from tracelake.wire.query_messages import AuditAnswer, AuditRequest, RelationsAnswer, RelationsRequest
+from tracelake.wire.task_messages import (
+    STOPS_MARK,
+    ClaimBatchAnswer,
+    ClaimBatchRequest,
+    Claimed,
+    ClaimRequest,
+    DrainAnswer,
+    FetchAnswer,
     HeartbeatAnswer,
     HeartbeatRequest,
-    KeySet,
     LogsAnswer,
     LogsRequest,
-    Message,
     NotClaimed,
-    SettleAnswer,
-    SettleRequest,
     StopsAnswer,
-    UserAnswer,
 )
 from tracelake.wire.user_calls import CALLS, USER
 

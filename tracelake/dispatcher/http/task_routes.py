@@ -19,7 +19,6 @@ from tracelake.dispatcher.credentials.mint import mint_credentials
 from tracelake.dispatcher.datasets.list_task_files import list_files
 from tracelake.dispatcher.events.accept import accept_events
 from tracelake.dispatcher.http.auth import CAPABILITY, require_capability
-from tracelake.dispatcher.http.body import read
 from tracelake.dispatcher.http.completions import complete_several
 from tracelake.dispatcher.http.log_context import about
 from tracelake.dispatcher.tasks.complete import Completer
@@ -29,18 +28,18 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.listeners import json_response, listener_app
 from tracelake.runtime.logs import is_debugging
 from tracelake.store.db import OUTAGES, answers, unavailable
-from tracelake.wire.task_messages import (
+from tracelake.wire.buffer_messages import BufferPublishRequest
+from tracelake.wire.identity_messages import CredentialsRequest
+from tracelake.wire.output_messages import (
     MAX_COMPLETION_BYTES,
-    BufferPublishRequest,
     CompleteBatchAnswer,
     CompleteBatchRequest,
     CompleteRequest,
-    CredentialsRequest,
     EventsRequest,
     FilesRequest,
-    HeartbeatRequest,
-    LogsRequest,
 )
+from tracelake.wire.read_call import read_message
+from tracelake.wire.task_messages import HeartbeatRequest, LogsRequest
 
 log = structlog.get_logger()
 
@@ -49,14 +48,14 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
     renew, complete = renewer(control), Completer(control)
 
     async def heartbeat(request: Request) -> Response:
-        body = await read(request, HeartbeatRequest)
+        body = await read_message(request, HeartbeatRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             return json_response(await renew(Beat(body, claims)))
 
     async def completion(request: Request) -> Response:
         await verifier.verify(request.headers.get(CAPABILITY))  # before so much is taken in
-        body = await read(request, CompleteRequest, MAX_COMPLETION_BYTES)
+        body = await read_message(request, CompleteRequest, MAX_COMPLETION_BYTES)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             answer = await complete(body, claims)
@@ -66,35 +65,35 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
             return json_response(answer)
 
     async def completions(request: Request) -> Response:
-        items = (await read(request, CompleteBatchRequest)).items
+        items = (await read_message(request, CompleteBatchRequest)).items
         outcomes = await complete_several(control, complete, verifier, items)
         crash_point("complete_batch.after_commit")
         return json_response(CompleteBatchAnswer(outcomes=outcomes))
 
     async def events(request: Request) -> Response:
-        body = await read(request, EventsRequest)
+        body = await read_message(request, EventsRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             return json_response(await accept_events(control, body, claims))
 
     async def buffer(request: Request) -> Response:
-        body = await read(request, BufferPublishRequest)
+        body = await read_message(request, BufferPublishRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             return json_response(await publish_buffer(control, body, claims))
 
     async def logs(request: Request) -> Response:
-        body = await read(request, LogsRequest)
+        body = await read_message(request, LogsRequest)
         await require_capability(request, verifier, body)
         return json_response(await store_logs(control, body))
 
     async def files(request: Request) -> Response:
-        body = await read(request, FilesRequest)
+        body = await read_message(request, FilesRequest)
         claims = await require_capability(request, verifier, body)
         return json_response(await list_files(control, body, claims))
 
     async def credentials(request: Request) -> Response:
-        body = await read(request, CredentialsRequest)
+        body = await read_message(request, CredentialsRequest)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
             return json_response(await mint_credentials(control, body, claims))

@@ -44,20 +44,14 @@ from tracelake.dispatcher.tasks.show import show_task
 from tracelake.dispatcher.why.explain import explain
 from tracelake.errors import InvalidRequest, Unauthenticated
 from tracelake.runtime.listeners import json_response
+from tracelake.runtime.read_body import read_bounded
 from tracelake.store.db import OUTAGES, unavailable
 from tracelake.store.identity import User, find_user
-from tracelake.wire.read_call import read_body, read_bytes, read_query, require_role
-from tracelake.wire.task_messages import Message
+from tracelake.wire.message import Message
+from tracelake.wire.read_call import read_body, read_query, require_role
 from tracelake.wire.user_calls import CALLS, USER, Call, named
-from tracelake.wire.user_messages import (
-    ActivateAnswer,
-    DagWarning,
-    DeployAnswer,
-    InvalidateAnswer,
-    InvalidateRequest,
-    TriggerAnswer,
-    TriggerRequest,
-)
+from tracelake.wire.user_dags import ActivateAnswer, DagWarning, DeployAnswer, TriggerAnswer, TriggerRequest
+from tracelake.wire.user_datasets import InvalidateAnswer, InvalidateRequest
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ async def asking_user(control: Control, request: Request) -> User:
 
 async def _body(control: Control, request: Request, call: Call) -> Message | bytes | None:
     if call.takes_bytes is not None:
-        return await read_bytes(request, min(call.most_bytes, control.bundles.max_bytes))
+        return await read_bounded(request.stream(), min(call.most_bytes, control.bundles.max_bytes))
     return await read_body(request, call)
 
 

@@ -13,22 +13,17 @@ import asyncio
 from contextlib import suppress
 
 import asyncpg
-import structlog
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.loop import stopped
 from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.stop_signals import Stops
+from tracelake.runtime.listen import listen, pool_connection
 from tracelake.store.db import OUTAGES
-from tracelake.store.queries import Connection, queries
-
-log = structlog.get_logger()
+from tracelake.store.queries import queries
 
 CHANNEL = "trace_control"
 """The payload is `<signal>` or `<signal> <replica>`; by hand: `NOTIFY trace_control, 'outbox'`."""
-LOOK_SECONDS = 15.0
-"""How often the connection is probed: a lost network link is not reported otherwise."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class ListenForReplicas:
@@ -48,7 +43,9 @@ class ListenForReplicas:
     async def start(self) -> None:
         for name, signal in self._signals.items():
             signal.notify_replicas(lambda name=name: self._notify(name))  # type: ignore[misc]
-        self._listening = asyncio.create_task(self._keep_listening())
+        self._listening = asyncio.create_task(
+            listen(lambda: pool_connection(self._control.pool), CHANNEL, self._on_notification, self._show_status)
+        )
 
     async def stop(self) -> None:
         for signal in self._signals.values():
@@ -67,44 +64,16 @@ class ListenForReplicas:
             await self._control.pool.execute(queries("wake")["tell"], CHANNEL, f"{signal} {self._control.replica}")
             self._control.metrics.wakes.labels(signal, "sent").inc()
 
-    async def _keep_listening(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                await self._listen_until_lost()
-                pause = FIRST_PAUSE_SECONDS
-            except (*OUTAGES, asyncpg.PostgresError) as outage:
-                log.warning("not listening for other replicas", because=str(outage) or type(outage).__name__)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            finally:
-                self._control.metrics.listening.set(0)
-            await asyncio.sleep(pause)
+    def _show_status(self, is_listening: bool) -> None:
+        self._control.metrics.listening.set(is_listening)
 
-    async def _listen_until_lost(self) -> None:
-        lost = asyncio.Event()
-        connection = await self._control.pool.acquire(timeout=10)
-        try:
-            connection.add_termination_listener(lambda *_: lost.set())
-            await connection.add_listener(CHANNEL, self._on_notification)
-            self._control.metrics.listening.set(1)
-            for signal in self._signals.values():
-                signal.wake()  # notifications until now were missed
-            while not lost.is_set():
-                await self._probe(connection, lost)
-        finally:
-            with suppress(asyncpg.InterfaceError):  # the connection was lost: asyncpg has closed it
-                connection.terminate()  # not to be reused with a listener on it
-            with suppress(*OUTAGES, asyncpg.PostgresError):
-                await self._control.pool.release(connection)
-
-    async def _probe(self, connection: Connection, lost: asyncio.Event) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(lost.wait(), LOOK_SECONDS)
+    def _on_notification(self, payload: str | None) -> None:
+        """None: any may have been missed."""
+        if payload is None:
+            for missed in self._signals.values():
+                missed.wake()
             return
-        await connection.execute(queries("wake")["still_there"], timeout=LOOK_SECONDS)
-
-    def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        name, _, replica = str(payload).partition(" ")
+        name, _, replica = payload.partition(" ")
         signal = self._signals.get(name)
         if signal is not None and replica != self._control.replica:
             signal.wake()

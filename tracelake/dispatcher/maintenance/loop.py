@@ -13,7 +13,7 @@ import structlog
 
 from tracelake.dispatcher.signal import Signal
 from tracelake.errors import Unavailable
-from tracelake.runtime.logs import speak_of
+from tracelake.runtime.logs import set_log_fields
 from tracelake.runtime.metrics import Metrics
 from tracelake.runtime.tracing import span
 from tracelake.store.db import OUTAGES
@@ -48,7 +48,7 @@ class Loop:
 async def run_loop(loop: Loop) -> None:
     seconds = loop.metrics.loop_seconds.labels(loop.name)
     failures = loop.metrics.loop_failures.labels(loop.name)
-    speak_of(loop=loop.name)
+    set_log_fields(loop=loop.name)
     with loop.signal.attended():
         while True:
             began = time.perf_counter()

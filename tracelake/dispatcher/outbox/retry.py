@@ -11,7 +11,7 @@ from tracelake.dispatcher.control import Control
 from tracelake.errors import Unavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import OutboxRetryAnswer
+from tracelake.wire.user_outbox import OutboxRetryAnswer
 
 
 async def retry_outbox(control: Control, org_id: UUID, ids: Sequence[int] | None) -> OutboxRetryAnswer:

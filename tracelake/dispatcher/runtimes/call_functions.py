@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from tracelake.capability.claims import Claims, decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.capability.log_context import task_fields
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.replicas import host_of, is_alive
@@ -30,18 +30,12 @@ from tracelake.dispatcher.tasks.report_failure import report_final_failure
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point
-from tracelake.runtime.logs import speaking_of
+from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import (
-    Claimed,
-    ClaimRequest,
-    CompleteRequest,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    Invocation,
-)
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
 
 log = structlog.get_logger()
 
@@ -179,14 +173,14 @@ class CallFunctions:
         return [name for name, runtime in self.control.runtimes.items() if runtime.invoker == "function"]
 
     def _call(self, claimed: Claimed) -> None:
-        call = Call(claimed, decode(take_apart(claimed.capability_token).payload))
+        call = Call(claimed, decode(parse_token(claimed.capability_token).payload))
         self._calls[claimed.task.task_id] = call
         call.work = asyncio.create_task(self._run(call))
 
     async def _run(self, call: Call) -> None:
         claimed, subject = call.claimed, task_fields(call.claimed)
         try:
-            with speaking_of(**subject), span("invoke", **subject):
+            with log_fields(**subject), span("invoke", **subject):
                 seconds = claimed.task.timeout_seconds or ENDLESS_SECONDS
                 ended = await self._invoke(invocation(claimed), float(seconds))
                 crash_point("call_functions.returned")

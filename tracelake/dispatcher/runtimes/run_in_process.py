@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from tracelake.capability.claims import decode
-from tracelake.capability.jws import take_apart
+from tracelake.capability.jws import parse_token
 from tracelake.capability.log_context import task_fields
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.claim import claim_tasks
@@ -26,10 +26,11 @@ from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.operators.registry import IN_PROCESS
 from tracelake.runtime.crash_points import crash_point
-from tracelake.runtime.logs import speaking_of
+from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import Claimed, ClaimRequest, CompleteRequest, TaskPayload
+from tracelake.wire.output_messages import CompleteRequest
+from tracelake.wire.task_messages import Claimed, ClaimRequest, TaskPayload
 
 log = structlog.get_logger()
 
@@ -103,7 +104,7 @@ async def _run_together(control: Control, tasks: Sequence[UUID], error: str | No
         for claimed in await _claim(alone, tasks):
             task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)
             request = _run(claimed, task) if error is None else _failed(claimed, error, retryable=False)
-            answer = await complete(request, decode(take_apart(claimed.capability_token).payload))
+            answer = await complete(request, decode(parse_token(claimed.capability_token).payload))
             state = request.state or state
             done[answer.status.lower()] += 1
         crash_point("run_in_process.before_commit")
@@ -130,7 +131,7 @@ def _run(claimed: Claimed, task: TaskPayload) -> CompleteRequest:
     if operator is None:
         return _failed(claimed, f"operator {task.operator!r} does not run in the Dispatcher", retryable=False)
     try:
-        with span("run", **task_fields(claimed)), speaking_of(**task_fields(claimed)):
+        with span("run", **task_fields(claimed)), log_fields(**task_fields(claimed)):
             outcome = operator.run(task, task.state)
     except BadInput as wrong:
         return _failed(claimed, f"{wrong.message} ({wrong.hint})" if wrong.hint else wrong.message, retryable=False)

@@ -11,7 +11,7 @@ from tracelake.errors import Conflict, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.identity import User
 from tracelake.store.queries import Row, find_row, queries
-from tracelake.wire.user_messages import PauseAnswer
+from tracelake.wire.user_dags import PauseAnswer
 
 
 class SourceJob(Row, frozen=True):

@@ -19,7 +19,7 @@ from tracelake.domain.event import RangeScope, partition_key, read_scope
 from tracelake.domain.ranges import Range, format_partition_key, merge, subtract
 from tracelake.errors import Conflict, Incompatible, InvalidRequest
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import OutputBody
+from tracelake.wire.output_messages import OutputBody
 
 Connection = asyncpg.pool.PoolConnectionProxy
 

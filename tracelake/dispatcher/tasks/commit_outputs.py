@@ -28,7 +28,7 @@ from tracelake.errors import Conflict, Forbidden, Incompatible, InvalidRequest
 from tracelake.store.jobs import Job
 from tracelake.store.queries import queries
 from tracelake.wire.markers import ColumnEntry, in_words
-from tracelake.wire.task_messages import CompleteRequest, OutputBody, PublishedBody, StorageRef
+from tracelake.wire.output_messages import CompleteRequest, OutputBody, PublishedBody, StorageRef
 
 Connection = asyncpg.pool.PoolConnectionProxy
 GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")

@@ -39,8 +39,8 @@ from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.jobs import Job
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import CompleteAnswer, CompleteRequest
-from tracelake.wire.user_messages import Fault
+from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
+from tracelake.wire.user_tasks import Fault
 
 Connection = asyncpg.pool.PoolConnectionProxy
 

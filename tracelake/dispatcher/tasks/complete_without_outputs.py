@@ -25,7 +25,7 @@ from tracelake.dispatcher.tasks.repeated_completion import answered_before
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import CompleteAnswer, CompleteRequest
+from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
 
 log = structlog.get_logger()
 

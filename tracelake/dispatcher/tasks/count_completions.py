@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.control import Control
-from tracelake.wire.task_messages import CompleteRequest
+from tracelake.wire.output_messages import CompleteRequest
 
 
 class Completion(Protocol):

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import TaskList, TaskRow, TasksQuery
+from tracelake.wire.user_tasks import TaskList, TaskRow, TasksQuery
 
 
 async def list_tasks(pool: asyncpg.Pool, org_id: UUID, asked: TasksQuery) -> TaskList:

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import FailedTasks, TaskRow
+from tracelake.wire.user_tasks import FailedTasks, TaskRow
 
 NEWEST = 20
 

@@ -8,7 +8,7 @@ import asyncpg
 
 from tracelake.dispatcher.tasks.show import no_such_task
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import LogsQuery, TaskLine, TaskLines
+from tracelake.wire.user_tasks import LogsQuery, TaskLine, TaskLines
 
 
 async def read_logs(pool: asyncpg.Pool, org_id: UUID, task_id: UUID, asked: LogsQuery) -> TaskLines:

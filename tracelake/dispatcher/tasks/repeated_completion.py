@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tracelake.errors import Conflict, LeaseLost
-from tracelake.wire.task_messages import CompleteAnswer, CompleteRequest
+from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest
 
 
 def answered_before(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelake.dispatcher.control import Control
 from tracelake.errors import LeaseLost
 from tracelake.store.queries import queries
-from tracelake.wire.task_messages import Fenced
+from tracelake.wire.message import Fenced
 
 
 async def require_lease(control: Control, request: Fenced) -> None:

@@ -9,7 +9,7 @@ from tracelake.dispatcher.tasks.show import no_such_task
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.user_messages import RetryAnswer
+from tracelake.wire.user_tasks import RetryAnswer
 
 
 async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnswer:

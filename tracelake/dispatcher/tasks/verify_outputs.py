@@ -18,7 +18,7 @@ from tracelake.domain.object_names import SCHEME, Folder
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.ports import ObjectStore
 from tracelake.wire.markers import ColumnEntry, FileEntry, Marker, attempt_folder, decode_marker, marker_in
-from tracelake.wire.task_messages import OutputBody
+from tracelake.wire.output_messages import OutputBody
 
 
 @dataclass(frozen=True)

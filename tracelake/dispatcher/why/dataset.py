@@ -7,7 +7,8 @@ from datetime import datetime
 from uuid import UUID
 
 from tracelake.store.queries import Row
-from tracelake.wire.user_messages import DatasetDetail, Explanation, Step, Stop
+from tracelake.wire.user_datasets import DatasetDetail
+from tracelake.wire.user_why import Explanation, Step, Stop
 
 TROUBLE = ("failed", "waits for a retry", "queued")
 """States of tasks that hold up a dataset, the worst first."""

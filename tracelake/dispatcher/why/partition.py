@@ -10,7 +10,7 @@ import msgspec
 from tracelake.dispatcher.why.event import EventRow, refused, unrouted
 from tracelake.dispatcher.why.task import pause_sentence
 from tracelake.store.queries import Row
-from tracelake.wire.user_messages import Explanation, Step, Stop
+from tracelake.wire.user_why import Explanation, Step, Stop
 
 
 class InputEvent(EventRow, frozen=True):

@@ -9,7 +9,9 @@ from uuid import UUID
 
 import msgspec
 
-from tracelake.wire.user_messages import AttemptRow, DeadBatchRow, Explanation, Step, Stop, TaskDetail
+from tracelake.wire.user_datasets import DeadBatchRow
+from tracelake.wire.user_tasks import AttemptRow, TaskDetail
+from tracelake.wire.user_why import Explanation, Step, Stop
 
 
 class Edge(msgspec.Struct, frozen=True):

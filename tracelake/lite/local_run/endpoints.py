@@ -13,28 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from tracelake.capability.refusal import CAPABILITY_HEADER
 from tracelake.domain.ids import DatasetId
 from tracelake.errors import Forbidden, InvalidRequest, NotFound, TraceError, Unauthenticated
 from tracelake.lite.local_run.rows import Snapshot
 from tracelake.runtime.listeners import refusal_response
+from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
+from tracelake.wire.identity_messages import MountedStorage
+from tracelake.wire.message import CAPABILITY_HEADER, Message, decode
+from tracelake.wire.output_messages import CompleteAnswer, CompleteRequest, EventsAnswer, EventsRequest
 from tracelake.wire.query_messages import TaskQueryRequest
-from tracelake.wire.task_messages import (
-    BufferPublishAnswer,
-    BufferPublishRequest,
-    CompleteAnswer,
-    CompleteRequest,
-    EventsAnswer,
-    EventsRequest,
-    HeartbeatAnswer,
-    HeartbeatRequest,
-    Invocation,
-    LogsAnswer,
-    LogsRequest,
-    Message,
-    MountedStorage,
-    decode,
-)
+from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest, Invocation, LogsAnswer, LogsRequest
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 RUNTIME: Final = "/2018-06-01/runtime/invocation/"

@@ -17,7 +17,8 @@ from tracelake.domain.storage_locations import is_buffered
 from tracelake.errors import InvalidRequest, Unavailable
 from tracelake.ports import ObjectStore
 from tracelake.wire.markers import NUMBER, ColumnEntry
-from tracelake.wire.task_messages import FilesAnswer, InputRef, PartitionFiles
+from tracelake.wire.output_messages import FilesAnswer, PartitionFiles
+from tracelake.wire.task_messages import InputRef
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,8 @@ from tracelake.wire.markers import (
     in_words,
     marker_in,
 )
-from tracelake.wire.task_messages import EventBody, OutputBody, OutputRef
+from tracelake.wire.output_messages import EventBody, OutputBody
+from tracelake.wire.task_messages import OutputRef
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,7 +1,3 @@
 -- name: tell
 -- Other replicas are told of work that this one wrote and does not get to: the channel, and which bell to ring.
 SELECT pg_notify($1, $2);
-
--- name: still_there
--- Whether the connection that listens still has a server at its other end.
-SELECT 1;

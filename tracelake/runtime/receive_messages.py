@@ -1,0 +1,79 @@
+"""Receives messages of a queue until the process is to stop, no more at once than there is room for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+
+from tracelake.errors import TraceError
+from tracelake.ports import Delivery, Queue
+from tracelake.runtime.retry import sleep_after_outage, sleep_unless
+
+log = structlog.get_logger()
+
+WAIT: Final = timedelta(seconds=20)
+STOP_CHECK_SECONDS: Final = 0.5
+
+
+class FreeSlots:
+    """How many more pieces of work may begin."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self._freed = asyncio.Event()
+
+    async def wait_for_free(self, stop: asyncio.Event) -> int:
+        """Waits until a slot is free and returns how many are; 0 when it is time to stop."""
+        while self.free <= 0 and not stop.is_set():
+            self._freed.clear()
+            await sleep_unless(self._freed, STOP_CHECK_SECONDS)
+        return 0 if stop.is_set() else self.free
+
+    def take_for(self, task: asyncio.Task[Any]) -> None:
+        """Takes a slot until the task has ended."""
+        self.free -= 1
+        task.add_done_callback(self._release)
+
+    def _release(self, _task: asyncio.Task[Any]) -> None:
+        self.free += 1
+        self._freed.set()
+
+
+async def receive_messages(
+    queue: Queue,
+    name: str,
+    slots: FreeSlots,
+    stop: asyncio.Event,
+    *,
+    visibility: timedelta,
+    count: Callable[[int], int],
+) -> AsyncIterator[Sequence[Delivery]]:
+    """Batches of messages until `stop`. `count`: how many to receive at most while so many slots are free."""
+    while free := await slots.wait_for_free(stop):
+        if deliveries := await _receive(queue, name, stop, count(free), visibility):
+            yield deliveries
+
+
+async def _receive(
+    queue: Queue, name: str, stop: asyncio.Event, most: int, visibility: timedelta
+) -> Sequence[Delivery]:
+    receiving = asyncio.create_task(queue.receive(name, max_messages=most, visibility=visibility, wait=WAIT))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        receiving.cancel()  # unless it is done; what it was about to return is delivered again
+        await asyncio.wait({receiving})
+    if receiving.cancelled():
+        return ()
+    try:
+        return receiving.result()
+    except TraceError as wrong:  # also one that does not pass by itself: work in progress is not dropped for it
+        log.warning("nothing received", queue=name, **wrong.as_dict())
+        await sleep_after_outage(stop)
+        return ()

@@ -1,0 +1,99 @@
+"""Settings of listeners, certificates, identities and tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import SecretStr, model_validator
+
+from tracelake.settings.base import Group, setting
+
+
+class TlsSettings(Group):
+    """Certificate, key and CA of the listeners. Lite makes its own in the home folder."""
+
+    ca: Path | None = setting(None, "The CA that this process trusts when it calls another.", unit="PEM file")
+    cert: Path | None = setting(None, "The certificate this process shows.", unit="PEM file")
+    key: Path | None = setting(None, "The key of that certificate.", unit="PEM file")
+
+
+class GatewaySettings(Group):
+    """The only public API."""
+
+    host: str = setting("127.0.0.1", "The address it listens on; loopback until you mean to open it.")
+    port: int = setting(0, "Its port; 0 takes a free one.", unit="port", ge=0, le=65535)
+
+
+class EndpointSettings(Group):
+    """The addresses of the other processes' APIs. `trace up` fills these in."""
+
+    dispatcher_task: str | None = setting(None, "The Dispatcher's task API.", unit="https:// URL")
+    dispatcher_internal: str | None = setting(None, "The Dispatcher's internal API.", unit="https:// URL")
+    query_task: str | None = setting(None, "The Query service's task API.", unit="https:// URL")
+    query_internal: str | None = setting(None, "The Query service's internal API.", unit="https:// URL")
+    delivery_internal: str | None = setting(None, "The delivery process's internal API.", unit="https:// URL")
+
+
+class IdentitySettings(Group):
+    """The identity of a process, and the issuer that the Gateway trusts."""
+
+    worker_token: SecretStr | None = setting(None, "What a trusted process sends to the internal APIs.")
+    user_issuer: str = setting("trace-local", "The `iss` that a user's token must carry.")
+    user_audience: str = setting("trace", "The `aud` that a user's token must carry.")
+    user_public_key: str | None = setting(
+        None, "The local issuer's public key; `trace up` fills it in.", unit="PEM text"
+    )
+    user_token_max_days: int = setting(
+        366, "A user's token that is valid for longer is refused, whatever its issuer.", unit="days", ge=1, le=3660
+    )
+    user_jwks_url: str | None = setting(
+        None,
+        "Where an OIDC issuer publishes its keys (`jwks_uri`); set, it takes the place of the local issuer's key.",
+        unit="https:// URL",
+        pattern=r"^https://",
+    )
+
+
+class ClientSettings(Group):
+    """Which system the command line calls. Unset, or with `--home`: the one in the home folder."""
+
+    gateway_url: str | None = setting(None, "The Gateway of that system.", unit="https:// URL", pattern=r"^https://")
+    ca: Path | None = setting(
+        None, "The CA of the Gateway's certificate; unset: those this machine trusts.", unit="PEM file"
+    )
+    token: SecretStr | None = setting(None, "Your token, from your identity provider or from `trace token`.")
+
+
+class TokenSettings(Group):
+    """Capability tokens of tasks: the keys that sign them, and how verifiers keep up with the keys."""
+
+    issuer: str = setting(
+        "trace-dispatcher", "The `iss` of every capability; a token of another deployment is refused by it."
+    )
+    key_folder: Path | None = setting(
+        None,
+        "Private keys, one PEM file each; unset: keys/task in the home. All Dispatchers must see the same folder.",
+        unit="folder",
+    )
+    rotation_days: int = setting(
+        30, "A key that has signed for so long is replaced by a new one.", unit="days", ge=1, le=3650
+    )
+    overlap_seconds: float = setting(
+        300.0, "How long a new key is published before it signs; every verifier must get to see it.", unit="s", ge=2
+    )
+    max_life_seconds: int = setting(
+        86400, "The longest life of a token; a longer task renews it by its heartbeats.", unit="s", ge=600, le=86400
+    )
+    refresh_floor_seconds: float = setting(
+        5.0, "A verifier fetches the keys at most this often, whatever key ids it is shown.", unit="s", ge=1, le=60
+    )
+    remembered: int = setting(
+        20_000, "Verified tokens that a process remembers, about 2 kB each; 0 verifies each time.", unit="count", ge=0
+    )
+
+    @model_validator(mode="after")
+    def _overlap_outlasts_caches(self) -> Self:
+        if self.overlap_seconds < 2 * self.refresh_floor_seconds:
+            raise ValueError("overlap_seconds must be at least twice refresh_floor_seconds")
+        return self

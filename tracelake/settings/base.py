@@ -1,0 +1,15 @@
+"""A group of settings, and how a setting is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def setting(default: Any, why: str, *, unit: str | None = None, **limits: Any) -> Any:
+    return Field(default=default, description=why, json_schema_extra={"unit": unit} if unit else None, **limits)
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

@@ -1,0 +1,183 @@
+"""Settings of the processes that run on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import SecretStr, field_validator
+
+from tracelake.settings.base import Group, setting
+
+
+class QuerySettings(Group):
+    """The Query service: its two listeners, its Spark, and the limits of a query."""
+
+    host: str = setting("127.0.0.1", "The address that both listeners bind to.")
+    task_port: int = setting(
+        0, "Port of the task API, /v1/task/query; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+    internal_port: int = setting(
+        0, "Port of the internal API, /v1/query; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+    driver_memory: str = setting(
+        "512m",
+        "Heap of its Spark; results and small joins fit, large ones spill.",
+        unit="JVM size",
+        pattern=r"^\d+[mg]$",
+    )
+    warm_after_seconds: float = setting(
+        30.0,
+        "Its Spark starts so long after the process, or with the first query: not while the system starts.",
+        unit="s",
+        ge=0,
+    )
+    concurrency: int = setting(4, "Queries that run at once; Spark shares its cores.", unit="count", ge=1, le=64)
+    user_slots: int = setting(
+        1,
+        "How many of those are kept for users' queries: tasks never take them, but for the last one there is.",
+        unit="count",
+        ge=0,
+        le=63,
+    )
+    waiting: int = setting(
+        32,
+        "Queries of users that may wait for their turn, and as many of tasks; one more is refused as busy.",
+        unit="count",
+        ge=0,
+        le=10_000,
+    )
+    wait_seconds: float = setting(30.0, "How long one waits before it is refused as busy.", unit="s", gt=0, le=600)
+    timeout_seconds: float = setting(60.0, "The longest a query may run; then it is ended.", unit="s", gt=0, le=3600)
+    stuck_seconds: float = setting(
+        1.5,
+        "A query that no interrupt ends takes Spark with it so long after its time is over, and later where Spark does"
+        " not get the cores that it wants; those beside it are run once more.",
+        unit="s",
+        gt=0,
+    )
+    export_timeout_seconds: float = setting(
+        600.0, "The same for one whose rows are exported.", unit="s", gt=0, le=86400
+    )
+    max_rows: int = setting(100_000, "Rows of one answer; more are exported.", unit="count", ge=1, le=10_000_000)
+    max_bytes: int = setting(
+        64 * 1024 * 1024, "Size of one answer's rows; what is larger is exported.", unit="bytes", ge=1024, le=2**31
+    )
+    max_value_bytes: int = setting(
+        4 * 1024 * 1024,
+        "Size of one value that a query may make, as far as its text shows; one that may make a larger is refused.",
+        unit="bytes",
+        ge=1024,
+        le=2**30,
+    )
+    export_prefix: str = setting(
+        "s3://trace/exports/",
+        "Where users' exports go, below it in a folder of their organisation.",
+        unit="s3:// folder",
+        pattern=r"^s3://.+/$",
+    )
+    sessions: int = setting(
+        16,
+        "Prepared sessions that are kept, about 2 MB each. One serves one grant, and is thrown away with it.",
+        unit="count",
+        ge=1,
+        le=1000,
+    )
+
+
+class WorkerSettings(Group):
+    """The worker: which tasks it takes, and how many at once."""
+
+    runtime: str = setting("ecs_platform", "The runtime whose wake-ups it waits for.", pattern=r"^[a-z][a-z0-9_]*$")
+    concurrency: int = setting(
+        8,
+        "Tasks that run at once; they share the cores of Spark. Sources do not count.",
+        unit="count",
+        ge=1,
+        le=512,
+    )
+    files_folder: Path | None = setting(
+        None, "Where the files are that jobs may read (`read_files`); unset: they may read none.", unit="folder"
+    )
+
+
+class SinkSettings(Group):
+    """The sink: how much it takes at once, and what it refuses."""
+
+    batch_bytes: int = setting(
+        16 * 1024 * 1024, "A larger batch is refused: a producer cuts its rows into several.", unit="bytes", ge=1024
+    )
+    line_bytes: int = setting(
+        1024 * 1024, "A longer line of JSON is refused: a row is no document.", unit="bytes", ge=1024
+    )
+    unpacked_bytes: int = setting(
+        256 * 1024 * 1024,
+        "A Parquet or Arrow batch that unpacks to more is refused, before it does: a small file may hold terabytes.",
+        unit="bytes",
+        ge=1024 * 1024,
+        le=1024 * 1024 * 1024,
+    )
+    messages: int = setting(
+        32, "Batches taken from the queue at once, and read in one Spark job.", ge=1, le=500, unit="count"
+    )
+    tasks: int = setting(
+        4, "Spark tasks that read one group; about twice the cores that Spark has.", unit="count", ge=1, le=500
+    )
+    groups: int = setting(
+        2, "Groups of batches in progress at once: while one is merged, the next is read.", unit="count", ge=1, le=16
+    )
+    max_crashes: int = setting(
+        5,
+        "So many sinks in turn may die while they read a batch; then it is set aside as dead, and waits for a person.",
+        unit="count",
+        ge=2,
+        le=1000,
+    )
+    driver_memory: str = setting(
+        "512m", "Heap of the process that drives its Spark; rows pass by it.", unit="JVM size", pattern=r"^\d+[mg]$"
+    )
+    applied_kept_days: int = setting(
+        30,
+        "How long the record that a batch was applied stays at least; then it is deleted, if the batch is settled.",
+        unit="days",
+        ge=1,
+        le=36500,
+    )
+    batches_kept_seconds: int = setting(
+        3600, "How long a batch stays in the object store after its rows are committed; dead ones stay.", unit="s", ge=0
+    )
+
+
+class SparkSettings(Group):
+    """Spark."""
+
+    master: str = setting("local[*]", "The Spark master; `local[*]` is this machine, all cores.")
+    remote: str | None = setting(
+        None, "A Spark Connect server in place of a master.", unit="sc:// URL", pattern=r"^sc://"
+    )
+    remote_token: SecretStr | None = setting(None, "The token for the Spark Connect server.")
+    python: Path | None = setting(
+        None,
+        "The Python of a cluster's executors, by its path there, with the packages Trace needs; ours is sent to them.",
+        unit="file",
+    )
+    driver_memory: str = setting("1g", "Heap of the process that drives Spark.", unit="JVM size", pattern=r"^\d+[mg]$")
+    shuffle_partitions: int = setting(4, "Partitions after a shuffle; about twice the cores.", unit="count", ge=1)
+    quick_compiler: bool = setting(
+        default=False,
+        why="Java compiles quickly and no better, for short runs: what moves many rows takes twice as long or more.",
+    )
+
+    @field_validator("remote")
+    @classmethod
+    def _keeps_no_token(cls, remote: str | None) -> str | None:
+        if remote and ("token=" in remote.lower() or "@" in remote):
+            raise ValueError("an address is shown to people: a token goes into spark.remote_token")
+        return remote
+
+    @property
+    def remote_url(self) -> str | None:
+        """With the token, in Spark's syntax."""
+        if self.remote is None or self.remote_token is None:
+            return self.remote
+        slash = "" if "/" in self.remote.removeprefix("sc://") else "/"
+        return f"{self.remote}{slash};token={self.remote_token.get_secret_value()}"

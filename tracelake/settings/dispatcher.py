@@ -1,0 +1,79 @@
+"""Settings of the Dispatcher and its loops."""
+
+from __future__ import annotations
+
+from tracelake.settings.base import Group, setting
+
+
+class DispatcherSettings(Group):
+    """The control plane's two listeners."""
+
+    host: str = setting("127.0.0.1", "The address that both listeners bind to.")
+    task_port: int = setting(0, "Port of the task API, /v1/task/*; 0 takes a free one.", unit="port", ge=0, le=65535)
+    internal_port: int = setting(
+        0, "Port of the internal API, /internal/*; 0 takes a free one.", unit="port", ge=0, le=65535
+    )
+    beat_seconds: float = setting(
+        5.0,
+        "A loop that is not signalled runs after so long: work that a dead replica left waits no longer.",
+        unit="s",
+        gt=0,
+        le=3600,
+    )
+    replaced_kept_days: int = setting(
+        30,
+        "How long the files of a replaced partition stay, for readers that pinned an earlier commit.",
+        unit="days",
+        ge=1,
+        le=36500,
+    )
+    functions: int = setting(
+        16,
+        "Functions (`runtime: lambda`) that a replica has called and waits for, at most; fewer if the runner has"
+        " fewer places.",
+        unit="count",
+        ge=1,
+    )
+    failure_alert: str = setting(
+        "task_failed",
+        "The alert that a task raises which has failed for good, in each organisation that defines one of this name.",
+        pattern=r"^[a-z][a-z0-9_]{0,127}$",
+    )
+    max_workers_lost: int = setting(
+        10,
+        "So many workers may be lost while they run a task and nothing else; then the task is taken for the cause, and"
+        " has failed for good.",
+        unit="count",
+        ge=1,
+        le=10000,
+    )
+    query_audit_kept_days: int = setting(
+        365, "How long the audit rows of queries are kept; then they are deleted.", unit="days", ge=1, le=36500
+    )
+    logs_kept_days: int = setting(14, "How long the logs of tasks are kept.", unit="days", ge=1)
+    outbox_kept_days: int = setting(
+        7,
+        "How long published entries stay in the outbox, for people to read.",
+        unit="days",
+        ge=1,
+        le=3650,
+    )
+
+
+class LoopSettings(Group):
+    """The Dispatcher's background loops."""
+
+    reconcile_seconds: float = setting(
+        60.0, "How often commits are compared with the tasks that must follow from them.", unit="s", gt=0
+    )
+    reconcile_slice_seconds: float = setting(
+        3600.0, "How much of the past is compared in one pass; all of it is covered in time.", unit="s", gt=0
+    )
+    reconcile_grace_seconds: float = setting(
+        60.0, "What is younger than this is still being processed, and left alone.", unit="s", ge=0
+    )
+    lost_wake_up_seconds: float = setting(
+        300.0,
+        "A wake-up that no worker has claimed for so long, and whose message is gone, is sent again; so is a batch.",
+        unit="s",
+    )

@@ -1,0 +1,64 @@
+"""Messages about users, public keys, and credentials for the object store."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from tracelake.wire.message import Fenced, Message
+
+
+class UserAnswer(msgspec.Struct, frozen=True):
+    id: UUID
+    org_id: UUID
+    org_slug: str
+    email: str | None
+    role: str
+
+
+class Key(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The public half of a key, as RFC 7517 has it."""
+
+    kid: str
+    kty: str
+    crv: str
+    x: str
+    y: str
+    alg: str | None = None
+    use: str | None = None
+
+
+class KeySet(msgspec.Struct, frozen=True):
+    keys: list[Key]
+
+
+class CredentialsRequest(Fenced, frozen=True):
+    """Keys for the object store, for what the token lets the task read and write."""
+
+
+class SessionCredentials(Message, frozen=True, tag_field="kind", tag="session"):
+    """Keys of a session at an S3 store."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expires_at: datetime
+    """Never later than the token's end: get new ones with the fresh token of a heartbeat."""
+    region: str
+    read: list[str]
+    """Folders, written `s3://bucket/folder/`."""
+    write: list[str]
+    endpoint: str | None = None
+    """Unset: AWS."""
+
+
+class MountedStorage(Message, frozen=True, tag_field="kind", tag="mounts"):
+    """The store is a disk and has no keys: these folders, and no others, are mounted where the task runs."""
+
+    read: list[str]
+    write: list[str]
+
+
+CredentialsAnswer = SessionCredentials | MountedStorage
