@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from bench.rig import WORKER_TOKEN, Rig
-from tracelake.wire.batch_completions import Completions
+from tracelake.wire.client import completions
 from tracelake.wire.output_messages import (
     CompleteAnswer,
     CompleteBatchAnswer,
@@ -40,7 +40,7 @@ class NoopWorker:
         self._events = events
         self._todo: asyncio.Queue[Any] = asyncio.Queue()
         self._receipts: list[Any] = []
-        self._completions = Completions(self._report)
+        self._completions = completions(self._report)
         self.done = 0
         self.claims: dict[str, float] = {}
         self.completions: dict[str, float] = {}
@@ -125,7 +125,7 @@ class NoopWorker:
             "events": self._events(claimed),
         }
         completion = CompleteRequest(**body)  # type: ignore[arg-type]
-        await self._completions.report(CompleteItem(capability_token=claimed.capability_token, completion=completion))
+        await self._completions(CompleteItem(capability_token=claimed.capability_token, completion=completion))
         self.completions[str(claimed.task.task_id)] = time.perf_counter()
         self.done += 1
         self.progress.set()

@@ -49,7 +49,7 @@ async def test_two_replicas_that_give_slots_at_once_keep_within_max_concurrency(
         await other.connection.execute("SELECT FROM jobs WHERE id = $1 FOR NO KEY UPDATE", chain.jobs["second"])
         await other.connection.execute("UPDATE tasks SET woken_at = now() WHERE id = $1", first)
         await waiting_task(control, chain, "normal")  # more urgent, so this replica would choose it
-        given = asyncio.create_task(give_slots(control))
+        given = asyncio.create_task(give_slots(control.hot))
         await other.blocks()
     assert await given == 0
     woken = await control.pool.fetch("SELECT id FROM tasks WHERE woken_at IS NOT NULL")

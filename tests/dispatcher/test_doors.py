@@ -31,8 +31,7 @@ from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import Settings, TlsSettings, load_settings
 from tracelake.store.identity import hash_token
 from tracelake.store.signing_keys import published
-from tracelake.wire.batch_completions import LARGE_BYTES
-from tracelake.wire.client import TaskClient
+from tracelake.wire.client import LARGE_BYTES, TaskClient
 from tracelake.wire.message import MAX_BODY_BYTES
 from tracelake.wire.output_messages import MAX_COMPLETION_BYTES
 from tracelake.wire.task_messages import MAX_CLAIMS, Claimed

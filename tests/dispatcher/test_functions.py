@@ -123,7 +123,7 @@ async def calling(
 ) -> AsyncIterator[tuple[Host, Any]]:
     host = Host(control, act, room)
     functions = CallFunctions(control, host, most)
-    drain = Drain(control, functions)
+    drain = Drain(control, functions.signal)
 
     async def run(done: Callable[[], Awaitable[bool]]) -> None:
         await until(functions, drain, done)
@@ -275,7 +275,7 @@ async def test_no_more_are_called_than_there_are_places_by_all_replicas_and_orga
 
     host = Host(control, act, Places(total=4, per_org=3))
     replicas = [CallFunctions(replace(control, replica=name), host, 16) for name in ("one", "two")]
-    drain = Drain(control, replicas[0])
+    drain = Drain(control, replicas[0].signal)
 
     async def until_both(done: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(60):

@@ -365,7 +365,7 @@ async def test_a_replica_that_dies_in_the_middle_leaves_the_task_queued(
         raise asyncio.CancelledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("tracelake.dispatcher.runtimes.run_in_process.Completer.__call__", die)
+        patch.setattr("tracelake.dispatcher.runtimes.run_in_process.complete_in_transaction", die)
         with pytest.raises(asyncio.CancelledError):
             await run_in_process(one, waiting)
     assert await queued(one, "cut") == waiting

@@ -380,7 +380,7 @@ async def test_a_late_reply_does_not_count_while_its_files_are_being_removed(con
     assert not late.done(), "it waits until the files are gone"
     objects.go_on.set()
     assert await sweep == 1
-    with pytest.raises(LeaseLost, match="removed"):
+    with pytest.raises(LeaseLost, match="deleted"):
         await late
     assert await in_force(control) == []
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
@@ -54,42 +52,36 @@ async def fill(control: Control, chain: Chain) -> None:
     await control.pool.execute("ANALYZE partition_versions")
 
 
-async def looked_at(pool: asyncpg.Pool, statement: str, values: str) -> list[int]:
-    """How many rows each look-up of partitions read, by the plan that this pool makes."""
+READ = (
+    "SELECT sum(pg_stat_get_xact_tuples_returned(oid))::int FROM pg_class WHERE oid = 'partition_versions'::regclass"
+    " OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = 'partition_versions'::regclass)"
+)
+"""Rows and index entries that the transaction has read, also within functions."""
+
+
+async def rows_read(pool: asyncpg.Pool, statement: str, values: str) -> int:
+    """How many partitions the statement reads, by the plan that this pool makes."""
     async with pool.acquire() as connection:
         with suppress(asyncpg.InvalidSQLStatementNameError):
-            await connection.execute("DEALLOCATE explained")
-        await connection.execute(f"PREPARE explained AS {statement}")
+            await connection.execute("DEALLOCATE measured")
+        await connection.execute(f"PREPARE measured AS {statement}")
         async with connection.transaction():
             await connection.execute(UNREFERRED)
-            plan = json.loads(await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE explained ({values})"))
-    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "partition_versions"]
-    return [_read(node) for node in scans if node["Node Type"] != "ModifyTable" and node["Actual Loops"]]
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for inner in plan.get("Plans", []):
-        yield from nodes(inner)
-
-
-def _read(node: dict[str, Any]) -> int:
-    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
-    return int((node["Actual Rows"] + removed) * node["Actual Loops"])
+            await connection.execute(f"EXECUTE measured ({values})")
+            return int(await connection.fetchval(READ))
 
 
 async def test_of_many_partitions_only_those_that_are_meant_are_read(control: Control) -> None:
     chain = await deploy_chain(control)
     await fill(control, chain)
     version = chain.versions["first"]
-    routing = await looked_at(control.hot, queries("route")["route_events"], "500, 'one', '10 s', NULL")
+    routing = await rows_read(control.hot, queries("route")["route_events"], "500, 'one', '10 s', NULL")
     await control.pool.execute("UPDATE events SET routed_at = now()")
-    mending = await looked_at(
+    mending = await rows_read(
         control.pool, queries("reconcile")["route_lost_events"], "now() - interval '1 h', now() + interval '1 h'"
     )
     written = f"'{version}', ARRAY['5-5'], ARRAY[5], ARRAY[6]"
-    checking = await looked_at(control.pool, queries("complete")["in_force"], f"{written}, now()")
-    ending = await looked_at(control.pool, queries("complete")["end_partitions"], f"{written}, {MANY + 1}")
+    checking = await rows_read(control.hot, queries("complete")["current_partitions"], f"{written}, now()")
+    ending = await rows_read(control.hot, queries("complete")["end_partitions"], f"{written}, {MANY + 1}")
     for read in (routing, mending, checking, ending):
-        assert read
-        assert max(read) <= 2, (routing, mending, checking, ending)
+        assert 1 <= read <= 10, (routing, mending, checking, ending)

@@ -56,7 +56,7 @@ async def done(control: Control, chain: Chain, *spans: tuple[int, int], **more: 
     task = await a_task(control, chain)
     claim, claims = await claimed(control, task)
     outputs = staged(control.objects, claim, *spans) if spans else []
-    await Completer(control)(completion(claim, outputs=outputs, **more), claims)
+    await Completer(replace(control, wake_ups=None))(completion(claim, outputs=outputs, **more), claims)
     return task
 
 

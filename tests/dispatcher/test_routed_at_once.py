@@ -14,8 +14,9 @@ import pytest
 from tests.dispatcher.chain import Chain, a_task, claimed, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
 from tracelake.dispatcher.control import Control
+from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain
-from tracelake.dispatcher.outbox.publish_wake_ups import Wake
+from tracelake.dispatcher.outbox.wake_ups import WakeUps
 from tracelake.dispatcher.tasks.complete import Completer
 
 pytestmark = pytest.mark.anyio
@@ -34,6 +35,14 @@ async def told(control: Control, chain: Chain, **scope: int) -> None:
     task, claims = await claimed(control, await a_task(control, chain))
     answer = await Completer(control)(completion(task, events=[chain.event("first", **scope)]), claims)
     assert answer.status == "Completed"
+
+
+def publishing(control: Control) -> WakeUps:
+    """As a Dispatcher does it: wake-ups go out beside the drain."""
+    assert control.wake_ups is not None
+    publisher = EntryDispatcher(control.hot, control.queue, control.runtimes, control.replica)
+    control.wake_ups.start(publisher, control.outbox_signal)
+    return control.wake_ups
 
 
 async def entries(control: Control) -> list[tuple[str, str]]:
@@ -63,8 +72,7 @@ async def test_the_reader_has_its_task_when_the_completion_is_accepted(control: 
 
 
 async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(control: Control) -> None:
-    chain, wake = await deploy_chain(control), Wake(control)
-    wake.start()
+    chain, wake = await deploy_chain(control), publishing(control)
     await told(control, chain, cursor=7)
     assert await messages(control, wait=60) == 1
     await wake.stop()
@@ -74,8 +82,7 @@ async def test_the_wake_up_goes_out_without_the_drain_and_is_marked_soon_after(c
 
 
 async def test_what_goes_out_while_others_are_being_marked_is_marked_too(control: Control) -> None:
-    chain, wake = await deploy_chain(control), Wake(control)
-    wake.start()
+    chain, wake = await deploy_chain(control), publishing(control)
     await told(control, chain, cursor=1)
     async with control.pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM outbox FOR UPDATE")

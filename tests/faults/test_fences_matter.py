@@ -1,7 +1,9 @@
-"""Without a fence, what it forbids is noticed: each condition marked `-- fence` is made always true, one at a time.
+"""Without a fence, what it forbids is noticed: each condition marked `-- fence` is opened, one at a time.
 
-The statement must still be one that Postgres prepares, and honest calls must still be answered. Only then does it say
-something about the fence that a scenario of the suite fails, and only if it fails because of what it asserts.
+`holds_lease` is opened twice in each statement that asks it, once for any attempt and once for any lease token. Any
+other condition is made always true. The statement must still be one that Postgres prepares, and honest calls must still
+be answered. Only then does it say something about the fence that a scenario of the suite fails, and only if it fails
+because of what it asserts.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ from tracelake.wire.query_messages import RelationsRequest
 from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatRequest
 
 Scenario = Callable[[Control], Awaitable[None]]
-Fence = tuple[str, str]
-"""A statement, as `file.name`, and one of its conditions."""
+Fence = tuple[str, str, str]
+"""A statement, as `file.name`, one of its conditions, and how it is opened."""
 MARKED = re.compile(r"^(\s*(?:AND|WHERE)) (.+) -- fence$", re.MULTILINE)
+HOLDS_LEASE = re.compile(r"holds_lease\(t, (\S+), (\S+)\)")
+ANY_ATTEMPT, ANY_TOKEN, ALWAYS = "any attempt", "any lease token", "always"
 
 FORGED_TOKEN = partial(
     lifecycle.test_a_reply_with_a_wrong_token_or_attempt_changes_nothing, forged=lifecycle.FORGERIES[0]
@@ -65,57 +69,79 @@ LINES = [
 ]
 ANOTHER_END = partial(lifecycle.test_another_completion_of_an_ended_attempt_is_a_conflict, outputs=False)
 
+
+def of_lease(statement: str, condition: str, attempt: Scenario, token: Scenario) -> dict[Fence, Scenario]:
+    return {(statement, condition, ANY_ATTEMPT): attempt, (statement, condition, ANY_TOKEN): token}
+
+
+GIVEN, BATCH = "holds_lease(t, $2, $3)", "holds_lease(t, a.attempt, a.lease_token)"
+RUNNING = "(t.status = 'Running') IS TRUE"
 FENCES: dict[Fence, Scenario] = {
-    ("claim.claim_tasks", "(t.status = 'Queued') IS TRUE"): lifecycle.test_of_many_claims_at_once_exactly_one_is_given,
-    ("claim.claim_again", "t.lease_token = a.lease_token"): LOST_CLAIM,
-    ("claim.claim_again", "(t.status = 'Running') IS TRUE"): LOST_CLAIM,
-    ("claim.renew_leases", "t.attempt = a.attempt"): FORGED_ATTEMPT,
-    ("claim.renew_leases", "t.lease_token = a.lease_token"): FORGED_TOKEN,
     (
-        "claim.renew_leases",
-        "(t.status = 'Running') IS TRUE",
-    ): lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
-    ("claim.status_of_attempt", "t.attempt = $2"): NO_FILES,
-    ("claim.status_of_attempt", "t.lease_token = $3"): NO_FILES,
-    ("complete.lock_fenced", "t.attempt = $2"): FORGED_ATTEMPT,
-    ("complete.lock_fenced", "t.lease_token = $3"): FORGED_TOKEN,
-    ("complete.complete_plain", "t.attempt = a.attempt"): FORGED_ATTEMPT,
-    ("complete.complete_plain", "t.lease_token = a.lease_token"): FORGED_TOKEN,
-    ("complete.complete_plain", "f.open"): ANOTHER_END,
-    ("functions.release", "t.attempt = $2"): PUT_BACK[0],
-    ("functions.release", "t.lease_token = $3"): PUT_BACK[1],
-    ("functions.release", "(t.status = 'Running') IS TRUE"): PUT_BACK[2],
-    ("lifecycle.put_back", "t.attempt = $2"): PUT_BACK[0],
-    ("lifecycle.put_back", "t.lease_token = $3"): PUT_BACK[1],
-    ("lifecycle.put_back", "(t.status = 'Running') IS TRUE"): PUT_BACK[2],
-    ("relations.running_attempt", "t.status = 'Running'"): NO_SQL,
-    ("relations.running_attempt", "t.attempt = $2"): NO_SQL,
-    ("relations.running_attempt", "t.lease_token = $3"): NO_SQL,
-    ("task_logs.store_lines", "t.attempt = $2"): LINES[0],
-    ("task_logs.store_lines", "t.lease_token = $3"): LINES[1],
+        "claim.claim_tasks",
+        "(t.status = 'Queued') IS TRUE",
+        ALWAYS,
+    ): lifecycle.test_of_many_claims_at_once_exactly_one_is_given,
+    ("claim.claim_again", "holds_lease(t, t.attempt, a.lease_token)", ANY_TOKEN): LOST_CLAIM,
+    ("claim.claim_again", RUNNING, ALWAYS): LOST_CLAIM,
+    **of_lease("claim.renew_leases", BATCH, FORGED_ATTEMPT, FORGED_TOKEN),
+    ("claim.renew_leases", RUNNING, ALWAYS): lifecycle.test_a_heartbeat_extends_the_lease_and_tells_of_a_cancel,
+    **of_lease("claim.status_of_attempt", GIVEN, NO_FILES, NO_FILES),
+    **of_lease("complete.lock_fenced", BATCH, FORGED_ATTEMPT, FORGED_TOKEN),
+    **of_lease("complete.complete_tasks", BATCH, FORGED_ATTEMPT, FORGED_TOKEN),
+    ("complete.complete_tasks", "open", ALWAYS): ANOTHER_END,
+    **of_lease("functions.release", GIVEN, PUT_BACK[0], PUT_BACK[1]),
+    ("functions.release", RUNNING, ALWAYS): PUT_BACK[2],
+    **of_lease("lifecycle.put_back", GIVEN, PUT_BACK[0], PUT_BACK[1]),
+    ("lifecycle.put_back", RUNNING, ALWAYS): PUT_BACK[2],
+    ("relations.running_attempt", "t.status = 'Running'", ALWAYS): NO_SQL,
+    **of_lease("relations.running_attempt", GIVEN, NO_SQL, NO_SQL),
+    **of_lease("task_logs.store_lines", GIVEN, LINES[0], LINES[1]),
 }
 """Every fence, and what is not so without it. A new one needs a scenario; one that is gone is missed here."""
 
 BEHIND: dict[Fence, str] = {
-    ("claim.claim_tasks", "(t.status = 'Queued') IS TRUE"): "task_attempts_pkey",
-    ("claim.claim_again", "(t.status = 'Running') IS TRUE"): "tasks_only_running_has_a_lease",
-    ("claim.renew_leases", "(t.status = 'Running') IS TRUE"): "tasks_only_running_has_a_lease",
-    ("functions.release", "(t.status = 'Running') IS TRUE"): "tasks_completion_ends_an_attempt",
-    ("lifecycle.put_back", "(t.status = 'Running') IS TRUE"): "tasks_only_completed_has_outputs",
+    ("claim.claim_tasks", "(t.status = 'Queued') IS TRUE", ALWAYS): "task_attempts_pkey",
+    ("claim.claim_again", RUNNING, ALWAYS): "tasks_only_running_has_a_lease",
+    ("claim.renew_leases", RUNNING, ALWAYS): "tasks_only_running_has_a_lease",
+    ("functions.release", RUNNING, ALWAYS): "tasks_completion_ends_an_attempt",
+    ("lifecycle.put_back", RUNNING, ALWAYS): "tasks_only_completed_has_outputs",
 }
 """Fences behind which a constraint of the schema refuses the same."""
 
 
 def test_these_are_all_the_fences_of_the_statements() -> None:
     marked = [
-        (f"{path.stem}.{name}", condition)
+        (f"{path.stem}.{name}", condition, way)
         for path in sorted(queries_module.FOLDER.glob("*.sql"))
         for name, sql in queries_module.queries(path.stem).items()
         for _, condition in MARKED.findall(sql)
+        for way in openings(condition)
     ]
     assert sorted(marked) == sorted(FENCES)
     lines = sum(path.read_text().count("-- fence\n") for path in queries_module.FOLDER.rglob("*.sql"))
-    assert lines == len(FENCES), "every marked line is a condition of one statement"
+    assert lines == len({fence[:2] for fence in FENCES}), "every marked line is a condition of one statement"
+
+
+def openings(condition: str) -> dict[str, str]:
+    """What lets in too much beside the condition, by the name of the hole."""
+    if (asked := HOLDS_LEASE.fullmatch(condition)) is None:
+        return {ALWAYS: "true"}
+    attempt, token = asked.groups()
+    holes = {ANY_ATTEMPT: f"holds_lease(t, t.attempt, {token})", ANY_TOKEN: f"holds_lease(t, {attempt}, t.lease_token)"}
+    return {way: hole for way, hole in holes.items() if hole != condition}
+
+
+def test_every_statement_asks_for_attempt_and_lease_by_the_one_fence() -> None:
+    """Else a fence could be missing here, or mean something else."""
+    spelled = re.compile(r"(?:lease_token|attempt) = (?:a\.|\$)")
+    asking = {
+        f"{path.stem}.{name}"
+        for path in queries_module.FOLDER.glob("*.sql")
+        for name, sql in queries_module.queries(path.stem).items()
+        if spelled.search(sql) and "tasks t" in sql
+    }
+    assert asking == {"claim.claim_tasks"}, "which stores the token of a new lease"
 
 
 @pytest.mark.parametrize("fence", FENCES, ids=" ".join)
@@ -152,12 +178,12 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     queries_module.queries.cache_clear()
 
     def open_up(fence: Fence) -> str:
-        (file, name), condition = fence[0].split("."), fence[1]
+        (file, name), condition, way = fence[0].split("."), fence[1], fence[2]
         path = folder / f"{file}.sql"
         before, named, rest = path.read_text().partition(f"-- name: {name}\n")
         statement, *others = re.split(r"^(?=-- name: )", rest, maxsplit=1, flags=re.MULTILINE)
         line = re.compile(rf"^(\s*(?:AND|WHERE)) ({re.escape(condition)}) -- fence$", re.MULTILINE)
-        opened, count = line.subn(r"\1 ((\2) OR true)", statement)
+        opened, count = line.subn(lambda found: f"{found[1]} (({condition}) OR {openings(condition)[way]})", statement)
         assert count == 1
         path.write_text("".join([before, named, opened, *others]))
         queries_module.queries.cache_clear()

@@ -27,7 +27,7 @@ FROZEN_AT = [
     "accept_event.after_commit",
     "complete_task.after_commit",
     "drain_outbox.events_routed",
-    "drain_outbox.promises_taken",
+    "drain_outbox.entries_taken",
     "drain_outbox.before_act",
     "drain_outbox.before_mark",
     "queue.before_publish",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,13 +19,14 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.dispatcher.chain import Chain, a_task, completion, deploy_chain, drained, tasks_of
 from tests.dispatcher.support import control_for
 from tests.support.task_machine import ENDED, Phase, Verb, after, after_failure, phase_of, state_of
+from tests.support.task_machine import TRANSITIONS as FINE_TRANSITIONS
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, renewer
-from tracelake.domain.task import TaskState
+from tracelake.domain.task import TRANSITIONS, TaskState
 from tracelake.errors import Conflict, LeaseLost
 from tracelake.store.queries import queries
 from tracelake.wire.output_messages import CompleteRequest
@@ -263,8 +265,30 @@ def test_ended_phases_are_those_that_nothing_leaves_by_itself() -> None:
     assert {Phase.COMPLETED, Phase.CANCELED} <= ENDED
 
 
+def test_states_change_as_the_domain_says_and_in_no_other_way() -> None:
+    changes = {(state_of(phase), state_of(end)) for (phase, _), end in FINE_TRANSITIONS.items()}
+    assert {(before, end) for before, ends in TRANSITIONS.items() for end in ends} == {
+        (before, end) for before, end in changes if before != end
+    }
+
+
+def guard_transitions(dsn: str) -> None:
+    """From now on Postgres refuses a change of state that the domain does not know."""
+    known = ", ".join(f"('{before}', '{end}')" for before, ends in TRANSITIONS.items() for end in ends)
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " RAISE check_violation USING MESSAGE = format('%s becomes %s', OLD.status, NEW.status); END $$"
+        )
+        connection.execute(
+            b"CREATE TRIGGER known_transitions BEFORE UPDATE ON tasks FOR EACH ROW WHEN (OLD.status <> NEW.status"
+            + f" AND (OLD.status::text, NEW.status::text) NOT IN ({known})) EXECUTE FUNCTION refuse()".encode()
+        )
+
+
 @pytest.mark.timeout(600)
 def test_the_task_machine_agrees_with_its_table(state_db: str, queue_db: str, tmp_path: Path) -> None:
+    guard_transitions(state_db)
     TaskMachine.dsns, TaskMachine.folder = (state_db, queue_db), tmp_path
     run_state_machine_as_test(
         TaskMachine,

@@ -128,7 +128,7 @@ async def test_a_replica_that_gets_to_its_own_work_tells_nobody(state_db: str, q
     async with awake(state_db, queue_db, tmp_path) as walk:
         await trigger(walk.control, walk.org.id, "walk", "ask", cursor=1, request_id=uuid4())
         await walk.until("work", ["Queued"])
-        walk.control.outbox_signal._unheard()  # as if the time were up, whatever this machine is busy with
+        walk.control.outbox_signal._check_loop()  # as if the time were up, whatever this machine is busy with
         told = walk.control.metrics.registry.get_sample_value(
             "trace_wakes_total", {"signal": "outbox", "direction": "sent"}
         )
@@ -151,7 +151,7 @@ async def test_a_bell_that_was_heard_tells_nobody_and_a_wake_is_never_passed_on(
     signal.notify_replicas(lambda: told.append(1))
     signal.notify()
     await signal.wait(AN_HOUR)
-    signal._unheard()
+    signal._check_loop()
     signal.wake()
     await signal.wait(AN_HOUR)
     assert signal._check is None or not told

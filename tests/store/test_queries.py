@@ -53,7 +53,7 @@ def test_every_statement_begins_with_a_sentence(file: str) -> None:
 
 HOT = {
     "claim": {"claim_tasks", "renew_leases", "statuses"},
-    "complete": {"complete_plain"},
+    "complete": {"complete_tasks", "lock_fenced"},
     "route": {"route_events", "route_invalidations", "lock_slots", "wake_waiting"},
     "outbox": {"look", "take_entries", "mark_entries_done", "postpone_entries", "delete_done_entries"},
 }

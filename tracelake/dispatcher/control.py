@@ -1,4 +1,4 @@
-"""What every verb of the Dispatcher stands on: the state database, known jobs, the signer, bells for the loops."""
+"""What the verbs of the Dispatcher share: the state database, known jobs, the signer, signals for the loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncpg
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.credentials.url_keys import UrlKeys
-from tracelake.dispatcher.outbox.local_wake_ups import LocalWakeUps
+from tracelake.dispatcher.outbox.wake_ups import WakeUps
 from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.names import TaskNames
 from tracelake.dispatcher.tasks.stop_signals import Stops
@@ -37,34 +37,34 @@ class Control:
     jobs: JobCache
     objects: ObjectStore
     replica: str
-    """Who we are among the replicas: what we have taken from the outbox carries this name."""
+    """The name of this replica: outbox entries that it has taken carry it."""
     runtimes: Mapping[str, RuntimeSettings] = field(default_factory=lambda: RUNTIMES)
     """Where tasks run, and how they get there."""
     invokers: frozenset[str] = frozenset({"in_process", "queue"})
-    """What can make a task run here; `function` only where there is somebody to call."""
+    """How tasks can be started from here; `function` only where functions can be called."""
     minted: Callable[[str, Claims], None] = lambda *_: None
-    """Called with every token we sign, so that our own verifier need not prove it again."""
+    """Called with every token that is signed, so that the verifier need not check its signature."""
     clock: DatabaseClock = field(default_factory=DatabaseClock)
     """Times tokens; leases and retries are timed in SQL."""
     outbox_signal: Signal = field(default_factory=Signal)
-    """Rung by every verb that writes a entry into the outbox."""
-    wake_ups: LocalWakeUps | None = field(default_factory=LocalWakeUps)
-    """Wake-ups that a verb has written and committed, for who publishes them. None: what a verb writes is not committed
-    when it returns, so it owes the routing instead."""
+    """Notified by every verb that writes an entry into the outbox."""
+    wake_ups: WakeUps | None = field(default_factory=WakeUps)
+    """Publishes wake-ups that a verb has committed. None: a verb returns before its commit, and leaves routing to the
+    drain."""
     sources: Signal = field(default_factory=Signal)
-    """Rung when a source is to be started or stopped."""
+    """Notified when a source is to be started or stopped."""
     leases: Signal = field(default_factory=Signal)
-    """Rung when a lease or retry may be due earlier than the reaper knows."""
+    """Notified when a lease may expire, or a retry be due, earlier than the loop expects."""
     stops: Stops = field(default_factory=Stops)
-    """Rung when tasks that may be running are ended or held: their workers wait for it."""
+    """Notified when tasks that may be running are ended or paused: their workers wait for it."""
     metrics: Metrics = field(default_factory=Metrics)
     names: TaskNames = field(default_factory=TaskNames)
-    """Whose the tasks are that were claimed here, for what is said about them."""
+    """The jobs of tasks that were claimed here, for log lines about them."""
     steady: asyncpg.Pool | None = None
     places: ObjectSettings = field(default_factory=ObjectSettings)
     """The buckets: what is deployed and what attempts write for themselves."""
     minter: CredentialMinter | None = None
-    """Who makes tasks' credentials; None: nobody does."""
+    """Mints the credentials of tasks; None: there are none."""
     credentials: CredentialSettings = field(default_factory=CredentialSettings)
     bundles: BundleSettings = field(default_factory=BundleSettings)
     """How large user code may be, and how long its URLs hold."""
@@ -73,12 +73,12 @@ class Control:
     max_workers_lost: int = 10
     """So many workers may fall silent while they run one task and nothing else; then it has failed for good."""
     task_url: str = ""
-    """Where runners find our task door; empty: URLs at it are given without a host."""
+    """The address of the task API for runners; empty: URLs are given without a host."""
     home: Path | None = None
-    """The home folder: when Postgres does not answer and its disk is full, callers are told of the disk."""
+    """The home folder: if Postgres does not answer and its disk is full, the error names the disk."""
     url_keys: UrlKeys = field(default_factory=UrlKeys)
 
     @property
     def hot(self) -> asyncpg.Pool:
-        """Where the statements of the hot path run: on plans that are kept (`store.db.STEADY`)."""
+        """The pool of the hot path: its statements run on cached plans (`store.db.STEADY`)."""
         return self.steady or self.pool

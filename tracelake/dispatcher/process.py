@@ -1,4 +1,4 @@
-"""`trace dispatcher`: the state database behind two listeners, and the loops that act without being asked."""
+"""`trace dispatcher`: two listeners and the background loops over the state database."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
 from tracelake.dispatcher.maintenance.rotate_keys import rotate_forever
 from tracelake.dispatcher.maintenance.watch_pools import watch_pools
+from tracelake.dispatcher.outbox.dispatch import EntryDispatcher
 from tracelake.dispatcher.outbox.drain import Drain
-from tracelake.dispatcher.outbox.publish_wake_ups import Wake
 from tracelake.dispatcher.replicas import take_over
 from tracelake.dispatcher.runtimes.call_functions import CallFunctions
 from tracelake.dispatcher.runtimes.known import INVOKERS
@@ -57,13 +57,13 @@ async def main(
 ) -> None:
     settings = process.settings
     state = settings.state
-    dsn, patience = required(state.dsn, "state.dsn"), state.acquire_seconds
+    dsn, acquire_seconds = required(state.dsn, "state.dsn"), state.acquire_seconds
     await asyncio.to_thread(check, dsn, "state")
     async with (
-        # One more: the connection that hears the other replicas.
-        open_pool(dsn, name="dispatcher", max_size=state.pool_max + 1, acquire_seconds=patience) as pool,
+        # One more: the connection that listens for the other replicas.
+        open_pool(dsn, name="dispatcher", max_size=state.pool_max + 1, acquire_seconds=acquire_seconds) as pool,
         open_pool(
-            dsn, name="dispatcher hot path", max_size=state.pool_max, steady=True, acquire_seconds=patience
+            dsn, name="dispatcher hot path", max_size=state.pool_max, steady=True, acquire_seconds=acquire_seconds
         ) as hot,
         _beside(watch_pools(process, dsn, (pool, hot), state.stuck_seconds)),
     ):
@@ -96,13 +96,13 @@ async def main(
         await release_sources(control)
         await take_over(control)
         async with dispatching(control, verifier, settings, invoker):
-            process.ready("state schema checked; both doors open")
+            process.ready("state schema checked; both listeners open")
             await process.stop.wait()
 
 
 @asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """For as long as the block lasts."""
+    """Runs the coroutine while the block runs."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -114,7 +114,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def dispatching(
     control: Control, verifier: Verifier, settings: Settings, invoker: Invoker | None = None
 ) -> AsyncIterator[dict[str, str]]:
-    """Doors and loops, for as long as the block lasts; gives the doors' addresses."""
+    """Runs listeners and loops while the block runs; gives the addresses of the listeners."""
     async with AsyncExitStack() as stack:
         rotation = await rotate_forever(control)
         stack.push_async_callback(stopped, rotation)
@@ -124,9 +124,10 @@ async def dispatching(
             stack.push_async_callback(functions.stop)
         for loop in loops(control, settings, functions):
             stack.push_async_callback(stopped, asyncio.create_task(run_loop(loop)))
-        wake = Wake(control)
-        wake.start()
-        stack.push_async_callback(wake.stop)
+        if control.wake_ups is not None:
+            publisher = EntryDispatcher(control.hot, control.queue, control.runtimes, control.replica)
+            control.wake_ups.start(publisher, control.outbox_signal)
+            stack.push_async_callback(control.wake_ups.stop)
         others = ListenForReplicas(control)
         await others.start()
         stack.push_async_callback(others.stop)
@@ -156,7 +157,7 @@ def loops(control: Control, settings: Settings, functions: CallFunctions | None 
         *(
             Loop(name, loop.once, loop.next_due, signal, beat, control.metrics)
             for name, loop, signal in (
-                ("drain", Drain(control, functions), control.outbox_signal),
+                ("drain", Drain(control, functions.signal if functions else None), control.outbox_signal),
                 ("reap", ExpireLeases(control), control.leases),
                 ("sources", KeepSourcesRunning(control), control.sources),
                 ("retire", CancelRetired(control), Signal()),

@@ -1,4 +1,4 @@
-"""What wakes a loop. Rung here, it is heard here at once; if nobody here hears it, other replicas are told."""
+"""Wakes a loop of this process at once; if that loop does not react, the other replicas are notified."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from math import inf
 
 UNTAKEN_SECONDS = 0.05
-"""So long our own loop may take before others are told: it is busy, or stopped. Also the least time between two."""
+"""How long the loop of this process may take before others are notified. Also the least time between two."""
 
 
 class Signal:
-    """Rung when there is work for a loop; who waits hears of it at once, also if it rang before the wait."""
+    """Notified when there is work for a loop; a notification before the wait counts too."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -26,14 +26,14 @@ class Signal:
         """There is work, written and committed."""
         self._event.set()
         if self._notify_replicas is not None and self._check is None:
-            self._check = asyncio.get_running_loop().call_later(UNTAKEN_SECONDS, self._unheard)
+            self._check = asyncio.get_running_loop().call_later(UNTAKEN_SECONDS, self._check_loop)
 
     def wake(self) -> None:
-        """As `ring`, said by somebody who told the others as well."""
+        """As `notify`, by a caller that has notified the other replicas itself."""
         self._event.set()
 
     def due_in(self, seconds: float) -> None:
-        """There will be work: a loop that would sleep for longer than that is to sleep no longer."""
+        """There will be work: a loop that would sleep longer wakes then."""
         at = asyncio.get_running_loop().time() + seconds
         if not self._attended:
             self.notify()
@@ -43,7 +43,7 @@ class Signal:
             self.notify()
 
     async def wait(self, seconds: float) -> None:
-        """Returns when it was rung, at the latest after so long."""
+        """Returns when notified, at the latest after `seconds`."""
         now = asyncio.get_running_loop().time()
         self._sleeps_until, self._soonest = min(now + seconds, self._soonest), inf
         try:
@@ -57,18 +57,18 @@ class Signal:
 
     @contextmanager
     def attended(self) -> Iterator[None]:
-        """A loop of this process listens for as long as the block lasts."""
+        """A loop of this process waits for it while the block runs."""
         self._attended = True
         try:
             yield
         finally:
             self._attended = False
 
-    def notify_replicas(self, tell: Callable[[], None] | None) -> None:
-        """What to do when it was rung and nobody here has heard it."""
-        self._notify_replicas = tell
+    def notify_replicas(self, notify: Callable[[], None] | None) -> None:
+        """What to call when it was notified and the loop here has not reacted."""
+        self._notify_replicas = notify
 
-    def _unheard(self) -> None:
+    def _check_loop(self) -> None:
         self._check = None
         if self._event.is_set() and self._notify_replicas is not None:
             self._notify_replicas()

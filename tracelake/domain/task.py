@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
 
 class TaskState(StrEnum):
@@ -13,6 +14,19 @@ class TaskState(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     CANCELED = "Canceled"
+
+
+NEW: Final = "new"
+"""Where a task comes from, in the metric of transitions."""
+TRANSITIONS: Final[Mapping[TaskState, frozenset[TaskState]]] = {
+    TaskState.QUEUED: frozenset({TaskState.RUNNING, TaskState.CANCELED}),
+    TaskState.RUNNING: frozenset({TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.QUEUED}),
+    TaskState.COMPLETED: frozenset(),
+    TaskState.FAILED: frozenset({TaskState.QUEUED, TaskState.COMPLETED, TaskState.CANCELED}),
+    TaskState.CANCELED: frozenset(),
+}
+"""Every change of a task's state. Running to Queued: a claim under which nothing ran. From Failed: a retry, or the late
+completion of an attempt whose lease had expired."""
 
 
 class NotClaimed(StrEnum):

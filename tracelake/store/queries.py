@@ -1,7 +1,6 @@
 """Named SQL, and typed rows of its results.
 
-Every statement is in `sql/*.sql` under `-- name: x`, with a sentence that says what it does. Text that several
-statements share is in `sql/parts/y.sql`, and included by `-- part: y`.
+Every statement is in `sql/*.sql` under `-- name: x`, with a sentence that says what it does.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import msgspec
 
 FOLDER = Path(__file__).parent / "sql"
 NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
 
 Connection = asyncpg.pool.PoolConnectionProxy
 Queryable = asyncpg.Pool | Connection
@@ -33,7 +31,7 @@ R = TypeVar("R", bound=Row)
 @cache
 def queries(file: str) -> Mapping[str, str]:
     """The statements of `sql/<file>.sql` by name."""
-    _, *split = NAME.split(_read(file))
+    _, *split = NAME.split((FOLDER / f"{file}.sql").read_text(encoding="utf-8"))
     statements = {name: statement.strip() for name, statement in zip(split[::2], split[1::2], strict=True)}
     _names.update({statement: f"{file}.{name}" for name, statement in statements.items()})
     return statements
@@ -73,12 +71,6 @@ def _check_columns(statement: str, row: type[Row], columns: tuple[str, ...]) -> 
     if columns != row.__struct_fields__:
         raise TypeError(f"{name_of(statement)} returns {columns}; {row.__name__} has {row.__struct_fields__}")
     _checked.add((statement, row))
-
-
-def _read(file: str) -> str:
-    """The text of a file, with its parts included."""
-    text = (FOLDER / f"{file}.sql").read_text(encoding="utf-8")
-    return PART.sub(lambda part: _read(f"parts/{part[1]}").strip(), text)
 
 
 _names: dict[str, str] = {}

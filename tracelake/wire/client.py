@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from tracelake.errors import (
     TraceError,
     Unauthenticated,
 )
+from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.tls import client_context
 from tracelake.runtime.tracing import NO_HEADERS, trace_headers
@@ -39,7 +41,6 @@ from tracelake.wire.alert_messages import (
     TargetsAnswer,
     TargetsRequest,
 )
-from tracelake.wire.batch_completions import LARGE_BYTES, Completions
 from tracelake.wire.buffer_messages import (
     BufferAnswer,
     BufferPublishAnswer,
@@ -63,6 +64,7 @@ from tracelake.wire.output_messages import (
 )
 from tracelake.wire.query_messages import AuditAnswer, AuditRequest, AuditRow, RelationsAnswer, RelationsRequest
 from tracelake.wire.task_messages import (
+    MAX_CLAIMS,
     STOPS_SECONDS,
     ClaimBatchAnswer,
     ClaimBatchRequest,
@@ -184,12 +186,25 @@ class DispatcherClient:
         return answer
 
 
+Completions = Coalesced[CompleteItem, CompleteAnswer]
+LARGE_BYTES: Final = 8 * 1024
+"""A completion of this size with its token is sent by itself: a batch of them must fit into one body."""
+
+
+def completions(
+    send: Callable[[Sequence[CompleteItem]], Awaitable[Sequence[CompleteAnswer | Exception]]],
+) -> Completions:
+    """Completions of one worker in batches. Two calls at once: while one is answered, the next is written."""
+    key = attrgetter("completion.task_id")
+    return Coalesced(send, key=key, verb="report completions", at_once=2, most=MAX_CLAIMS, slow_seconds=0)
+
+
 class TaskClient:
     """The calls of a task about itself, with its capability token."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
-        self._completions = Completions(self._complete_several)
+        self._completions = completions(self._complete_several)
 
     async def heartbeat(self, token: str, request: HeartbeatRequest) -> HeartbeatAnswer:
         return await _call(self._http, "/v1/task/heartbeat", request, HeartbeatAnswer, {CAPABILITY_HEADER: token})
@@ -217,7 +232,7 @@ class TaskClient:
         body = msgspec.json.encode(request)
         if len(body) + len(token) >= LARGE_BYTES:
             return await self._complete_one(token, body)
-        return await self._completions.report(CompleteItem(capability_token=token, completion=request))
+        return await self._completions(CompleteItem(capability_token=token, completion=request))
 
     async def _complete_one(self, token: str, body: bytes) -> CompleteAnswer:
         answer = await _post(self._http, "/v1/task/complete", body, {CAPABILITY_HEADER: token})

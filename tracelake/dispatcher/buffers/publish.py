@@ -15,13 +15,13 @@ import msgspec
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.events.accept import lock_fenced
 from tracelake.domain.grants import GrantedDataset
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.domain.storage_locations import buffer_folder, shared_buffer_folder
 from tracelake.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
+from tracelake.store.tasks import lock_open
 from tracelake.wire.buffer_messages import BufferPublishAnswer, BufferPublishRequest
 
 
@@ -31,7 +31,7 @@ async def publish_buffer(control: Control, request: BufferPublishRequest, claims
     await _refuse_missing(control, request, claims, target)
     contents = _contents(request, target)
     async with control.pool.acquire() as connection, connection.transaction():
-        await lock_fenced(connection, request)
+        await lock_open(connection, request)
         [(publish_id, content_hash)] = await connection.fetch(
             queries("events")["publish_buffer"],
             claims.org_id,

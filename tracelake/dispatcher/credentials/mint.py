@@ -13,11 +13,11 @@ import structlog
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.tasks.require_lease import require_lease
 from tracelake.domain.grants import StorageGrant
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import Conflict, Forbidden
 from tracelake.ports import SessionKeys
+from tracelake.store.tasks import require_running
 from tracelake.wire.identity_messages import CredentialsAnswer, CredentialsRequest, MountedStorage, SessionCredentials
 
 log = structlog.get_logger()
@@ -33,9 +33,9 @@ async def mint_credentials(control: Control, request: CredentialsRequest, claims
             "this system creates no credentials", where="/v1/task/credentials", hint="set credentials.role_arn"
         )
     policy = session_policy(storage, partition=_partition(control.credentials.role_arn))
-    await require_lease(control, request)
+    await require_running(control.hot, request)
     keys = await control.minter.mint(policy, session=session_name(claims), seconds=_seconds(control, claims))
-    await require_lease(control, request)
+    await require_running(control.hot, request)
     log.info("credentials", folders=len(storage.read), until=keys and keys.expires_at.isoformat())
     return _answer(control, claims, storage, keys)
 

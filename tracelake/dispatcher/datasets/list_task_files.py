@@ -20,15 +20,15 @@ from tracelake.dispatcher.datasets.partitions import (
     partitions_at,
     refuse_removed,
 )
-from tracelake.dispatcher.tasks.require_lease import require_lease
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
 from tracelake.errors import Forbidden, InvalidRequest
+from tracelake.store.tasks import require_running
 from tracelake.wire.output_messages import FilesAnswer, FilesRequest
 
 
 async def list_files(control: Control, request: FilesRequest, claims: Claims) -> FilesAnswer:
     (version, pinned), span = _granted(request, claims), _span(request)
-    await require_lease(control, request)
+    await require_running(control.hot, request)
     head = await generation_head(control.pool, version)
     generations, commit = await _snapshot(control.pool, head, version, pinned)
     partitions = await partitions_at(control.pool, generations, commit, span)

@@ -7,68 +7,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
-from uuid import UUID
 
 import asyncpg
 
 from tracelake.capability.claims import Claims
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.new_events import NewEvent, read_events, require_writable, transposed
-from tracelake.dispatcher.tasks.count_completions import count_events
 from tracelake.domain.event import RangeScope, scope_key
 from tracelake.domain.ids import DatasetId, DatasetVersion, invalidation_id
 from tracelake.domain.ranges import InvalidRange, Range, inclusive
-from tracelake.errors import InvalidRequest, LeaseLost
+from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
-from tracelake.wire.message import Fenced
+from tracelake.store.tasks import lock_open
 from tracelake.wire.output_messages import EventsAnswer, EventsRequest, InvalidationBody
 
 
 async def accept_events(control: Control, request: EventsRequest, claims: Claims) -> EventsAnswer:
-    told = read_events(request.events, claims)
+    events = read_events(request.events, claims)
     spans = read_invalidations(request.invalidations, claims)
     async with control.hot.acquire() as connection, connection.transaction():
-        row = await lock_fenced(connection, request)
-        accepted = new = await store_events(connection, claims, told, {})
-        accepted += await store_invalidations(connection, claims, request.invalidations, spans, None)
+        row = await lock_open(connection, request)
+        accepted = new = await store_events(connection, claims, events)
+        accepted += await store_invalidations(connection, claims, request.invalidations, spans)
         if request.state is not None:
-            await connection.execute(queries("complete")["save_state"], row["org_id"], row["job_id"], request.state)
-        if told or spans or request.state is not None:
-            await acknowledge_bootstrap(connection, row["job_id"])
+            await connection.execute(queries("events")["save_state"], row["org_id"], row["job_id"], request.state)
+        if events or spans or request.state is not None:
+            # A source that reports anything has reset its outputs before, if it had to.
+            await connection.execute(queries("events")["acknowledge_bootstrap"], row["job_id"])
         crash_point("accept_event.before_commit")
     crash_point("accept_event.after_commit")
     control.outbox_signal.notify()
     if new:
-        await count_events(control, row["job_id"], new)
+        job = await control.jobs.get(row["job_id"])
+        control.metrics.events.labels(job.dag_name, job.name).inc(new)
     return EventsAnswer(accepted=accepted)
 
 
-async def lock_fenced(connection: asyncpg.pool.PoolConnectionProxy, request: Fenced) -> asyncpg.Record:
-    """The gate of every fenced write outside a batch: the row, locked, or LeaseLost."""
-    sql = queries("complete")["lock_fenced"]
-    row = await connection.fetchrow(sql, request.task_id, request.attempt, request.lease_token)
-    if row is None:
-        raise LeaseLost("another attempt is the current one", where="/attempt", hint="stop, and report nothing")
-    if not row["open"]:
-        raise LeaseLost(f"the attempt is over: the task is {row['status']}", where="/lease_token")
-    return row
-
-
-async def acknowledge_bootstrap(connection: asyncpg.pool.PoolConnectionProxy, job_id: UUID) -> None:
-    """Whoever tells of something has reset its outputs before, if it was asked to: it is not asked again."""
-    await connection.execute(queries("complete")["acknowledge_bootstrap"], job_id)
-
-
-async def store_events(
-    connection: asyncpg.pool.PoolConnectionProxy, claims: Claims, told: Sequence[NewEvent], commits: dict[UUID, int]
-) -> int:
-    """How many were new. `commits`: the commit of each dataset that this call made, if it made one."""
-    if not told:
+async def store_events(connection: asyncpg.pool.PoolConnectionProxy, claims: Claims, events: Sequence[NewEvent]) -> int:
+    """How many were new."""
+    if not events:
         return 0
-    rows: list[tuple[Any, ...]] = [(*event.columns, commits.get(event.event.dataset)) for event in told]
-    columns = transposed(rows, 10)
+    columns = transposed([event.columns for event in events], 9)
     sql = queries("events")["store_events"]
     return int(await connection.fetchval(sql, claims.org_id, claims.task_id, claims.attempt, *columns))
 
@@ -78,7 +58,7 @@ def read_invalidations(bodies: Sequence[InvalidationBody], claims: Claims) -> li
     for index, body in enumerate(bodies):
         require_writable(body.dataset_uuid, body.dataset_version, f"/invalidations/{index}", claims)
         if not body.reason.strip():
-            raise InvalidRequest("an invalidation says its reason", where=f"/invalidations/{index}/reason")
+            raise InvalidRequest("an invalidation needs a reason", where=f"/invalidations/{index}/reason")
         try:
             spans.append(inclusive(body.start, body.end))
         except InvalidRange as wrong:
@@ -91,7 +71,6 @@ async def store_invalidations(
     claims: Claims,
     bodies: Sequence[InvalidationBody],
     spans: Sequence[Range],
-    commit: int | None,
 ) -> int:
     new = 0
     for body, span in zip(bodies, spans, strict=True):
@@ -108,7 +87,7 @@ async def store_invalidations(
             span.start,
             span.stop,
             body.reason,
-            commit,
+            None,
             claims.task_id,
             claims.attempt,
             None,

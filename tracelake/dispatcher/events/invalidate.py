@@ -1,4 +1,4 @@
-"""A person says that a range of a dataset no longer holds: its readers do that range again."""
+"""A user invalidates a range of a dataset: the jobs that read it process that range again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Invalidated:
     dataset_uuid: UUID
     dataset_version: UUID
     created: bool
-    """False: the same request had been made before."""
+    """False: the request was a repeated one."""
 
 
 async def invalidate(
@@ -39,7 +39,7 @@ async def invalidate(
 ) -> Invalidated:
     """`start` to `end`, both inclusive, of the generation that is served now."""
     if not reason.strip():
-        raise InvalidRequest("an invalidation says its reason", where="/reason")
+        raise InvalidRequest("an invalidation needs a reason", where="/reason")
     try:
         span = inclusive(start, end)
     except InvalidRange as wrong:

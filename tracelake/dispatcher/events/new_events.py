@@ -1,4 +1,4 @@
-"""Events and invalidations of a fenced call, checked against the token and laid out as columns for one statement."""
+"""Reads the events of a call, checks them against its token, and lays them out as columns for one statement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NewEvent:
 
 def read_events(events: Sequence[EventBody], claims: Claims) -> list[NewEvent]:
     """Refuses an event about anything that the token does not let this attempt write."""
-    return [_told(event, f"/events/{index}", claims) for index, event in enumerate(events)]
+    return [_read(event, f"/events/{index}", claims) for index, event in enumerate(events)]
 
 
 def require_writable(dataset: UUID, version: UUID, where: str, claims: Claims) -> None:
@@ -79,7 +79,7 @@ def transposed(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
-def _told(body: EventBody, where: str, claims: Claims) -> NewEvent:
+def _read(body: EventBody, where: str, claims: Claims) -> NewEvent:
     require_writable(body.dataset_uuid, body.dataset_version, where, claims)
     try:
         scope = read_scope(cursor=body.cursor, partition_key=body.partition_key, start=body.start, end=body.end)

@@ -1,7 +1,7 @@
-"""Step 4 of one event: dependents become tasks, once each, with a wake-up. Next: the wake-up is published.
+"""Step 4 of one event: creates a task for each job that it triggers, once, with a wake-up, which is published next.
 
-One statement for everything that is due. If the database refuses it, the entries are tried one by one, so that a bad
-one is put off with its reason and blocks nobody.
+One statement routes everything that is due. If Postgres refuses it, the entries are tried one by one, so that a bad one
+is postponed with its error and blocks no others.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from datetime import timedelta
 import asyncpg
 
 from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.outbox.local_wake_ups import WakeUp
-from tracelake.domain.task import Backoff, retry_delay
+from tracelake.dispatcher.outbox.dispatch import WakeUp
+from tracelake.domain.task import NEW, Backoff, TaskState, retry_delay
 from tracelake.store.queries import queries
 
 BATCH = 500
 HOLD = timedelta(seconds=10)
-"""How long a replica may take to publish what it routed, before another does it again."""
+"""How long a replica may take to publish the wake-ups of tasks that it created, before another does it."""
 TRIES = 8
 BACKOFF = Backoff(1, 60)
 STATEMENTS = {"route_event": "route_events", "route_invalidation": "route_invalidations"}
@@ -44,9 +44,9 @@ async def route(control: Control, kind: str) -> Routed:
 async def _route(control: Control, kind: str, only: int | None = None) -> Routed:
     row = await control.hot.fetchrow(queries("route")[STATEMENTS[kind]], BATCH, control.replica, HOLD, only)
     assert row is not None  # noqa: S101 - a SELECT of scalars always has its row
-    control.metrics.moved("new", "Queued", row["tasks"])
-    owed = zip(row["owed"] or [], row["payloads"] or [], strict=True)
-    return Routed(row["events"], row["tasks"], row["waiting"], [WakeUp(*item) for item in owed])
+    control.metrics.moved(NEW, TaskState.QUEUED, row["tasks"])
+    wake_ups = zip(row["entries"] or [], row["payloads"] or [], strict=True)
+    return Routed(row["events"], row["tasks"], row["waiting"], [WakeUp(*wake_up) for wake_up in wake_ups])
 
 
 async def _one_by_one(control: Control, kind: str) -> Routed:

@@ -1,4 +1,4 @@
-"""A person sets off a `manual` source: one event for each of its outputs, accepted as any other. Next: step 3."""
+"""A user triggers a `manual` source: one event for each of its outputs. Next: step 3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Triggered:
     event_ids: tuple[UUID, ...]
     """By output."""
     created: bool
-    """False: the same request had been made before."""
+    """False: the request was a repeated one."""
 
 
 async def trigger(
@@ -88,7 +88,7 @@ async def _store(
     events = [
         Event(DatasetId(output.dataset_uuid), DatasetVersion(output.dataset_version), scope) for output in job.outputs
     ]
-    told = [NewEvent(event, event.id_from(TaskId(request_id))) for event in events]
-    columns = transposed([item.columns for item in told], 9)
+    new = [NewEvent(event, event.id_from(TaskId(request_id))) for event in events]
+    columns = transposed([event.columns for event in new], 9)
     await connection.execute(queries("sources")["store_trigger"], org_id, request_id, *columns)
-    return Triggered(tuple(item.event_id for item in told), created=True)
+    return Triggered(tuple(event.event_id for event in new), created=True)

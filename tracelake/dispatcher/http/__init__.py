@@ -1,1 +1,1 @@
-"""The two doors of the Dispatcher: who may ask, and what is asked."""
+"""The two APIs of the Dispatcher, for tasks and for trusted processes: authorisation and routes."""

@@ -1,4 +1,4 @@
-"""Who may ask which door: trusted processes show a worker token, tasks a capability. Neither stands for the other."""
+"""Authenticates calls: the internal API takes a worker token, the task API a capability; neither replaces the other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tracelake.wire.message import Fenced
 WORKER_TOKEN = "x-trace-worker-token"  # noqa: S105 - a header's name
 CAPABILITY = "x-trace-task-capability"
 REMEMBERED_SECONDS = 5.0
-"""How long a good worker token is believed without asking again: so long a revoked one may still be used."""
+"""How long a worker token that was checked is trusted: a revoked one can be used for as long."""
 
 
 class WorkerGate:
-    """Checks worker tokens, and asks the database about each at most every few seconds."""
+    """Checks worker tokens, each against the database at most every few seconds."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
@@ -40,13 +40,13 @@ class WorkerGate:
 
     async def _check(self, token: str | None, where: str) -> None:
         if token is None:
-            raise Unauthenticated("this door asks for a worker token", where=where)
+            raise Unauthenticated("the internal API needs a worker token", where=where)
         shown = hash_token(token)
         if self._good.get(shown, 0.0) > time.monotonic():
             return
         if not await is_worker_token(self._pool, token):
             self._good.pop(shown, None)
-            raise Unauthenticated("the worker token does not hold", where=where)
+            raise Unauthenticated("the worker token is unknown or was revoked", where=where)
         self._good[shown] = time.monotonic() + REMEMBERED_SECONDS
 
 
@@ -62,7 +62,7 @@ async def judged(verifier: Verifier, token: str | None, body: Fenced, endpoint: 
         raise Forbidden("the token is another task's", where="/task_id")
     if claims.attempt != body.attempt:
         raise Forbidden("the token is another attempt's", where="/attempt")
-    # What every attempt may do is asked most: for that its grants need not be worked out.
+    # Calls that every attempt may make are the most frequent: they need no look at the grants.
     if endpoint not in ALWAYS and endpoint not in claims.grants.endpoints:
-        raise Forbidden("the token grants nothing that this door gives", where=endpoint.partition(" ")[2])
+        raise Forbidden("the token does not grant this call", where=endpoint.partition(" ")[2])
     return claims

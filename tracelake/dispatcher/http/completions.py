@@ -1,4 +1,4 @@
-"""Completions that came in one call: each is judged by its own token and answered as if it had come by itself."""
+"""Completions that came in one call: each is authorised by its own token and answered as if it had come alone."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from tracelake.wire.output_messages import CompleteAnswer, CompleteItem, Complet
 log = structlog.get_logger()
 
 COMPLETE: Final = "POST /v1/task/complete"
-"""The right that each needs."""
+"""The call that each token must grant."""
 
 
 async def complete_several(
     control: Control, complete: Completer, verifier: Verifier, items: Sequence[CompleteItem]
 ) -> list[CompleteOutcome]:
-    found = [await _judged(verifier, item) for item in items]
+    judgements = [await _judged(verifier, item) for item in items]
     jobs = [control.names.of(item.completion.task_id) for item in items] if is_debugging() else []
-    good = [(item.completion, claims) for item, claims in zip(items, found, strict=True) if isinstance(claims, Claims)]
+    good = [
+        (item.completion, claims) for item, claims in zip(items, judgements, strict=True) if isinstance(claims, Claims)
+    ]
     answers = iter(await complete.several(good) if good else ())
-    outcomes = [_outcome(next(answers) if isinstance(one, Claims) else one) for one in found]
+    outcomes = [_outcome(next(answers) if isinstance(claims, Claims) else claims) for claims in judgements]
     for item, job, outcome in zip(items, jobs, outcomes, strict=True) if jobs else ():
-        _say(item.completion, job, outcome)
+        _log(item.completion, job, outcome)
     return outcomes
 
 
@@ -46,15 +48,15 @@ async def _judged(verifier: Verifier, item: CompleteItem) -> Claims | TraceError
         return refusal
 
 
-def _say(request: CompleteRequest, job: Job | None, outcome: CompleteOutcome) -> None:
-    """Each with its own subject: a request about many is nobody's."""
+def _log(request: CompleteRequest, job: Job | None, outcome: CompleteOutcome) -> None:
+    """Each line names its own task: the request as a whole has none."""
     if job is not None and outcome.answer is not None:
         with log_fields(**fields(job, request.task_id, request.attempt)):
             log.debug("completed", status=outcome.answer.status)
 
 
 def _outcome(answer: CompleteAnswer | BaseException) -> CompleteOutcome:
-    """What is away is away for all of them: the whole call is answered so, and made again."""
+    """What is unavailable is so for all of them: the whole call is refused, and repeated."""
     if isinstance(answer, CompleteAnswer):
         return CompleteOutcome(answer=answer)
     if isinstance(answer, TraceError) and not isinstance(answer, Unavailable):

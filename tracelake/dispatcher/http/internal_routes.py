@@ -1,4 +1,4 @@
-"""The internal door: claims and fetches of workers, users and their calls for the Gateway, keys for verifiers."""
+"""The internal API: claims and fetches for workers, users and their calls for the Gateway, keys for verifiers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def internal_api(control: Control) -> Starlette:
         return json_response(document())
 
     async def jwks(request: Request) -> Response:
-        del request  # public halves: whoever reaches this door may have them
+        del request  # public keys: no authentication
         return json_response(await published(control.pool))
 
     async def sources_drain(request: Request) -> Response:
@@ -117,19 +117,19 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
     async def task_claim(request: Request) -> Response:
         await gate.require(request)
-        asked = await read_message(request, ClaimRequest)
-        add_log_fields({"task": asked.task_id})
-        answer = await claim(asked)
-        if isinstance(answer, Claimed) and (job := control.names.of(asked.task_id)) is not None:
-            _name(fields(job, asked.task_id, answer.attempt), asked.worker_id)
+        body = await read_message(request, ClaimRequest)
+        add_log_fields({"task": body.task_id})
+        answer = await claim(body)
+        if isinstance(answer, Claimed) and (job := control.names.of(body.task_id)) is not None:
+            _name(fields(job, body.task_id, answer.attempt), body.worker_id)
         return json_response(answer)
 
     async def task_claim_batch(request: Request) -> Response:
         await gate.require(request)
-        asked = await read_message(request, ClaimBatchRequest)
-        answers = await claim.together(asked.one_by_one())
+        body = await read_message(request, ClaimBatchRequest)
+        answers = await claim.together(body.one_by_one())
         if is_debugging():
-            _say_claimed(control, answers, asked.worker_id)
+            _log_claimed(control, answers, body.worker_id)
         return json_response(ClaimBatchAnswer(answers=answers))
 
     async def stops(request: Request) -> Response:
@@ -145,7 +145,7 @@ def _for_workers(control: Control, gate: WorkerGate) -> list[Route]:
 
 
 def _mark(request: Request) -> str:
-    """A value that no Dispatcher gave out is refused: to wait for news since then would be to wait for nothing."""
+    """The mark to wait after; a value that no Dispatcher gave out is refused."""
     mark = request.query_params.get("after", "")
     if mark and re.fullmatch(STOPS_MARK, mark) is None:
         hint = "send the `mark` of the last answer, or none"
@@ -153,8 +153,8 @@ def _mark(request: Request) -> str:
     return mark
 
 
-def _say_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:
-    """Each with its own subject: a request about many is nobody's."""
+def _log_claimed(control: Control, answers: Sequence[Claimed | NotClaimed], worker: str) -> None:
+    """Each line names its own task: the request as a whole has none."""
     for item in answers:
         if isinstance(item, Claimed) and (job := control.names.of(item.task.task_id)) is not None:
             with log_fields(**fields(job, item.task.task_id, item.attempt)):

@@ -1,7 +1,7 @@
-"""Lines about a task's request carry whose the task is.
+"""Binds organisation, DAG, job and task to the log lines about a task's request.
 
-What the token says is bound at once. DAG and job are known if the task was claimed at this replica; if it was not, they
-are looked up only when there is something to say: a refusal.
+The token's claims are bound at once. DAG and job are known if the task was claimed at this replica; if it was not, they
+are looked up only if the request is refused.
 """
 
 from __future__ import annotations
@@ -52,4 +52,4 @@ async def _look_up(control: Control, claims: Claims) -> Job | None:
         job_id = await control.pool.fetchval(queries("claim")["job_of"], claims.task_id)
         return None if job_id is None else await control.jobs.get(job_id)
     except (*OUTAGES, TraceError):
-        return None  # the line is said without
+        return None  # the line is logged without them

@@ -1,6 +1,6 @@
-"""Both doors of the Dispatcher as OpenAPI, made from the types that they decode by: for clients, and for fuzzing.
+"""Both APIs of the Dispatcher as OpenAPI, made from the types that decode their bodies: for clients, and for fuzzing.
 
-Served at the internal door alone: what a task may call, it is told by the contract, not by the door.
+Served by the internal API alone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SECURITY = {
     "worker": {"type": "apiKey", "in": "header", "name": "X-Trace-Worker-Token"},
     "task": {"type": "apiKey", "in": "header", "name": "X-Trace-Task-Capability"},
 }
-SAID = {
+RESPONSES = {
     "400": "What was sent cannot be right; `where` says what",
     "401": "No token, or one that does not hold",
     "403": "A good token that does not allow this",
@@ -146,7 +146,7 @@ ROUTES = (
 
 
 def document(service: Literal["task", "internal"] | None = None) -> dict[str, Any]:
-    """One door's, or both doors'."""
+    """Of one API, or of both."""
     routes = [route for route in ROUTES if service is None or (service == "task") == route.path.startswith("/v1/")]
     calls = [call for call in CALLS.values() if call.service == "dispatcher"] if service != "task" else []
     paths: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def _route(described_route: DescribedRoute) -> dict[str, Any]:
                 described_route.query, described_route.query.__struct_fields__ if described_route.query else ()
             ),
         ],
-        "responses": answers(described_route.answer, SAID),
+        "responses": answers(described_route.answer, RESPONSES),
     }
     if described_route.answer is bytes:
         about["responses"]["200"]["content"] = {"application/zip": {"schema": {**TEXT, "format": "binary"}}}

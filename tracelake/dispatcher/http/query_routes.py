@@ -1,4 +1,4 @@
-"""What the Query service asks: where the rows of a question lie, for a user or a running attempt; and what it tells."""
+"""Calls of the Query service: where the rows of a query are, for a user or a running attempt; and its audit."""
 
 from __future__ import annotations
 

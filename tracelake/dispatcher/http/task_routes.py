@@ -1,4 +1,4 @@
-"""Step 1 of one event: the task door. `/v1/task/events` arrives; `auth.py` checks the capability.
+"""Step 1 of one event: the task API. `/v1/task/events` arrives; `auth.py` checks the capability.
 
 Next: `events/accept.py`.
 """
@@ -54,7 +54,7 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
             return json_response(await renew(Beat(body, claims)))
 
     async def completion(request: Request) -> Response:
-        await verifier.verify(request.headers.get(CAPABILITY))  # before so much is taken in
+        await verifier.verify(request.headers.get(CAPABILITY))  # before a large body is read
         body = await read_message(request, CompleteRequest, MAX_COMPLETION_BYTES)
         claims = await require_capability(request, verifier, body)
         async with about(control, claims):
@@ -114,7 +114,7 @@ def task_api(control: Control, verifier: Verifier) -> Starlette:
 
 def _bundle(control: Control) -> Route:
     async def bundle(request: Request) -> Response:
-        # No capability: whoever has the URL was given it for this very object.
+        # No capability: the URL itself is signed for this one object.
         found = await bundle_bytes(control, request.path_params["sha256"], request.query_params)
         return Response(found, media_type="application/zip", headers={"cache-control": "no-store"})
 

@@ -1,4 +1,4 @@
-"""What people ask, at the internal door: the Gateway verified who asks, the users table says what he may.
+"""Calls of users, at the internal API: the Gateway has verified the user, whose role decides what is allowed.
 
 A caller here has shown a worker token and names a user in `X-Trace-User`. Organisation and role are read from that
 user's row for each call, so a role taken away is gone at once; nothing in a request can choose either.

@@ -1,36 +1,44 @@
-"""A entry in our hands is kept: act without a transaction, then mark. Next: the queue, a function, or our own hands.
+"""Dispatches outbox entries that this replica has taken: acts outside a transaction, then marks them as done.
 
-Kept twice is harmless: a claim is only given once.
+An entry may be dispatched twice, which is harmless: a task can be claimed once only.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
-from tracelake.dispatcher.control import Control
-from tracelake.dispatcher.outbox.local_wake_ups import WakeUp
-from tracelake.dispatcher.runtimes.call_functions import CallFunctions
-from tracelake.dispatcher.runtimes.run_in_process import run_in_process
+from tracelake.dispatcher.signal import Signal
 from tracelake.domain.task import Backoff, retry_delay
 from tracelake.errors import Unavailable
-from tracelake.ports import Outgoing
+from tracelake.ports import Outgoing, Queue
 from tracelake.runtime.crash_points import crash_point
+from tracelake.settings import RuntimeSettings
 from tracelake.store.queries import queries
 
-BACKOFF = Backoff(1, 300)
-NOWHERE_DELAY = timedelta(minutes=1)
-"""How soon to try again a task whose runtime the settings do not know: they may, after a restart."""
+BACKOFF: Final = Backoff(1, 300)
+UNKNOWN_RUNTIME_DELAY: Final = timedelta(minutes=1)
+"""How soon to try again a task whose runtime is not in the settings: it may be there after a restart."""
+
+
+@dataclass(frozen=True)
+class WakeUp:
+    """An entry to wake a task, taken by this replica: its id and its payload."""
+
+    entry: int
+    payload: str
 
 
 @dataclass(frozen=True)
 class OutboxEntry:
-    """A row of the outbox in our hands, and how it is kept: a message, a task run here, a function called."""
+    """An entry that this replica has taken, and its action: a message, a task run here, or a function called."""
 
     id: int
     queue: str | None = None
@@ -39,79 +47,79 @@ class OutboxEntry:
     function: bool = False
 
 
+@dataclass(frozen=True)
 class EntryDispatcher:
-    def __init__(self, control: Control, functions: CallFunctions | None = None) -> None:
-        self._control = control
-        self._functions = functions
+    database: asyncpg.Pool
+    queue: Queue
+    runtimes: Mapping[str, RuntimeSettings]
+    replica: str
+    functions: Signal | None = None
+    """Notified of tasks that run as functions; None: this Dispatcher calls none."""
+    run_here: Callable[[Sequence[UUID]], Awaitable[object]] | None = None
+    """Runs tasks in this process; None where only messages are published."""
 
-    def wake_up(self, wake_up: WakeUp) -> OutboxEntry:
-        """How a task gets to where it runs: by a message, by our own hands, by a call, or, for now, not at all."""
-        told = msgspec.json.decode(wake_up.payload)
-        runtime, task_id = self._control.runtimes.get(told["runtime"]), UUID(told["task_id"])
+    def entry_of(self, wake_up: WakeUp) -> OutboxEntry:
+        """How the task gets to its runtime; no action at all if that is unknown here."""
+        payload = msgspec.json.decode(wake_up.payload)
+        runtime, task_id = self.runtimes.get(payload["runtime"]), UUID(payload["task_id"])
         match runtime.invoker if runtime else None:
             case "in_process":
                 return OutboxEntry(wake_up.entry, task_id=task_id)
-            case "function" if self._functions is not None:
+            case "function" if self.functions is not None:
                 return OutboxEntry(wake_up.entry, task_id=task_id, function=True)
             case "queue" if runtime:
                 return OutboxEntry(wake_up.entry, runtime.queue, msgspec.json.encode({"task_id": task_id}))
             case _:
                 return OutboxEntry(wake_up.entry)
 
-    async def keep(self, entries: Sequence[OutboxEntry]) -> None:
+    async def dispatch(self, entries: Sequence[OutboxEntry]) -> None:
         called = [entry.id for entry in entries if entry.function]
         await self.mark([*await self.publish(entries), *called])
-        if called and self._functions is not None:  # Queued and woken, they are found in the tasks themselves
-            self._functions.signal.notify()
-        nowhere = [entry.id for entry in entries if entry.queue is None and entry.task_id is None]
-        if nowhere:
+        if called and self.functions is not None:  # Queued and woken: the loop finds them among the tasks
+            self.functions.notify()
+        unknown = [entry.id for entry in entries if entry.queue is None and entry.task_id is None]
+        if unknown:
             error = "its runtime is not in the settings of this Dispatcher, or its invoker is not there"
-            await self.put_off(nowhere, error, delay=NOWHERE_DELAY)
+            await self.postpone(unknown, error, delay=UNKNOWN_RUNTIME_DELAY)
         await self._run_here({entry.task_id: entry.id for entry in entries if entry.task_id and not entry.function})
 
     async def publish(self, entries: Sequence[OutboxEntry]) -> list[int]:
-        """Those that are messages; gives the ones that went out and are to be marked."""
+        """Publishes those that are messages; the ids of those that were, to be marked."""
         by_queue: dict[str, list[OutboxEntry]] = defaultdict(list)
         for entry in entries:
             if entry.queue is not None:
                 by_queue[entry.queue].append(entry)
-        kept = list[int]()
+        published = list[int]()
         for queue, group in by_queue.items():
-            sent = self._control.queue.publish(queue, [Outgoing(item.message) for item in group])
-            kept += await self._kept([item.id for item in group], sent)
-        return kept
+            sent = self.queue.publish(queue, [Outgoing(entry.message) for entry in group])
+            published += await self._act([entry.id for entry in group], sent)
+        return published
 
-    async def mark(self, kept: Sequence[int]) -> None:
-        if kept:
+    async def mark(self, entries: Sequence[int]) -> None:
+        if entries:
             crash_point("drain_outbox.before_mark")
-            await self._control.hot.execute(queries("outbox")["mark_entries_done"], kept, self._control.replica)
+            await self.database.execute(queries("outbox")["mark_entries_done"], entries, self.replica)
             crash_point("drain_outbox.after_mark")
 
-    async def _run_here(self, tasks: dict[UUID, int]) -> None:
-        if tasks:
-            await self.mark(await self._kept(list(tasks.values()), run_in_process(self._control, list(tasks))))
-
-    async def _kept(self, entries: list[int], act: Awaitable[object]) -> list[int]:
-        """All of them, or none if what they need is away."""
-        try:
-            crash_point("drain_outbox.before_act")
-            await act
-        except Unavailable as away:
-            await self.put_off(entries, away.message)
-            return []
-        return entries
-
-    async def put_off(
+    async def postpone(
         self, entries: Sequence[int], error: str, *, final: bool = False, delay: timedelta | None = None
     ) -> None:
-        """What they need is away: again soon, for as long as it takes. Or, `final`: given up, for people."""
+        """They are tried again soon, for as long as it takes; with `final`, they are given up."""
         delay = delay or timedelta(seconds=retry_delay(1, BACKOFF, 0.5))
-        await self._control.hot.execute(
-            queries("outbox")["postpone_entries"],
-            entries,
-            self._control.replica,
-            [delay] * len(entries),
-            [error] * len(entries),
-            [final] * len(entries),
-        )
+        sql, count = queries("outbox")["postpone_entries"], len(entries)
+        await self.database.execute(sql, entries, self.replica, [delay] * count, [error] * count, [final] * count)
         crash_point("drain_outbox.put_off")
+
+    async def _run_here(self, tasks: dict[UUID, int]) -> None:
+        if tasks and self.run_here is not None:
+            await self.mark(await self._act(list(tasks.values()), self.run_here(list(tasks))))
+
+    async def _act(self, entries: list[int], action: Awaitable[object]) -> list[int]:
+        """All of them, or none if a service that they need is unavailable."""
+        try:
+            crash_point("drain_outbox.before_act")
+            await action
+        except Unavailable as away:
+            await self.postpone(entries, away.message)
+            return []
+        return entries

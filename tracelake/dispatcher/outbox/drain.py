@@ -1,4 +1,4 @@
-"""Step 3 of one event: what the outbox owes is done. Routing is one statement; the rest is take, act, mark.
+"""Step 3 of one event: the outbox is drained. Routing is one statement; the other kinds are taken, acted on, marked.
 
 Next: `events/route.py`, then `outbox/dispatch.py` and the queue.
 """
@@ -6,17 +6,19 @@ Next: `events/route.py`, then `outbox/dispatch.py` and the queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Final, TypeVar, cast
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.events.route import BATCH, HOLD, Routed, route
-from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry
-from tracelake.dispatcher.outbox.local_wake_ups import WakeUp
-from tracelake.dispatcher.runtimes.call_functions import CallFunctions
+from tracelake.dispatcher.outbox.dispatch import EntryDispatcher, OutboxEntry, WakeUp
+from tracelake.dispatcher.runtimes.run_in_process import run_in_process
+from tracelake.dispatcher.signal import Signal
 from tracelake.dispatcher.tasks.wake_waiting import give_slots
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
@@ -24,21 +26,23 @@ from tracelake.store.queries import queries
 A = TypeVar("A")
 B = TypeVar("B")
 
-BUFFER_QUEUE = "buffer"
-IN_A_ROW = 10 * BATCH
-"""So many events are routed before the other entries have their turn."""
+BUFFER_QUEUE: Final = "buffer"
+IN_A_ROW: Final = 10 * BATCH
+"""How many events are routed before the other entries have their turn."""
 
 
 class Drain:
     """One replica's share of the outbox; any number of replicas drain it together."""
 
-    def __init__(self, control: Control, functions: CallFunctions | None = None) -> None:
+    def __init__(self, control: Control, functions: Signal | None = None) -> None:
         self._control = control
-        self._keeper = EntryDispatcher(control, functions)
+        self._dispatcher = EntryDispatcher(
+            control.hot, control.queue, control.runtimes, control.replica, functions, partial(run_in_process, control)
+        )
         self._next_due: float | None = None
 
     async def once(self) -> int:
-        done = await self._keep_handed() + await self._route_events()
+        done = await self._dispatch_local() + await self._route_events()
         seen = await self._control.hot.fetchrow(queries("outbox")["look"])
         assert seen is not None  # noqa: S101 - a SELECT of scalars always has its row
         self._next_due = seen["next_due"]
@@ -48,28 +52,28 @@ class Drain:
             await self._wake(invalidations)
             done += invalidations.handled
         if seen["waiting"]:
-            woken = await give_slots(self._control)
+            woken = await give_slots(self._control.hot)
             crash_point("drain_outbox.slots_given", when=woken)
             done += woken
-        if seen["entries"] or done:  # what was done may owe more
+        if seen["entries"] or done:  # what was done may have written more entries
             taken, given_up = await self._take()
-            crash_point("drain_outbox.promises_taken", when=taken)
-            await self._keeper.keep(taken)
+            crash_point("drain_outbox.entries_taken", when=taken)
+            await self._dispatcher.dispatch(taken)
             done += len(taken) + given_up
         return done
 
     async def next_due(self) -> float | None:
-        """As the last look found it: when it is asked, that look found nothing to do, so nothing has changed since."""
+        """As the last look saw it. It is called when that look found nothing to do, so nothing has changed since."""
         return self._next_due
 
-    async def _keep_handed(self) -> int:
-        """What `outbox/publish_wake_ups.py` leaves to us, and all that was handed on where that loop does not run."""
-        handed = self._control.wake_ups.take_all() if self._control.wake_ups else []
-        await self._keeper.keep([self._keeper.wake_up(item) for item in handed])
-        return len(handed)
+    async def _dispatch_local(self) -> int:
+        """Wake-ups of this replica that `outbox/wake_ups.py` leaves to the drain."""
+        wake_ups = self._control.wake_ups.take_all() if self._control.wake_ups else []
+        await self._dispatch_wake_ups(wake_ups)
+        return len(wake_ups)
 
     async def _route_events(self) -> int:
-        """Batch after batch while they are full: the wake-ups of one go out while the next is routed."""
+        """Batch after batch while they are full; the wake-ups of one go out while the next is routed."""
         routed = await self._route_batch()
         done = routed.handled
         while routed.handled == BATCH and done < IN_A_ROW:
@@ -84,49 +88,54 @@ class Drain:
         return events
 
     async def _wake(self, routed: Routed) -> None:
-        await self._keeper.keep([self._keeper.wake_up(wake_up) for wake_up in routed.wake_ups])
-        crash_point("drain_outbox.wake_ups_kept", when=routed.wake_ups)
+        await self._dispatch_wake_ups(routed.wake_ups)
+        crash_point("drain_outbox.wake_ups_published", when=routed.wake_ups)
+
+    async def _dispatch_wake_ups(self, wake_ups: Sequence[WakeUp]) -> None:
+        await self._dispatcher.dispatch([self._dispatcher.entry_of(wake_up) for wake_up in wake_ups])
 
     async def _take(self) -> tuple[list[OutboxEntry], int]:
-        """What can be kept, and how many were given up: one that nobody can read must not hold up the others."""
-        sql = queries("outbox")
-        rows = await self._control.hot.fetch(sql["take_entries"], BATCH, self._control.replica, HOLD)
+        """Entries to dispatch, and how many were given up: one that cannot be read must not block the others."""
+        rows = await self._control.hot.fetch(queries("outbox")["take_entries"], BATCH, self._control.replica, HOLD)
         entries, batches, bad = list[OutboxEntry](), dict[UUID, int](), list[int]()
         for row in rows:
             try:
-                if row["kind"] == "enqueue_task":
-                    entries.append(self._keeper.wake_up(WakeUp(row["id"], row["payload"])))
-                elif row["kind"] == "prepare_table":
-                    entries.append(OutboxEntry(row["id"], BUFFER_QUEUE, _prepare(row["payload"])))
-                elif row["kind"] == "notify_failure":
-                    entries.append(OutboxEntry(row["id"], BUFFER_QUEUE, _failed_task(row["payload"])))
-                else:
+                if row["kind"] == "publish_buffer":
                     batches[UUID(msgspec.json.decode(row["payload"])["publish_id"])] = row["id"]
+                else:
+                    entries.append(self._read(row))
             except (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError):
                 bad.append(row["id"])
-        for row in await self._control.hot.fetch(sql["buffer_messages"], list(batches)) if batches else []:
+        sql = queries("outbox")["buffer_messages"]
+        for row in await self._control.hot.fetch(sql, list(batches)) if batches else []:
             entries.append(OutboxEntry(batches.pop(row["id"]), BUFFER_QUEUE, row["message"].encode()))
-        bad += batches.values()  # those whose publish is not there
+        bad += batches.values()  # their publications do not exist
         if bad:
-            await self._keeper.put_off(bad, "what it entries cannot be read, or is not there", final=True)
+            error = "the payload cannot be read, or its subject does not exist"
+            await self._dispatcher.postpone(bad, error, final=True)
         return entries, len(bad)
+
+    def _read(self, row: asyncpg.Record) -> OutboxEntry:
+        match row["kind"]:
+            case "enqueue_task":
+                return self._dispatcher.entry_of(WakeUp(row["id"], row["payload"]))
+            case "prepare_table":
+                return OutboxEntry(row["id"], BUFFER_QUEUE, _message("buffer_table", "dataset_uuid", row["payload"]))
+            case "notify_failure":
+                return OutboxEntry(row["id"], BUFFER_QUEUE, _message("failed_task", "task_id", row["payload"]))
+            case kind:
+                raise ValueError(kind)
 
 
 async def both(awaitable: Awaitable[A], other: Awaitable[B]) -> tuple[A, B]:
-    """At the same time; neither is left alone when the other fails."""
-    found = await asyncio.gather(awaitable, other, return_exceptions=True)
-    for wrong in found:
-        if isinstance(wrong, BaseException):
-            raise wrong
-    return cast("tuple[A, B]", tuple(found))
+    """At the same time; neither is left running when the other fails."""
+    results = await asyncio.gather(awaitable, other, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("tuple[A, B]", tuple(results))
 
 
-def _failed_task(payload: str) -> bytes:
-    """What tells the sink of a task that has failed for good: which, and nothing else."""
-    return msgspec.json.encode({"kind": "failed_task", "task_id": UUID(msgspec.json.decode(payload)["task_id"])})
-
-
-def _prepare(payload: str) -> bytes:
-    """What tells the sink of a table that is to be made or widened: which, and nothing else."""
-    dataset = UUID(msgspec.json.decode(payload)["dataset_uuid"])
-    return msgspec.json.encode({"kind": "buffer_table", "dataset_uuid": dataset})
+def _message(kind: str, field: str, payload: str) -> bytes:
+    """What the sink is sent: the id of a table or a task, and nothing else."""
+    return msgspec.json.encode({"kind": kind, field: UUID(msgspec.json.decode(payload)[field])})

@@ -1,4 +1,4 @@
-"""A page of an organisation's entries that are owed or were given up, the newest first."""
+"""A page of an organisation's entries that are pending or were given up, the newest first."""
 
 from __future__ import annotations
 

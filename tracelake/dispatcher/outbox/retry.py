@@ -1,4 +1,4 @@
-"""A person asks for entries that were given up to be tried again."""
+"""A user retries outbox entries that were given up."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tracelake.wire.user_outbox import OutboxRetryAnswer
 
 
 async def retry_outbox(control: Control, org_id: UUID, ids: Sequence[int] | None) -> OutboxRetryAnswer:
-    """All of them if no ids are given. An id that was not given up, or is another organisation's, is passed over."""
+    """All of them if no ids are given. Entries that were not given up, or of other organisations, are skipped."""
     crash_point("retry_outbox.before_commit")
     try:
         rows = await control.pool.fetch(queries("user_outbox")["retry_given_up"], org_id, ids)
-    except asyncpg.UniqueViolationError:  # the same thing was promised anew at this very moment
-        raise Unavailable("one of the entries was just made anew", hint="ask again") from None
+    except asyncpg.UniqueViolationError:  # an entry of the same meaning was written at this moment
+        raise Unavailable("one of the entries was just written anew", hint="try again") from None
     crash_point("retry_outbox.after_commit")
     control.outbox_signal.notify()
     return OutboxRetryAnswer(retried=sorted(row["id"] for row in rows))

@@ -1,4 +1,4 @@
-"""Tasks of `runtime: lambda`: claimed here, then handed to a function with all that it needs; no queue in between.
+"""Tasks of `runtime: lambda`: claimed here, and passed to a function with all that it needs; no queue in between.
 
 The claim comes first, so what is invoked is leased, and a Dispatcher that dies leaves a lease that runs out. While a
 function runs, its lease is kept from here (it may keep it itself as well), and when the attempt is over for any reason,
@@ -27,6 +27,7 @@ from tracelake.dispatcher.tasks.claim import claim_tasks
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.dispatcher.tasks.renew_lease import Beat, renew_leases
 from tracelake.dispatcher.tasks.report_failure import report_final_failure
+from tracelake.domain.task import TaskState
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.ports import Invoked, Invoker, Places
 from tracelake.runtime.crash_points import crash_point
@@ -34,6 +35,7 @@ from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
 from tracelake.store.db import OUTAGES
 from tracelake.store.queries import queries
+from tracelake.store.tasks import status_of
 from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.task_messages import Claimed, ClaimRequest, HeartbeatAnswer, HeartbeatRequest, Invocation
 
@@ -42,11 +44,11 @@ log = structlog.get_logger()
 RENEW_SECONDS: Final = 5.0
 """How often the leases of what runs are kept, all in one statement: an attempt that is over is ended within it."""
 AWAY_SECONDS: Final = (0.5, 10.0)
-"""How long to wait after nobody was there to run a function, from the first time to the longest."""
+"""How long to wait when no runner was available: the first time, and at most."""
 PROBE_SECONDS: Final = 3.0
-"""Nobody there is said sooner than this: a function that has run for so long has somebody who runs it."""
+"""A missing runner is noticed sooner than this: a function that has run for so long has one."""
 PLACES_SECONDS: Final = 5.0
-"""So long it is believed how many places there are."""
+"""How long the number of places is cached."""
 AGAIN_SECONDS: Final = 1.0
 ENDLESS_SECONDS: Final = 24 * 3600.0
 """For a task without a time limit of its own."""
@@ -77,7 +79,7 @@ class CallFunctions:
     control: Control
     invoker: Invoker
     most: int
-    """Calls of this replica at once, and never more of all replicas than whoever runs them has places. The other tasks
+    """Calls of this replica at once, and never more of all replicas than the runner has places. The other tasks
     wait in the database, not claimed yet: no lease runs out while one waits, and organisations take turns."""
     signal: Signal = field(default_factory=Signal)
     _places: Places | None = None
@@ -89,16 +91,16 @@ class CallFunctions:
     _away: float = 0.0
     _wait: float = AWAY_SECONDS[0]
     _probing: float | None = None
-    """Since when one runs alone, to see whether somebody is there again."""
+    """Since when one call runs alone, to see whether a runner is available again."""
 
     async def put_back_orphans(self) -> int:
         """At the start: functions that a process of this machine called which is no more. With it went its calls, and
-        with those the functions; nobody need wait for their leases to run out.
+        with those the functions; their leases need not expire first.
         """
         host = host_of(self.control.replica)
-        found = await self.control.pool.fetch(queries("functions")["functions_of"], f"{WORKER} {host}:")
+        rows = await self.control.pool.fetch(queries("functions")["functions_of"], f"{WORKER} {host}:")
         count = 0
-        for row in found:
+        for row in rows:
             if not is_alive(row["worker_id"]):
                 fence = row["id"], row["attempt"], row["lease_token"]
                 count += await put_back(self.control, fence, "the Dispatcher that waited for it died")
@@ -107,7 +109,7 @@ class CallFunctions:
     async def once(self) -> int:
         await self._renew()
         if self._probing is not None and time.monotonic() - self._probing >= PROBE_SECONDS:
-            self._somebody_there()
+            self._runner_available()
         return await self._begin()
 
     async def next_due(self) -> float | None:
@@ -115,11 +117,11 @@ class CallFunctions:
         due = [self._renewed + RENEW_SECONDS] if self._calls else []
         due += [self._away] if self._away > now else []
         due += [self._probing + PROBE_SECONDS] if self._probing is not None else []
-        due += [id_.until for id_ in self._refused.values() if id_.until > now]
+        due += [refusal.until for refusal in self._refused.values() if refusal.until > now]
         return max(0.001, min(due) - now) if due else None
 
     async def stop(self) -> None:
-        """What runs is ended and put back: another replica goes on at once, instead of when the leases run out."""
+        """Ends what runs and puts it back: another replica continues at once, instead of when the leases expire."""
         calls = list(self._calls.values())
         for call in calls:
             await _ended(call)
@@ -127,7 +129,7 @@ class CallFunctions:
             await self._put_back(call.claimed, "the Dispatcher that waited for it was stopped")
 
     async def _begin(self) -> int:
-        """Claims as many as there is room for; after nobody was there, one, to see whether somebody is."""
+        """Claims as many as there is room for; after no runner was available, one, as a probe."""
         room = self.most - len(self._calls)
         if self._away:
             room = min(room, 1 if self._probing is None else 0)
@@ -156,7 +158,7 @@ class CallFunctions:
         return [row["id"] for row in rows]
 
     async def _learn_places(self) -> bool:
-        """Whether it is known how many calls there is room for. Nobody is asked while nothing waits."""
+        """Whether the number of places is known. The runner is not called while nothing waits."""
         if self._places_until > time.monotonic():
             return True
         if not await self.control.hot.fetchval(queries("functions")["functions_wait"], self._runtimes()):
@@ -164,7 +166,7 @@ class CallFunctions:
         try:
             self._places = await self.invoker.places()
         except Unavailable as away:
-            self._nobody_there(away.message)
+            self._runner_missing(away.message)
             return False
         self._places_until = time.monotonic() + PLACES_SECONDS
         return True
@@ -197,7 +199,7 @@ class CallFunctions:
             return Invoked(error=f"{type(wrong).__name__}: {wrong}", lost=True)
 
     async def _settle(self, call: Call, ended: Invoked) -> None:
-        """Again and again until the database has heard it."""
+        """Repeats until it is stored."""
         while True:
             try:
                 await self._settle_once(call, ended)
@@ -212,12 +214,10 @@ class CallFunctions:
         if not ended.started:
             await self._release(call, ended)
             return
-        self._somebody_there()
+        self._runner_available()
         self._refused.pop(call.claims.org_id, None)
         claimed = call.claimed
-        sql = queries("claim")["status_of_attempt"]
-        args = claimed.task.task_id, claimed.attempt, claimed.lease_token
-        if await self.control.hot.fetchval(sql, *args) != "Running":
+        if await status_of(self.control.hot, _beat(call).request) != TaskState.RUNNING:
             return
         if ended.lost:
             await self._put_back(claimed, ended.error or "what ran it was lost")
@@ -228,14 +228,14 @@ class CallFunctions:
         """Nothing has run: it was no attempt, and the task waits for its next turn."""
         why = ended.error or "no reason was given"
         if ended.busy:
-            self._somebody_there()
+            self._runner_available()
             self._has_no_room(call.claims.org_id)
         else:
-            self._nobody_there(why)
+            self._runner_missing(why)
         claimed = call.claimed
         fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
         if await self.control.hot.fetchval(queries("functions")["release"], *fence):
-            self.control.metrics.moved("Running", "Queued")
+            self.control.metrics.moved(TaskState.RUNNING, TaskState.QUEUED)
             log.info("a function waits again", because=why)
 
     def _has_no_room(self, org: UUID) -> None:
@@ -257,7 +257,7 @@ class CallFunctions:
         try:
             await Completer(self.control)(request, call.claims)
         except (BadInput, Refused) as over:  # it has reported in this very moment, or lost its lease
-            log.info("its end was told before", because=over.message)
+            log.info("its end was reported before", because=over.message)
         else:
             log.warning("a function failed", because=error[:500])
 
@@ -266,12 +266,12 @@ class CallFunctions:
         fence = claimed.task.task_id, claimed.attempt, claimed.lease_token
         await put_back(self.control, fence, error)
 
-    def _nobody_there(self, error: str) -> None:
-        log.warning("nobody runs functions", because=error, again_in_seconds=self._wait)
+    def _runner_missing(self, error: str) -> None:
+        log.warning("no runner is available for functions", because=error, again_in_seconds=self._wait)
         self._away = time.monotonic() + self._wait
         self._wait = min(2 * self._wait, AWAY_SECONDS[1])
 
-    def _somebody_there(self) -> None:
+    def _runner_available(self) -> None:
         self._away, self._wait, self._probing = 0.0, AWAY_SECONDS[0], None
 
     async def _renew(self) -> None:
@@ -297,7 +297,7 @@ async def put_back(control: Control, fence: Fence, error: str) -> bool:
     values = *fence, error[:20_000], AWAY_SECONDS[0], control.failure_alert
     row = await control.hot.fetchrow(queries("lifecycle")["put_back"], *values)
     if row is not None:
-        control.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the reaper learns from Postgres when it is
+        control.leases.due_in(AWAY_SECONDS[0] / 2)  # the earliest; the loop reads the time from Postgres
     if row is not None and row["for_good"]:
         report_final_failure(control, dict(row))
         control.outbox_signal.notify()
@@ -305,7 +305,7 @@ async def put_back(control: Control, fence: Fence, error: str) -> bool:
 
 
 def invocation(claimed: Claimed) -> bytes:
-    """What a function is handed: the task as a fetch shows it, and what fences it (S4)."""
+    """The payload of a function: the task as a fetch shows it, and its fence (S4)."""
     task = claimed.task
     fields = {name: getattr(task, name) for name in task.__struct_fields__}
     return msgspec.json.encode(

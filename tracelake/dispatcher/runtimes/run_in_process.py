@@ -1,8 +1,8 @@
 """Tasks of `runtime: dispatcher`: claimed, run and completed here, by the same verbs as a worker's.
 
 Some tasks of one job are one transaction, from claim to completion, so they happened or they did not: no lease can run
-out in between, and a replica that dies leaves them Queued and their entries owed. The transaction begins with a lock
-on the job: the state that a claim hands out is the state that the completion replaces, whoever else runs its tasks.
+out in between, and a replica that dies leaves them Queued and their entries pending. The transaction begins with a lock
+on the job: the state that a claim returns is the state that the completion replaces, whichever replica runs its tasks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from tracelake.capability.jws import parse_token
 from tracelake.capability.log_context import task_fields
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.claim import claim_tasks
-from tracelake.dispatcher.tasks.complete import Completer
+from tracelake.dispatcher.tasks.complete import announce, batch_options
+from tracelake.dispatcher.tasks.complete_batch import complete_in_transaction
+from tracelake.dispatcher.tasks.completion import Completion, read_completion
+from tracelake.domain.task import TaskState
 from tracelake.errors import BadInput, Refused, Unavailable
 from tracelake.operators.registry import IN_PROCESS
+from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
@@ -55,7 +59,7 @@ class Ran:
 
 
 async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
-    """Raises Unavailable if a job is held elsewhere for long: what has run has run, and the rest is owed."""
+    """Raises Unavailable if another replica holds a job for long: the tasks that have not run stay Queued."""
     asked = list(dict.fromkeys(task_ids))
     jobs: dict[UUID, list[UUID]] = {}
     for row in await control.hot.fetch(queries("in_process")["jobs_of"], asked):
@@ -66,7 +70,7 @@ async def run_in_process(control: Control, task_ids: Sequence[UUID]) -> Ran:
             for first in range(0, len(tasks), BATCH):
                 ran += await _run_some(control, tasks[first : first + BATCH])
     finally:
-        control.outbox_signal.notify()  # after the commits: whoever hears it must see what was written
+        control.outbox_signal.notify()  # after the commits: the loop must see what was written
     return ran
 
 
@@ -92,24 +96,32 @@ async def _give_up(control: Control, task: UUID, error: str) -> Ran:
 
 
 async def _run_together(control: Control, tasks: Sequence[UUID], error: str | None = None) -> Ran:
-    """Tasks of one job, in order, each with the state that the one before it left."""
-    done = {"completed": 0, "failed": 0}
+    """Tasks of one job, in order, each with the state that the one before it left; completed as one batch."""
     async with control.hot.acquire() as connection, connection.transaction():
         await _lock_job(connection, tasks[0])
         if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
             return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
         pool = cast("asyncpg.Pool", _OneConnection(connection))
         alone = replace(control, pool=pool, jobs=control.jobs.through(connection), steady=None, wake_ups=None)
-        complete, state = Completer(alone), None
-        for claimed in await _claim(alone, tasks):
-            task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)
-            request = _run(claimed, task) if error is None else _failed(claimed, error, retryable=False)
-            answer = await complete(request, decode(parse_token(claimed.capability_token).payload))
-            state = request.state or state
-            done[answer.status.lower()] += 1
+        batch = [item async for item in _run_all(control.objects, await _claim(alone, tasks), error)]
+        result = await complete_in_transaction(connection, batch, batch_options(alone))
+        for refusal in result.answers:
+            if isinstance(refusal, Exception):
+                raise refusal
         crash_point("run_in_process.before_commit")
     crash_point("run_in_process.after_commit")
-    return Ran(**done, skipped=len(tasks) - sum(done.values()))
+    announce(control, result)
+    completed = sum(completion.ends_as is TaskState.COMPLETED for completion in batch)
+    return Ran(completed, len(batch) - completed, skipped=len(tasks) - len(batch))
+
+
+async def _run_all(objects: ObjectStore, claims: Sequence[Claimed], error: str | None) -> AsyncIterator[Completion]:
+    state = None
+    for claimed in claims:
+        task = claimed.task if state is None else msgspec.structs.replace(claimed.task, state=state)
+        request = _run(claimed, task) if error is None else _failed(claimed, error, retryable=False)
+        state = request.state or state
+        yield await read_completion(objects, request, decode(parse_token(claimed.capability_token).payload))
 
 
 async def _claim(alone: Control, tasks: Sequence[UUID]) -> list[Claimed]:

@@ -1,4 +1,4 @@
-"""A person ends a task. Its attempt, if it runs, cannot commit any more; its worker hears of it at once."""
+"""A user cancels a task. Its attempt, if it runs, cannot commit any more; its worker is notified at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from uuid import UUID
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.show import no_such_task
+from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
@@ -13,12 +14,12 @@ from tracelake.wire.user_tasks import CancelAnswer
 
 
 async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str) -> CancelAnswer:
-    """Canceled before is no refusal: the call may be a repeated one."""
+    """A task that was canceled before is not refused: the call may be a repeated one."""
     crash_point("cancel_task.before_commit")
     was = await control.pool.fetchval(queries("lifecycle")["cancel_task"], task_id, org_id, reason)
     crash_point("cancel_task.after_commit")
     if was:
-        control.metrics.moved(was, "Canceled")
+        control.metrics.moved(was, TaskState.CANCELED)
         control.outbox_signal.notify()  # its slot may be another's turn
         control.sources.notify()  # it may have been the run of one
         control.stops.notify()
@@ -26,6 +27,6 @@ async def cancel_task(control: Control, org_id: UUID, task_id: UUID, reason: str
     status = await control.pool.fetchval(queries("user_tasks")["task_status"], task_id, org_id)
     if status is None:
         raise no_such_task(task_id)
-    if status != "Canceled":
+    if status != TaskState.CANCELED:
         raise Conflict(f"the task has ended: it is {status}", where=str(task_id))
     return CancelAnswer(task_id=task_id, changed=False)

@@ -1,7 +1,7 @@
-"""Whether what an attempt wrote is still news, and whether it replaces whole partitions and nothing but them.
+"""Checks that the outputs of an attempt are not outdated, and that they replace whole partitions.
 
 A claim pins what an attempt reads, so the later claim has the newer rows. An attempt that reads hot rows, which no
-claim pins, says instead which commit it has seen (`over`), and makes it again if another one came between.
+claim pins, names the last commit that it has seen (`over`) instead, and repeats its work if another one came between.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Connection = asyncpg.pool.PoolConnectionProxy
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of one dataset: written by this attempt, or in force."""
+    """A partition of one dataset: written by this attempt, or current."""
 
     key: str | None
     span: Range | None
     newer: bool = False
     commit: int | None = None
-    """Of one in force: since when. Of one written: the last one that its writer had seen, if it says so."""
+    """Of a current one: since when. Of one written: the last commit that its writer had seen, if it names one."""
 
 
 async def is_still_current(
@@ -42,9 +42,9 @@ async def is_still_current(
     written = [part_of(output) for output in outputs]
     _refuse_twice(written)
     rows = await connection.fetch(
-        queries("complete")["in_force"], outputs[0].dataset_version, *columns_of(written), started_at
+        queries("complete")["current_partitions"], outputs[0].dataset_version, *columns_of(written), started_at
     )
-    there = [_in_force(row) for row in rows]
+    there = [_current(row) for row in rows]
     newer = _Ground([part for part in there if part.newer])
     news = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
     _refuse_mixture([part for _, part in news], there)
@@ -95,7 +95,7 @@ class _Ground:
 
 
 def _refuse_mixture(news: Sequence[Partition], there: Sequence[Partition]) -> None:
-    """Ranges and labels beside one another would hold the same rows twice, and nobody could tell which."""
+    """Ranges and labels in one dataset would hold the same rows twice."""
     ranges = [part.key for part in (*there, *news) if part.span]
     labels = [part.key for part in (*there, *news) if part.key is not None and part.span is None]
     if news and ranges and labels:
@@ -121,7 +121,7 @@ def _refuse_gaps(news: _Ground, there: Sequence[Partition]) -> None:
 
 
 def _refuse_unseen(news: Sequence[Partition], there: Sequence[Partition]) -> None:
-    """What was made of rows that no claim pins may be older than what came since, whoever was claimed first."""
+    """Rows that no claim pins may be older than what was committed since, whichever attempt was claimed first."""
     for part in news:
         for other in there:
             unseen = part.commit is not None and other.commit is not None and other.commit > part.commit
@@ -141,6 +141,6 @@ def _say(rest: Sequence[Range]) -> str:
     return ", ".join(f"{format_partition_key(span)} would be lost" for span in rest)
 
 
-def _in_force(row: asyncpg.Record) -> Partition:
+def _current(row: asyncpg.Record) -> Partition:
     span = Range(row["start"], row["stop"]) if row["start"] is not None else None
     return Partition(row["partition_key"], span, row["newer"], row["commit"])

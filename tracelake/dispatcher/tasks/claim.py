@@ -52,7 +52,7 @@ def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
 
 async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[Answer | Exception]:
     rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(asked))
-    control.metrics.moved("Queued", "Running", len(rows))
+    control.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
     given = {row["task_id"] for row in rows}
     statuses: dict[UUID, str] = {}
     if others := [request for request in asked if request.task_id not in given]:
@@ -86,12 +86,12 @@ def _columns(asked: Sequence[ClaimRequest]) -> tuple[list[UUID], list[str], list
 
 
 def _lease_token(asked: ClaimRequest) -> UUID:
-    """The same for the same question, so that a lease says which question it answered; nobody else can compute it."""
+    """The same for a repeated request, so that the lease shows which request it answered; secret from others."""
     return uuid5(asked.claim_id, str(asked.task_id)) if asked.claim_id else uuid4()
 
 
 async def claim_again(control: Control, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
-    """Those of them that are the askers' own already: a Dispatcher or a connection died before it could say so."""
+    """Those that the callers hold already: their first answer was lost."""
     repeatable = [request for request in asked if request.claim_id]
     return await control.hot.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
 
@@ -134,16 +134,16 @@ async def _claim_waiting(control: Control, asked: Sequence[ClaimRequest]) -> lis
     rows = await control.hot.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
     closed = {row["id"] for row in rows}
     if closed:
-        control.metrics.moved("Queued", "Canceled", len(closed))
+        control.metrics.moved(TaskState.QUEUED, TaskState.CANCELED, len(closed))
         control.outbox_signal.notify()  # slots came back
     left = [request for request in asked if request.task_id not in closed]
     rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
-    control.metrics.moved("Queued", "Running", len(rows))
+    control.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
     return rows
 
 
 async def _answer(control: Control, row: asyncpg.Record) -> Claimed | Exception:
-    """What goes wrong with one (its code's folder is away, say) is said to who asked for it, and to nobody else."""
+    """An error with one task (its code cannot be read, say) is the answer to its caller alone."""
     try:
         return await _claimed(control, row)
     except Exception as wrong:  # noqa: BLE001 - it is the answer
@@ -202,17 +202,17 @@ def _why_not(was: str | None) -> Any:
     return "AlreadyRunning" if reason is None else str(reason)
 
 
-def _inputs(told: str | None, trigger: UUID | None) -> list[InputRef]:
-    """`trigger`: whose news made the task."""
+def _inputs(inputs: str | None, trigger: UUID | None) -> list[InputRef]:
+    """`trigger`: the dataset whose event created the task."""
     return [
-        msgspec.structs.replace(batch, trigger=True) if batch.dataset_uuid == trigger else batch
-        for batch in INPUTS.decode(told or "[]")
+        msgspec.structs.replace(ref, trigger=True) if ref.dataset_uuid == trigger else ref
+        for ref in INPUTS.decode(inputs or "[]")
     ]
 
 
 def _scope(trigger: str | None) -> ScopeRef:
-    told = msgspec.json.decode(trigger) if trigger else {}
-    return ScopeRef(**{name: told.get(name) for name in ("cursor", "partition_key", "start", "end")})
+    scope = msgspec.json.decode(trigger) if trigger else {}
+    return ScopeRef(**{name: scope.get(name) for name in ("cursor", "partition_key", "start", "end")})
 
 
 def _trigger_dataset(trigger: str | None) -> UUID | None:

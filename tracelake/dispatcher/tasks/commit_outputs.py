@@ -1,9 +1,9 @@
-"""The commits of one completion: for each dataset it wrote a number, its partitions in force, the former ones ended.
+"""Commits the outputs of one completion: for each dataset a number, its new partitions, and the end of those replaced.
 
 Runs inside the completion's transaction. A lock puts the commits of a dataset in order.
 
-What an attempt wrote can be old news: another, claimed later and so from newer inputs, has committed the same
-partition meanwhile. Then there is nothing to commit, and the work is done all the same.
+The outputs of an attempt may be outdated: another one, claimed later and so with newer inputs, has committed the same
+partition meanwhile. Then there is nothing to commit, and the task completes all the same.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,255}")
 """As the schema has it."""
 
 
+async def lock_datasets(connection: Connection, outputs: Iterable[OutputBody]) -> None:
+    """Blocks other commits to these datasets until the transaction ends; in a fixed order, so without deadlocks."""
+    datasets = sorted({str(output.dataset_uuid) for output in outputs})
+    if datasets:
+        await connection.execute(queries("complete")["lock_commits"], datasets)
+
+
 async def commit_outputs(
     connection: Connection,
     job: Job,
@@ -44,7 +51,7 @@ async def commit_outputs(
     schemas: Mapping[UUID, Schema],
     started_at: datetime,
 ) -> dict[UUID, int]:
-    """The commit number of each dataset that the completion touched. Datasets in a fixed order: no deadlocks."""
+    """The commit number of each dataset that the completion changed; the caller holds `lock_datasets`."""
     for index, output in enumerate(request.outputs):
         require_writable(output.dataset_uuid, output.dataset_version, f"/outputs/{index}", claims)
         _refuse_other_index(output, f"/outputs/{index}", job)
@@ -53,10 +60,9 @@ async def commit_outputs(
     commits = {}
     for dataset in sorted({output.dataset_uuid for output in request.outputs}):
         outputs = [output for output in request.outputs if output.dataset_uuid == dataset]
-        await connection.execute(queries("complete")["lock_commits"], str(dataset))
-        news = await is_still_current(connection, outputs, started_at)
-        if news:
-            commits[dataset] = await _commit_dataset(connection, news, claims, schemas.get(dataset))
+        current = await is_still_current(connection, outputs, started_at)
+        if current:
+            commits[dataset] = await _commit_dataset(connection, current, claims, schemas.get(dataset))
     for index, published in enumerate(request.datasets_published):
         await _publish(connection, published, f"/datasets_published/{index}", claims)
     return commits
@@ -168,13 +174,13 @@ def _published_folder(ref: StorageRef, granted: GrantedDataset, where: str) -> F
     home = Folder.parse(granted.storage_ref) if granted.storage_ref.startswith(SCHEME) else None
     if home is None or not (folder == home or home.holds(folder)):
         raise Forbidden(
-            "the token does not let this task publish files that lie there",
+            "the token does not let this task publish files there",
             where=f"{where}/storage_ref/prefix",
-            hint=f"publish what lies below {granted.storage_ref}",
+            hint=f"publish files below {granted.storage_ref}",
         )
     if not GLOB.fullmatch(ref.glob):
         raise InvalidRequest(
-            "a glob is one file name of letters, digits and _.-, in which * stands for anything",
+            "a glob is one file name of letters, digits and _.-, in which * matches anything",
             where=f"{where}/storage_ref/glob",
         )
     return folder

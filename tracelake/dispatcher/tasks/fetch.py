@@ -1,7 +1,4 @@
-"""What a task is, for a worker that has not claimed it, or wants to know whether it still should.
-
-The same as a claim is answered with, without what makes an attempt one: lease and capability.
-"""
+"""A task without claiming it: the same as the answer to a claim, without lease and capability."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tracelake.wire.user_tasks import TaskList, TaskRow, TasksQuery
 
 
 async def list_tasks(pool: asyncpg.Pool, org_id: UUID, asked: TasksQuery) -> TaskList:
-    # One more than asked for says whether there is a next page.
+    # One more than the limit shows whether there is a next page.
     rows = await pool.fetch(
         queries("user_tasks")["list_tasks"],
         org_id,

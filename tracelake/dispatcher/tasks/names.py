@@ -1,4 +1,4 @@
-"""Whose a task is, by name: so that what is said and counted about it carries organisation, DAG and job."""
+"""The jobs of tasks, so that log lines and metrics about a task carry organisation, DAG and job."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class TaskNames:
 
 
 def fields(job: Job, task_id: UUID, attempt: int) -> dict[str, Any]:
-    """What a line about a task carries."""
+    """The fields of a log line about a task."""
     return {"org": job.org_id, "dag": job.dag_name, "job": job.name, "task": task_id, "attempt": attempt}

@@ -1,4 +1,4 @@
-"""What an attempt has said, in its order, a page at a time."""
+"""The log lines of an attempt, in order, a page at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from tracelake.dispatcher.tasks.show import no_such_task
+from tracelake.domain.task import TaskState
 from tracelake.store.queries import queries
 from tracelake.wire.user_tasks import LogsQuery, TaskLine, TaskLines
 
@@ -18,5 +19,5 @@ async def read_logs(pool: asyncpg.Pool, org_id: UUID, task_id: UUID, asked: Logs
         raise no_such_task(task_id)
     lines = [TaskLine(n=row["n"], at=row["at"], level=row["level"], text=row["text"]) for row in rows if row["text"]]
     attempt = asked.attempt or rows[0]["current"]
-    ended = rows[0]["status"] != "Running" or attempt != rows[0]["current"]
+    ended = rows[0]["status"] != TaskState.RUNNING or attempt != rows[0]["current"]
     return TaskLines(task_id=task_id, attempt=attempt, ended=ended, lines=lines)

@@ -1,6 +1,6 @@
-"""A heartbeat: the lease is extended, and the answer carries what the worker must know.
+"""A heartbeat: extends the lease, and answers whether the task was canceled or is to pause.
 
-A lost or stale attempt is refused and never brought back; a canceled one is told so.
+An attempt that has lost its lease is refused, and never gets it back.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import asyncpg
 
 from tracelake.capability.claims import Claims, mint, new_claims, renewal_due
 from tracelake.dispatcher.control import Control
-from tracelake.errors import LeaseLost
+from tracelake.domain.task import TaskState
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
+from tracelake.store.tasks import fence_columns, is_over, not_current
 from tracelake.wire.task_messages import HeartbeatAnswer, HeartbeatRequest
 
 
@@ -36,9 +37,7 @@ async def renew_leases(control: Control, asked: Sequence[Beat]) -> list[Heartbea
     crash_point("renew_lease.before_commit")
     rows = await control.hot.fetch(
         queries("claim")["renew_leases"],
-        [beat.request.task_id for beat in asked],
-        [beat.request.attempt for beat in asked],
-        [beat.request.lease_token for beat in asked],
+        *fence_columns([beat.request for beat in asked]),
         [beat.request.progress for beat in asked],
     )
     crash_point("renew_lease.after_commit")
@@ -56,13 +55,9 @@ async def _answer(control: Control, beat: Beat, row: asyncpg.Record) -> Heartbea
 
 
 def _refusal(row: asyncpg.Record) -> HeartbeatAnswer | Exception:
-    if row["is_current"] and row["status"] == "Canceled":
+    if row["is_current"] and row["status"] == TaskState.CANCELED:
         return HeartbeatAnswer(lease_expires_at=row["canceled_at"], canceled=True)
-    if row["is_current"]:
-        return LeaseLost(
-            f"the attempt is over: the task is {row['status']}", where="/lease_token", hint="stop, report nothing"
-        )
-    return LeaseLost("another attempt is the current one", where="/attempt", hint="stop, report nothing")
+    return is_over(row["status"]) if row["is_current"] else not_current()
 
 
 async def _fresh_token(control: Control, claims: Claims) -> str | None:

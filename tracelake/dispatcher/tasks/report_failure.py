@@ -1,4 +1,4 @@
-"""A task that has failed for good is said loudly: counted by job, and logged as an error."""
+"""Reports a task that has failed for good: counts it by job, and logs an error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tracelake.dispatcher.control import Control
 
 log = structlog.get_logger()
 
-SAID = ("org", "dag", "job", "task", "attempt", "fault", "because")
+FIELDS = ("org", "dag", "job", "task", "attempt", "fault", "because")
 
 
 def report_final_failure(control: Control, failure: Mapping[str, Any]) -> None:
-    """`failure`: org, dag, job, task, attempt, fault and because; what else it holds is left out."""
+    """`failure`: org, dag, job, task, attempt, fault and because; other fields are ignored."""
     control.metrics.failed_for_good.labels(failure["dag"], failure["job"], failure["fault"]).inc()
-    said = {name: failure[name] for name in SAID}
-    log.error("task failed for good", **said | {"org": str(said["org"]), "task": str(said["task"])})
+    fields = {name: failure[name] for name in FIELDS}
+    log.error("task failed for good", **fields | {"org": str(fields["org"]), "task": str(fields["task"])})

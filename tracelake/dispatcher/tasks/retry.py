@@ -1,4 +1,4 @@
-"""A person asks for one more attempt of a task that failed, even one that has failed for good."""
+"""A user asks for one more attempt of a failed task."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from uuid import UUID
 
 from tracelake.dispatcher.control import Control
 from tracelake.dispatcher.tasks.show import no_such_task
+from tracelake.domain.task import TaskState
 from tracelake.errors import Conflict
 from tracelake.runtime.crash_points import crash_point
 from tracelake.store.queries import queries
@@ -18,7 +19,7 @@ async def retry_task(control: Control, org_id: UUID, task_id: UUID) -> RetryAnsw
     crash_point("retry_task.after_commit")
     if attempt is None:
         raise await _refusal(control, org_id, task_id)
-    control.metrics.moved("Failed", "Queued")
+    control.metrics.moved(TaskState.FAILED, TaskState.QUEUED)
     control.outbox_signal.notify()
     return RetryAnswer(task_id=task_id, attempt=attempt)
 
@@ -30,5 +31,5 @@ async def _refusal(control: Control, org_id: UUID, task_id: UUID) -> Exception:
     return Conflict(
         f"only a failed task can be retried; this one is {status}",
         where=str(task_id),
-        hint=f"`trace why {task_id}` says how it stands",
+        hint=f"`trace why {task_id}` explains its state",
     )

@@ -1,7 +1,7 @@
-"""Workers wait here for a task of theirs to be ended or held, so that they need not wait for their next heartbeat.
+"""Workers wait here for tasks to be canceled or paused, so that they need not wait for their next heartbeat.
 
-What they are told is only that something of the kind happened: they ask for their own tasks with a heartbeat, which
-alone says what holds. So nothing here has to be kept, or to be right: what is missed is heard with the next beat.
+The answer is only that some task was: a worker then sends heartbeats for its own tasks, which alone decide. So nothing
+here has to be stored or exact: a missed signal costs the time until the next heartbeat.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from secrets import token_hex
 from tracelake.wire.task_messages import StopsAnswer
 
 GATHER_SECONDS = 0.05
-"""Tasks that are ended one right after the other are told of together."""
+"""How long tasks that are ended in a row are collected into one signal."""
 
 
 class Stops:
-    """A count, known by a mark that names this process: the mark of another, or of a former one, says nothing here."""
+    """A count with a mark that names this process: the mark of another process means nothing here."""
 
     def __init__(self) -> None:
         self._name = token_hex(4)
@@ -33,15 +33,15 @@ class Stops:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
 
     def wake(self) -> None:
-        """As `ring`, said by another replica: its workers may wait here."""
+        """As `notify`, by another replica: workers that wait here may run its tasks."""
         self._count += 1
         self._release()
 
-    def notify_replicas(self, tell: Callable[[], None] | None) -> None:
-        self._notify_replicas = tell
+    def notify_replicas(self, notify: Callable[[], None] | None) -> None:
+        self._notify_replicas = notify
 
     async def after(self, mark: str, seconds: float) -> StopsAnswer:
-        """Answers when there is news since `mark`, at the latest after so long; at once to who has no mark yet."""
+        """Answers when tasks were stopped since `mark`, after `seconds` at the latest; at once if there is no mark."""
         since = self._since(mark)
         if mark and self._count == since and not self._closed:
             await self._next(seconds)
@@ -53,7 +53,7 @@ class Stops:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Who waits is let go: the door is about to close."""
+        """Answers all that wait: the listener is about to close."""
         self._closed = True
         self._release()
 
@@ -62,19 +62,19 @@ class Stops:
         return int(count) if name == self._name and count.isdecimal() else self._count
 
     async def _next(self, seconds: float) -> None:
-        rung = asyncio.Event()
-        self._waiting.add(rung)
+        event = asyncio.Event()
+        self._waiting.add(event)
         try:
             async with asyncio.timeout(seconds):
-                await rung.wait()
+                await event.wait()
         except TimeoutError:
             pass
         finally:
-            self._waiting.discard(rung)
+            self._waiting.discard(event)
 
     def _release(self) -> None:
-        for rung in self._waiting:
-            rung.set()
+        for event in self._waiting:
+            event.set()
 
     def _gathered(self) -> None:
         self._gathering = None

@@ -1,16 +1,16 @@
-"""What a task says while it runs is kept for people: each line once, and no more than an attempt has room for."""
+"""Stores the log lines of a task for users: each line once, and up to a limit for each attempt."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tracelake.dispatcher.control import Control
-from tracelake.errors import LeaseLost
 from tracelake.store.queries import queries
+from tracelake.store.tasks import not_current
 from tracelake.wire.task_messages import LogsAnswer, LogsRequest
 
 ROOM: Final = 1_000
-"""Lines of one attempt. Who says more is not read to the end by anybody."""
+"""Lines of one attempt."""
 LINE: Final = 2_000
 """Characters of one line."""
 
@@ -28,7 +28,7 @@ async def store_logs(control: Control, request: LogsRequest) -> LogsAnswer:
         [cut(line.text) for line in lines],
     )
     if kept is None:
-        raise LeaseLost("another attempt is the current one", where="/attempt", hint="stop, report nothing")
+        raise not_current()
     return LogsAnswer(kept=kept, full=request.first + len(request.lines) >= ROOM)
 
 

@@ -1,7 +1,7 @@
-"""Before files count: the attempt's marker is read, and what it lists must lie there, and be what the worker says.
+"""Verifies the files of a completion: those that the attempt's marker lists must exist and match what it reports.
 
-Runs before the completion's transaction: the object store is asked without a lock being held. Nothing can change in
-between, as nobody else may write into an attempt's folder and its files are never replaced.
+Runs before the completion's transaction: no lock is held while the object store is read. Nothing can change in between,
+as only the attempt may write into its folder, and its files are never replaced.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def verify_outputs(objects: ObjectStore, outputs: Sequence[OutputBody], cl
 
 
 class _Marked:
-    """A marker, and what of it is still to be told by an output."""
+    """A marker, and which of its files the outputs have named."""
 
     def __init__(self, marker: Marker) -> None:
         self.marker = marker
@@ -57,7 +57,7 @@ class _Marked:
         if self.listed.get(file.name) != file:
             raise Conflict(f"the marker does not list {file.name} like that", where=where)
         if file.name in self.counted:
-            raise Conflict(f"{file.name} is told more than once", where=where)
+            raise Conflict(f"{file.name} is named more than once", where=where)
         self.counted.add(file.name)
 
 
@@ -75,7 +75,7 @@ def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder | None
         raise InvalidRequest(
             "the dataset is made of files, and this output does not say where they lie",
             where=f"{where}/location",
-            hint=f"write files and their marker into {own}, and name it; or tell of it by an event alone",
+            hint=f"write files and their marker into {own}, and name it; or send an event alone",
         )
     if output.location is not None and (own is None or output.location != str(own)):
         raise Forbidden(
@@ -87,7 +87,7 @@ def _own_folder(output: OutputBody, where: str, claims: Claims) -> Folder | None
 
 
 def _read(objects: ObjectStore, folder: Folder, where: str) -> Marker:
-    """The marker, if every file that it lists lies beside it in full."""
+    """The marker, if every file that it lists exists in full."""
     try:
         marker = decode_marker(objects.get(marker_in(folder)))
     except NotFound:
@@ -110,19 +110,19 @@ def _compare(output: OutputBody, marked: _Marked, where: str, claims: Claims) ->
     maker = (marker.task_id, marker.attempt, marker.dataset_uuid, marker.dataset_version)
     if maker != (claims.task_id, claims.attempt, output.dataset_uuid, output.dataset_version):
         raise Conflict("the marker was written by another attempt, or for another dataset", where=f"{where}/location")
-    told = [_file(file, f"{where}/files/{n}") for n, file in enumerate(output.files)]
-    for n, file in enumerate(told):
+    files = [_file(file, f"{where}/files/{n}") for n, file in enumerate(output.files)]
+    for n, file in enumerate(files):
         marked.count(file, f"{where}/files/{n}")
-    for name, said, counted in (
-        ("row_count", output.row_count, sum(file.rows for file in told)),
-        ("bytes", output.bytes, sum(file.bytes for file in told)),
+    for name, reported, counted in (
+        ("row_count", output.row_count, sum(file.rows for file in files)),
+        ("bytes", output.bytes, sum(file.bytes for file in files)),
     ):
-        if said is not None and said != counted:
-            raise Conflict(f"the files hold {counted}, not {said}", where=f"{where}/{name}")
+        if reported is not None and reported != counted:
+            raise Conflict(f"the files hold {counted}, not {reported}", where=f"{where}/{name}")
 
 
-def _file(told: Mapping[str, object], where: str) -> FileEntry:
+def _file(file: Mapping[str, object], where: str) -> FileEntry:
     try:
-        return msgspec.convert(dict(told), FileEntry)
+        return msgspec.convert(dict(file), FileEntry)
     except msgspec.ValidationError as wrong:
         raise InvalidRequest(f"a file has name, rows, bytes and sha256: {wrong}", where=where) from None

@@ -1,6 +1,6 @@
 -- name: claim_tasks
 -- Queued to Running, for every task asked for at once: lease, history and pinned inputs in one statement. A row for
--- each that was claimed, with the number of its question.
+-- each that was claimed, with the number of its request.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
@@ -49,11 +49,19 @@ WITH asked AS (
     SELECT task_id, attempt, org_id, dataset_uuid, version, last_commit FROM pinned
     ON CONFLICT DO NOTHING
 )
--- part: answers_of_claimed
+SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
+       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
+                                   p.triggers) ORDER BY p.position)
+          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
+       (SELECT s.state FROM operator_state s
+         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
+       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
+  FROM claimed c;
 
 -- name: claim_again
--- Claims whose answer was not heard, asked for in the same words: what was recorded then, and the lease from now on. It
--- is made longer only for the time of one lease after the claim: who is never heard does not hold a task for ever.
+-- Repeated claims whose first answer was lost: what was recorded then, and the lease from now on. It is extended only
+-- within the time of one lease after the claim: repeating a claim does not hold a task for ever.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[]) WITH ORDINALITY AS a (task_id, worker_id, lease_token, n)
      ORDER BY task_id -- every batch locks its tasks in this order: no two wait for each other
@@ -69,7 +77,7 @@ WITH asked AS (
      WHERE t.id = a.task_id
        AND j.id = t.job_id
        AND t.worker_id = a.worker_id
-       AND t.lease_token = a.lease_token -- fence
+       AND holds_lease(t, t.attempt, a.lease_token) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
     RETURNING a.n, t.id, t.org_id, t.job_id, t.status, t.attempt, t.lease_token, t.lease_expires_at, t.timeout_seconds,
               t.input_versions, t.invalidation_id, j.output_datasets,
@@ -83,11 +91,19 @@ WITH asked AS (
       JOIN task_inputs r ON r.task_id = c.id AND r.attempt = c.attempt AND r.input_dataset_uuid = i.dataset_uuid
       JOIN dataset_versions v ON v.id = r.input_dataset_version
 )
--- part: answers_of_claimed
+SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
+       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
+                                   p.triggers) ORDER BY p.position)
+          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
+       (SELECT s.state FROM operator_state s
+         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
+       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
+  FROM claimed c;
 
 -- name: supersede
 -- Of jobs that make their whole output anew: tasks of theirs (those asked for are among them) that wait although a later
--- one reads all that they would have read. An invalidation is not closed: its own task says when it was dealt with.
+-- one reads all that they would have read. An invalidation is not closed: its own task marks it as processed.
 WITH wholes AS (
     SELECT DISTINCT t.job_id
       FROM tasks t JOIN jobs j ON j.id = t.job_id
@@ -146,14 +162,22 @@ WITH claimed AS (
       JOIN dataset_versions v ON v.id = coalesce(r.input_dataset_version, served.dataset_version)
       LEFT JOIN dataset_heads h ON h.dataset_uuid = i.dataset_uuid
 )
--- part: answers_of_claimed
+SELECT c.n, c.id AS task_id, c.org_id, c.job_id, c.status::text, c.attempt, c.lease_token, c.lease_expires_at, c.timeout_seconds,
+       c.input_versions::text AS trigger, c.invalidation_id, c.bootstrap::text,
+       (SELECT jsonb_agg(input_ref(p.dataset_uuid, p.version, p.last_commit, p.name, p.alias, p.storage_location, p.where_tree,
+                                   p.triggers) ORDER BY p.position)
+          FROM pinned p WHERE p.task_id = c.id)::text AS inputs,
+       (SELECT s.state FROM operator_state s
+         WHERE s.org_id = c.org_id AND s.job_id = c.job_id AND s.state_key = 'default')::text AS state,
+       (SELECT jsonb_object_agg(d.id, d.name) FROM datasets d WHERE d.id = ANY (c.output_datasets))::text AS names
+  FROM claimed c;
 
 -- name: job_of
--- Whose a task is, for what is said about it.
+-- The job of a task, for log lines about it.
 SELECT job_id FROM tasks WHERE id = $1;
 
 -- name: renew_leases
--- Every heartbeat asked for at once. A lost, canceled or overlong attempt is told so and never brought back.
+-- Every heartbeat asked for at once. A lost, canceled or overlong attempt is refused and never gets its lease back.
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[], $4::jsonb[])
         WITH ORDINALITY AS a (task_id, attempt, lease_token, progress, n)
@@ -169,14 +193,13 @@ WITH asked AS (
       FROM asked a, jobs j
      WHERE t.id = a.task_id
        AND j.id = t.job_id
-       AND t.attempt = a.attempt -- fence
-       AND t.lease_token = a.lease_token -- fence
+       AND holds_lease(t, a.attempt, a.lease_token) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
        AND (t.timeout_seconds IS NULL OR now() < t.started_at + make_interval(secs => t.timeout_seconds))
     RETURNING t.id, t.job_id, t.lease_expires_at
 )
 SELECT a.n, r.lease_expires_at, t.status::text, t.completed_at AS canceled_at, t.org_id, t.job_id,
-       coalesce(t.attempt = a.attempt AND t.lease_token = a.lease_token, false) AS is_current,
+       coalesce(holds_lease(t, a.attempt, a.lease_token), false) AS is_current,
        EXISTS (SELECT FROM pauses p WHERE p.job_id = r.job_id AND p.until IS NULL) AS paused,
        EXISTS (SELECT FROM sources s WHERE s.task_id = r.id AND s.state = 'Draining') AS draining
   FROM asked a
@@ -185,10 +208,9 @@ SELECT a.n, r.lease_expires_at, t.status::text, t.completed_at AS canceled_at, t
  ORDER BY a.n;
 
 -- name: status_of_attempt
--- How a task stands, for whoever holds its current attempt and lease.
+-- The state of a task, if attempt and lease are the current ones.
 SELECT t.status::text
   FROM tasks t
- WHERE true
-   AND t.attempt = $2 -- fence
-   AND t.lease_token = $3 -- fence
-   AND t.id = $1;
+ WHERE t.id = $1
+   AND holds_lease(t, $2, $3) -- fence
+;

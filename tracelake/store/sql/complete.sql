@@ -1,66 +1,88 @@
 -- name: lock_fenced
--- The one gate of every fenced write: the row, locked, if this attempt and lease are the current ones. `open` says
--- whether the attempt may still write: it runs, or it was given up unheard and no newer one has begun (S10).
-SELECT t.id, t.org_id, t.job_id, t.attempt, t.status::text, t.started_at, t.max_attempts, t.timeout_seconds,
-       t.platform_failures - (t.fault IS NOT DISTINCT FROM 'platform')::int AS platform_failures,
-       t.completion_hash, t.completion_answer::text, t.invalidation_id, t.input_versions::text AS trigger,
-       t.status = 'Running' OR (t.status = 'Failed' AND t.completion_hash IS NULL) AS open,
-       t.status <> 'Running' AS late, t.status = 'Failed' AND t.next_retry_at IS NULL AS was_final
-  FROM tasks t
- WHERE t.id = $1
-   AND t.attempt = $2 -- fence
-   AND t.lease_token = $3 -- fence
-   FOR NO KEY UPDATE;
-
--- name: complete_plain
--- Many completions at once that carry events and no outputs: fence, end, history, events, state, marks; and, if $1, what
--- routing them comes to, so that nobody need take the promise up: it is written as kept. Else they are promised to be routed.
--- A row for each whose attempt and lease are the current ones, with the number of its question; then, without a number, one
--- for each task that was made, with its wake-up's promise unless it waits for a slot.
+-- The tasks of these attempts, locked, if attempt and lease token are the current ones: a row for each that is, with its
+-- number. `open`: the attempt may still write; `late`: its lease has expired.
 WITH asked AS (
-    SELECT * FROM unnest($4::uuid[], $5::int[], $6::uuid[], $7::bytea[], $8::jsonb[], $9::jsonb[])
-        WITH ORDINALITY AS a (task_id, attempt, lease_token, hash, answer, state, n)
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::uuid[]) WITH ORDINALITY AS a (task_id, attempt, lease_token, n)
+)
+SELECT a.n, t.org_id, t.job_id, t.status::text, t.started_at, awaits_completion(t) AS open, t.status <> 'Running' AS late
+  FROM asked a
+  JOIN tasks t ON t.id = a.task_id
+ WHERE holds_lease(t, a.attempt, a.lease_token) -- fence
+ ORDER BY t.id
+   FOR NO KEY UPDATE OF t;
+
+-- name: complete_tasks
+-- Ends attempts, however they ended, as many as there are completions: fence, task, history, events, operator state,
+-- cursors, bootstraps, invalidations and failure alerts ($4). With $1 the events are routed in the same statement, their
+-- outbox entries are written as done, and the wake-ups of the new tasks are left to replica $2 for $3; without, entries
+-- to route them are written.
+-- A row for each completion whose attempt and lease are the current ones, with its number; then, without a number, a row
+-- for each new task, with the outbox entry of its wake-up unless it waits for a slot.
+WITH asked AS (
+    SELECT * FROM unnest($5::int[], $6::uuid[], $7::int[], $8::uuid[], $9::bytea[], $10::text[], $11::text[], $12::boolean[],
+                         $13::text[], $14::text[], $15::jsonb[], $16::jsonb[], $17::jsonb[], $18::boolean[])
+        AS a (n, task_id, attempt, lease_token, hash, ends_as, reason, retryable, fault, outputs, commits, state, progress,
+              reports)
 ), fenced AS (
-    SELECT t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
-           t.input_versions, a.hash, a.answer, a.state, a.n,
-           t.status = 'Running' OR (t.status = 'Failed' AND t.completion_hash IS NULL) AS open
+    SELECT a.n, a.hash, a.ends_as, a.reason, a.fault::failure_fault AS fault, a.outputs, a.commits, a.state, a.progress,
+           a.reports, t.id, t.org_id, t.job_id, t.attempt, t.status, t.completion_hash, t.completion_answer, t.invalidation_id,
+           t.input_versions, awaits_completion(t) AS open, c.platform_failures,
+           t.status = 'Failed' AND t.next_retry_at IS NULL AS was_final,
+           j.dag_name, j.name AS job_name, j.max_concurrency, j.source ->> 'kind' = 'always_on' AS restarts,
+           -- An attempt that the platform ended counts against another limit than those that the job ended itself.
+           CASE WHEN NOT a.retryable OR a.ends_as <> 'Failed' THEN NULL
+                WHEN a.fault = 'platform' AND c.platform_failures + 1 < j.max_platform_failures
+                    THEN now() + retry_wait(j.retry_backoff_seconds, j.retry_backoff_max_seconds, c.platform_failures + 1)
+                WHEN a.fault = 'job' AND t.attempt - c.platform_failures < t.max_attempts
+                    THEN now() + retry_wait(j.retry_backoff_seconds, j.retry_backoff_max_seconds,
+                                            t.attempt - c.platform_failures) END AS next_retry_at
       FROM asked a
       JOIN tasks t ON t.id = a.task_id
-     WHERE t.attempt = a.attempt -- fence
-       AND t.lease_token = a.lease_token -- fence
+      JOIN jobs j ON j.id = t.job_id
+      -- A late completion decides anew whose fault the end was.
+      CROSS JOIN LATERAL (
+          SELECT t.platform_failures - (t.fault IS NOT DISTINCT FROM 'platform')::int AS platform_failures) c
+     WHERE holds_lease(t, a.attempt, a.lease_token) -- fence
      ORDER BY t.id
        FOR NO KEY UPDATE OF t
+), ending AS NOT MATERIALIZED (
+    SELECT *
+      FROM fenced
+     WHERE open -- fence
 ), ended AS (
     UPDATE tasks t
-       SET status = 'Completed', completed_at = now(), lease_expires_at = NULL, next_retry_at = NULL,
-           error_message = NULL, fault = NULL,
-           platform_failures = t.platform_failures - (t.fault IS NOT DISTINCT FROM 'platform')::int,
-           outputs = '[]', completion_hash = f.hash, completion_answer = f.answer
-      FROM fenced f
-     WHERE t.id = f.id
-       AND f.open -- fence
-    RETURNING t.id, t.org_id, t.job_id, t.attempt, f.state, f.invalidation_id, f.status, f.input_versions AS read
+       SET status = e.ends_as::task_status, completed_at = now(), lease_expires_at = NULL, next_retry_at = e.next_retry_at,
+           error_message = CASE WHEN e.ends_as = 'Failed' THEN e.reason END,
+           cancel_reason = CASE WHEN e.ends_as = 'Canceled' THEN e.reason END,
+           fault = e.fault, platform_failures = e.platform_failures + (e.fault IS NOT DISTINCT FROM 'platform')::int,
+           outputs = e.outputs::jsonb, progress = coalesce(e.progress, t.progress), completion_hash = e.hash,
+           completion_answer = jsonb_build_object(
+               'status', e.ends_as, 'next_retry_at', e.next_retry_at, 'commits', e.commits)
+      FROM ending e
+     WHERE t.id = e.id
 ), history AS (
     UPDATE task_attempts h
-       SET ended_at = now(), outcome = 'Completed', error_message = NULL, fault = NULL, late = e.status <> 'Running'
-      FROM ended e
+       SET ended_at = now(), outcome = e.ends_as::attempt_outcome, fault = e.fault, late = e.status <> 'Running',
+           error_message = CASE WHEN e.ends_as = 'Failed' THEN e.reason END
+      FROM ending e
      WHERE h.task_id = e.id AND h.attempt = e.attempt
-), said AS (
-    SELECT * FROM unnest($10::int[], $11::uuid[], $12::uuid[], $13::uuid[], $14::text[], $15::text[], $16::bigint[], $17::text[],
-                         $18::bigint[], $19::bigint[])
-        AS v (n, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop)
+), new_events AS (
+    SELECT * FROM unnest($19::int[], $20::uuid[], $21::uuid[], $22::uuid[], $23::text[], $24::text[], $25::bigint[], $26::text[],
+                         $27::bigint[], $28::bigint[], $29::bigint[])
+        AS v (n, event_id, dataset_uuid, dataset_version, scope, kind, cursor_value, partition_key, range_start, range_stop,
+              commit_number)
 ), stored AS (
     INSERT INTO events (id, org_id, kind, producer_attempt, producer_run_id, producer_task_id, dataset_uuid,
-                        dataset_version, scope, cursor_value, partition_key, block_range, disposition, audit_reason,
-                        routed_at)
+                        dataset_version, scope, cursor_value, partition_key, block_range, commit_number, disposition,
+                        audit_reason, routed_at)
     SELECT v.event_id, e.org_id, v.kind::event_kind, e.attempt, e.id, e.id, v.dataset_uuid, v.dataset_version, v.scope,
            v.cursor_value, v.partition_key, CASE WHEN v.range_start IS NOT NULL THEN int8range(v.range_start, v.range_stop) END,
+           v.commit_number,
            CASE WHEN served.dataset_version IS NULL THEN 'AuditOnly' ELSE 'Route' END::disposition,
            CASE WHEN served.dataset_version IS NULL THEN 'not the current generation' END,
            CASE WHEN served.dataset_version IS NOT NULL AND $1::boolean THEN now() END
-      FROM said v
-      JOIN fenced f ON f.n = v.n
-      JOIN ended e ON e.id = f.id
+      FROM new_events v
+      JOIN ending e ON e.n = v.n
       JOIN datasets d ON d.id = v.dataset_uuid AND d.org_id = e.org_id
       LEFT JOIN dag_current_versions c ON c.org_id = d.org_id AND c.dag_name = d.producer_dag_name
       LEFT JOIN dag_version_datasets served
@@ -69,67 +91,80 @@ WITH asked AS (
     ON CONFLICT DO NOTHING
     RETURNING id, org_id, dataset_uuid, dataset_version, kind, cursor_value, partition_key, block_range, commit_number,
               disposition, routed_at
-), promised AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload, status, attempts, processed_at)
     SELECT org_id, 'route_event', jsonb_build_object('event_id', id),
            CASE WHEN routed_at IS NULL THEN 'Pending' ELSE 'Done' END::outbox_status, (routed_at IS NOT NULL)::int, routed_at
       FROM stored WHERE disposition = 'Route'
-), told AS (
-    SELECT *, true AS is_served, NULL::jsonb AS jobs FROM stored WHERE routed_at IS NOT NULL
--- part: tasks_of_told
--- part: wake_ups_of_made
-), remembered AS (
-    INSERT INTO operator_state (org_id, job_id, state)
-    -- Of several tasks of one job in this batch, the last word counts: a row cannot be written twice in one statement.
-    SELECT DISTINCT ON (org_id, job_id) org_id, job_id, state FROM ended WHERE state IS NOT NULL
-     ORDER BY org_id, job_id, id DESC
-    ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
-), risen AS (
+), triggered AS (
+    SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency,
+           event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
+                          e.commit_number) AS dedupe_key
+      FROM stored e
+      JOIN triggered_jobs j ON j.dataset_uuid = e.dataset_uuid AND j.org_id = e.org_id
+     WHERE e.routed_at IS NOT NULL
+), created AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
+                       input_versions, woken_at)
+    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
+           CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
+           jsonb_strip_nulls(jsonb_build_object(
+               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'cursor', cursor_value,
+               'partition_key', partition_key, 'start', lower(block_range), 'end', upper(block_range) - 1,
+               'commit', commit_number)),
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM triggered
+     ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, woken_at
+), wake_ups AS (
+    -- Taken by the replica that writes them, which publishes them at once; if it dies, they are taken again.
+    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
+    SELECT c.org_id, 'enqueue_task', jsonb_build_object('task_id', c.id, 'runtime', j.runtime),
+           'Processing', $2, now() + $3::interval, 1
+      FROM created c JOIN jobs j ON j.id = c.job_id
+     WHERE c.woken_at IS NOT NULL
+    RETURNING id, payload
+), cursors AS (
     INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
-    SELECT job_id, (read ->> 'dataset_uuid')::uuid, (read ->> 'dataset_version')::uuid, org_id,
-           max((read ->> 'cursor')::bigint)
-      FROM ended WHERE read ? 'cursor'
+    SELECT job_id, (input_versions ->> 'dataset_uuid')::uuid, (input_versions ->> 'dataset_version')::uuid, org_id,
+           max((input_versions ->> 'cursor')::bigint)
+      FROM ending WHERE ends_as = 'Completed' AND input_versions ? 'cursor'
      GROUP BY 1, 2, 3, 4
-     ORDER BY 1, 2, 3 -- every batch in the same order: no two wait for each other
+     ORDER BY 1, 2, 3 -- every batch in the same order: no deadlocks
     ON CONFLICT (job_id, dataset_uuid, dataset_version)
     DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now()
+), remembered AS (
+    INSERT INTO operator_state (org_id, job_id, state)
+    -- Of several tasks of one job in this batch, the last one counts: a statement cannot write a row twice.
+    SELECT DISTINCT ON (org_id, job_id) org_id, job_id, state FROM ending WHERE state IS NOT NULL
+     ORDER BY org_id, job_id, n DESC
+    ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now()
 ), bootstrapped AS (
     UPDATE jobs j
        SET bootstrapped_at = now()
-      FROM ended e
-     WHERE j.id = e.job_id AND j.bootstrap IS NOT NULL AND j.bootstrapped_at IS NULL
-       AND (e.state IS NOT NULL OR EXISTS (SELECT FROM said v JOIN fenced f ON f.n = v.n WHERE f.id = e.id))
+      FROM ending e
+     WHERE j.id = e.job_id AND j.bootstrap IS NOT NULL AND j.bootstrapped_at IS NULL AND e.reports
 ), processed AS (
     UPDATE data_invalidation_jobs i
        SET processed_at = now()
-      FROM ended e
-     WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL
+      FROM ending e
+     WHERE i.invalidation_id = e.invalidation_id AND i.job_id = e.job_id AND i.processed_at IS NULL AND e.ends_as = 'Completed'
+), alarmed AS (
+    INSERT INTO outbox (org_id, kind, payload)
+    SELECT e.org_id, 'notify_failure', jsonb_build_object('task_id', e.id)
+      FROM ending e
+     WHERE e.ends_as = 'Failed' AND e.next_retry_at IS NULL AND e.restarts IS NOT TRUE
+       AND EXISTS (SELECT FROM alert_definitions d WHERE d.org_id = e.org_id AND d.name = $4 AND d.enabled)
 )
-SELECT f.n, f.job_id, f.open, f.status::text, f.completion_hash, f.completion_answer::text AS answer, NULL::bigint AS entry,
-       NULL AS payload
-  FROM fenced f
+SELECT n, open, status::text, completion_hash, completion_answer::text AS answer, next_retry_at,
+       extract(epoch FROM next_retry_at - now())::float8 AS retry_seconds, was_final, org_id, dag_name,
+       job_name, restarts, max_concurrency IS NOT NULL AS has_slots, NULL::bigint AS entry, NULL AS payload
+  FROM fenced
  UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, id, payload::text FROM owed
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, id, payload::text FROM wake_ups
  UNION ALL
-SELECT NULL, job_id, NULL, NULL, NULL, NULL, NULL, NULL FROM made WHERE woken_at IS NULL;
-
--- name: end_task
--- The end of a fenced attempt, whatever it is; the caller holds the row through lock_fenced.
-UPDATE tasks
-   SET status = $2::task_status, completed_at = now(), lease_expires_at = NULL,
-       next_retry_at = now() + $3::interval, error_message = $4, cancel_reason = $5,
-       outputs = $6::jsonb, completion_hash = $7, completion_answer = $8::jsonb, fault = $9::text::failure_fault,
-       -- A late reply says anew whose fault the end was.
-       platform_failures = platform_failures - (fault IS NOT DISTINCT FROM 'platform')::int
-                           + ($9::text IS NOT DISTINCT FROM 'platform')::int
- WHERE id = $1
-RETURNING next_retry_at;
-
--- name: end_attempt
--- The history of that attempt; a late reply overwrites that it was given up.
-UPDATE task_attempts
-   SET ended_at = now(), outcome = $3::attempt_outcome, error_message = $4, late = $5, fault = $6::text::failure_fault
- WHERE task_id = $1 AND attempt = $2;
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM created WHERE woken_at IS NULL;
 
 -- name: next_commit
 -- The dataset's next commit number; the row lock puts commits in order.
@@ -150,18 +185,18 @@ SELECT id, schema_hash, columns::text, config_hash, storage_location
  WHERE org_id = $1 AND dataset_uuid = $2 AND id = $3 AND generation IS NULL;
 
 -- name: set_schema
--- The first commit of a generation says its schema; later ones must agree.
+-- The first commit of a generation sets its schema; later ones must agree.
 UPDATE dataset_versions SET schema_hash = $2, columns = $3::jsonb WHERE id = $1 AND schema_hash IS NULL;
 
 -- name: lock_commits
--- One commit of a dataset at a time, from the look at what is in force to the end of the transaction.
-SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || $1, 0));
+-- One commit of each of these datasets at a time, from the look at its current partitions to the end of the transaction.
+SELECT pg_advisory_xact_lock(hashtextextended('trace commit ' || d, 0)) FROM unnest($1::text[]) WITH ORDINALITY AS a (d, n);
 
--- name: in_force
--- What the new partitions would replace, since which commit it is there, and whether an attempt that was claimed later
--- than $5 has put it in force. And any one partition: it shows of which kind they are.
+-- name: current_partitions
+-- Current partitions that the new ones would replace, since which commit each is there, and whether an attempt that was
+-- claimed later than $5 wrote it. And any one partition: it shows of which kind they are.
 WITH found AS (
--- part: replaced_partitions
+    SELECT * FROM replaced_partitions($1, $2, $3, $4)
     UNION
     (SELECT p.partition_key, p.valid_from
        FROM partition_versions p
@@ -177,13 +212,10 @@ SELECT p.partition_key, lower(p.block_range) AS start, upper(p.block_range) AS s
   JOIN task_attempts a ON a.task_id = c.task_id AND a.attempt = c.attempt;
 
 -- name: end_partitions
--- Partitions in force that the new ones replace: the same keys, or overlapping ranges.
-WITH found AS (
--- part: replaced_partitions
-)
+-- Ends current partitions that the new ones replace: the same keys, or overlapping ranges.
 UPDATE partition_versions p
    SET valid_to = $5
-  FROM found f
+  FROM replaced_partitions($1, $2, $3, $4) f
  WHERE p.dataset_version = $1 AND p.partition_key = f.partition_key AND p.valid_from = f.valid_from
    AND p.valid_to IS NULL;
 
@@ -212,33 +244,3 @@ SELECT r.id, r.storage_location, r.storage_glob, r.generation
   FROM dataset_versions g
   JOIN dataset_versions r ON r.dataset_uuid = g.dataset_uuid AND r.config_hash = coalesce($3, g.config_hash)
  WHERE g.dataset_uuid = $1 AND g.id = $2 AND r.range_start = $4 AND r.range_end = $5;
-
--- name: save_state
--- Durable operator state, in the transaction of the completion.
-INSERT INTO operator_state (org_id, job_id, state)
-VALUES ($1, $2, $3::jsonb)
-ON CONFLICT (org_id, job_id, state_key) DO UPDATE SET state = excluded.state, updated_at = now();
-
--- name: acknowledge_bootstrap
--- The source has done what it was to do once per version, and said so by telling of something.
-UPDATE jobs SET bootstrapped_at = now() WHERE id = $1 AND bootstrap IS NOT NULL AND bootstrapped_at IS NULL;
-
--- name: raise_cursor
--- How far a job has read the input that made the task.
-INSERT INTO dataset_cursors (job_id, dataset_uuid, dataset_version, org_id, cursor_value)
-VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (job_id, dataset_uuid, dataset_version)
-DO UPDATE SET cursor_value = greatest(dataset_cursors.cursor_value, excluded.cursor_value), updated_at = now();
-
--- name: mark_processed
--- This reader has done its share of the invalidation.
-UPDATE data_invalidation_jobs SET processed_at = now()
- WHERE invalidation_id = $1 AND job_id = $2 AND processed_at IS NULL;
-
--- name: set_answer
--- What the completion is answered with, kept to be answered again.
-UPDATE tasks SET completion_answer = $2::jsonb WHERE id = $1;
-
--- name: say_last
--- What a task says of itself with its completion; its row is locked by the fence.
-UPDATE tasks SET progress = $2 WHERE id = $1 AND status = 'Running';

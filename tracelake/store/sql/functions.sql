@@ -1,7 +1,7 @@
 -- Tasks of runtimes whose tasks the Dispatcher calls as functions. They wait as Queued and woken, until a place is free.
 
 -- name: functions_of
--- What runs as a function, called by any process of a machine.
+-- Tasks that run as functions, called by any process of a machine.
 SELECT id, attempt, lease_token, worker_id FROM tasks WHERE status = 'Running' AND starts_with(worker_id, $1);
 
 -- name: functions_wait
@@ -45,11 +45,9 @@ WITH back AS (
     UPDATE tasks t
        SET status = 'Queued', lease_token = NULL, worker_id = NULL, started_at = NULL, lease_expires_at = NULL,
            last_heartbeat = NULL, progress = NULL
-     WHERE true
-       AND t.attempt = $2 -- fence
-       AND t.lease_token = $3 -- fence
+     WHERE t.id = $1
+       AND holds_lease(t, $2, $3) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
-       AND t.id = $1
     RETURNING t.id, t.attempt
 ), history AS (
     DELETE FROM task_attempts h USING back b WHERE h.task_id = b.id AND h.attempt = b.attempt

@@ -4,7 +4,7 @@
 -- by the platform, and counts against another limit. $3: so many workers may fall silent while they run this task and
 -- nothing else; then it is taken for the cause.
 WITH hands AS MATERIALIZED (
-    -- What each worker has in hand, or had a moment ago: leases of one worker do not run out together.
+    -- Tasks that each worker runs, or ran a moment ago: leases of one worker do not expire together.
     SELECT worker_id FROM tasks WHERE status = 'Running'
      UNION ALL
     SELECT worker_id FROM tasks WHERE status = 'Failed' AND next_retry_at IS NOT NULL AND fault = 'platform'
@@ -51,7 +51,7 @@ WITH hands AS MATERIALIZED (
            outcome = CASE WHEN g.took_too_long THEN 'TimedOut' ELSE 'LeaseExpired' END::attempt_outcome
       FROM given_up g
      WHERE h.task_id = g.id AND h.attempt = g.attempt
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT g.org_id, 'notify_failure', jsonb_build_object('task_id', g.id)
       FROM given_up g
@@ -72,18 +72,17 @@ WITH ended AS (
            next_retry_at = CASE WHEN t.platform_failures + 1 < j.max_platform_failures
                                 THEN now() + retry_wait($5, j.retry_backoff_max_seconds, t.platform_failures + 1) END
       FROM jobs j
-     WHERE j.id = t.job_id
-       AND t.attempt = $2 -- fence
-       AND t.lease_token = $3 -- fence
+     WHERE t.id = $1
+       AND j.id = t.job_id
+       AND holds_lease(t, $2, $3) -- fence
        AND (t.status = 'Running') IS TRUE -- fence
-       AND t.id = $1
     RETURNING t.id, t.org_id, t.attempt, t.fault, t.error_message, t.next_retry_at, j.dag_name, j.name,
               t.next_retry_at IS NULL AS for_good
 ), history AS (
     UPDATE task_attempts h SET ended_at = now(), outcome = 'Failed', error_message = $4, fault = 'platform'
       FROM ended e
      WHERE h.task_id = e.id AND h.attempt = e.attempt
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT e.org_id, 'notify_failure', jsonb_build_object('task_id', e.id)
       FROM ended e
@@ -93,12 +92,6 @@ WITH ended AS (
 SELECT org_id AS org, dag_name AS dag, name AS job, id AS task, attempt, fault::text, error_message AS because, next_retry_at,
        for_good
   FROM ended;
-
--- name: notify_failure
--- The alert ($3) that a task raises which has failed for good, if its organisation defines one of that name.
-INSERT INTO outbox (org_id, kind, payload)
-SELECT $1, 'notify_failure', jsonb_build_object('task_id', $2::uuid)
- WHERE EXISTS (SELECT FROM alert_definitions d WHERE d.org_id = $1 AND d.name = $3 AND d.enabled);
 
 -- name: retry_due
 -- Waiting retries whose time has come: the next attempt, without the old token, and its wake-up.
@@ -117,7 +110,7 @@ WITH due AS (
       FROM due, jobs j
      WHERE t.id = due.id AND j.id = t.job_id
     RETURNING t.id, t.org_id, t.woken_at, j.runtime
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime)
       FROM again WHERE woken_at IS NOT NULL
@@ -140,7 +133,7 @@ WITH ended AS (
            error_message = NULL, fault = NULL, cancel_reason = $3
      WHERE id = $1 AND org_id = $2
        AND (status IN ('Queued', 'Running')
-            -- What has reported its last failure is over; what was only not heard of may still come back.
+            -- A task that reported its last failure has ended; one whose lease expired may still report.
             OR (status = 'Failed' AND (next_retry_at IS NOT NULL OR completion_hash IS NULL)))
     RETURNING id, attempt, old.status AS was
 ), history AS (
@@ -162,7 +155,7 @@ WITH again AS (
       FROM jobs j
      WHERE t.id = $1 AND t.org_id = $2 AND t.status = 'Failed' AND j.id = t.job_id
     RETURNING t.id, t.org_id, t.attempt, t.woken_at, j.runtime
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime)
       FROM again WHERE woken_at IS NOT NULL

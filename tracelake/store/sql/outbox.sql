@@ -23,7 +23,7 @@ UPDATE outbox o
 RETURNING o.id, o.org_id, o.kind::text, o.attempts, o.payload::text;
 
 -- name: takers
--- Which replicas of a machine have promises in their hands.
+-- Which replicas of a machine have taken entries.
 SELECT DISTINCT taken_by FROM outbox WHERE status = 'Processing' AND starts_with(taken_by, $1);
 
 -- name: let_go
@@ -34,13 +34,13 @@ WITH free AS (
 SELECT count(*) FROM free;
 
 -- name: mark_entries_done
--- They were kept; unless somebody else has taken them since. Need not be on disk to go on: kept again is harmless.
+-- They were dispatched, unless another replica has taken them since. Not waited for on disk: twice is harmless.
 UPDATE outbox SET status = 'Done', processed_at = now(), taken_by = NULL, taken_until = NULL
   FROM set_config('synchronous_commit', 'off', true)
  WHERE id = ANY ($1::bigint[]) AND (status = 'Processing') IS TRUE AND taken_by = $2;
 
 -- name: postpone_entries
--- They could not be kept now: again after a while, or given up when tried often enough.
+-- They could not be dispatched now: again after a while, or given up.
 UPDATE outbox o
    SET status = CASE WHEN p.final THEN 'Failed' ELSE 'Pending' END::outbox_status,
        available_at = now() + p.delay, taken_by = NULL, taken_until = NULL, last_error = p.error,
@@ -49,7 +49,7 @@ UPDATE outbox o
  WHERE o.id = p.id AND (o.status = 'Processing') IS TRUE AND o.taken_by = $2;
 
 -- name: put_off_routing
--- A routing promise that the database refused: again after a while, or given up, so that it blocks nobody.
+-- An entry to route that Postgres refused: again after a while, or given up, so that it blocks no others.
 UPDATE outbox
    SET attempts = attempts + 1,
        available_at = now() + $2::interval,
@@ -59,7 +59,7 @@ UPDATE outbox
  WHERE id = $1 AND status = 'Pending';
 
 -- name: due_routing
--- The routing promises that are due, to be tried one by one when they fail together.
+-- The entries to route that are due, to be tried one by one when they fail together.
 SELECT id, kind::text, attempts FROM outbox
  WHERE status = 'Pending' AND kind = $1::outbox_kind AND available_at <= now()
  ORDER BY available_at, id
@@ -79,20 +79,6 @@ SELECT EXISTS (SELECT FROM outbox WHERE status = 'Pending' AND kind = 'route_inv
            (SELECT min(available_at) FROM outbox WHERE status = 'Pending'),
            (SELECT min(taken_until) FROM outbox WHERE status = 'Processing')) - now())::float8 AS next_due;
 
--- name: list_outbox
--- For people: promises by state, the newest first.
-SELECT id, kind::text, status::text, attempts, payload::text, last_error, created_at, available_at, processed_at
-  FROM outbox
- WHERE org_id = $1 AND ($2::outbox_status IS NULL OR status = $2::outbox_status)
- ORDER BY id DESC
- LIMIT $3;
-
--- name: retry_outbox
--- A person asks for promises that were given up to be tried again.
-UPDATE outbox SET status = 'Pending', available_at = now(), attempts = 0, processed_at = NULL
- WHERE org_id = $1 AND status = 'Failed' AND ($2::bigint[] IS NULL OR id = ANY ($2::bigint[]))
-RETURNING id;
-
 -- name: buffer_messages
 -- What goes onto the Buffer Queue for each accepted publish: a pointer, never rows.
 SELECT id, jsonb_build_object(
@@ -104,15 +90,14 @@ SELECT id, jsonb_build_object(
  WHERE id = ANY ($1::uuid[]);
 
 -- name: delete_done_entries
--- Of the next promises by id, those that were kept before the time we keep them for are deleted. What was given up
--- stays, for people. `next`: where to go on; 0, from the front again, once none that follows can be old enough, since
+-- Of the next entries by id, those that were done long enough ago are deleted. Those that were given up stay, for users. `next`: where to go on; 0, from the front again, once none that follows can be old enough, since
 -- ids rise with time. So what was not kept yet, or not for long enough, is seen at another round.
 WITH seen AS (
     SELECT id, status, processed_at < now() - $2::interval AS is_old, created_at < now() - $2::interval AS may_be_old
       FROM outbox WHERE id > $1 ORDER BY id LIMIT $3
-), forgotten AS (
+), deleted AS (
     DELETE FROM outbox o USING seen s WHERE o.id = s.id AND s.is_old AND s.status = 'Done' AND o.status = 'Done'
     RETURNING o.id
 )
-SELECT (SELECT count(*) FROM forgotten) AS forgotten,
+SELECT (SELECT count(*) FROM deleted) AS forgotten,
        (SELECT CASE WHEN count(*) = $3 AND bool_or(may_be_old) THEN max(id) ELSE 0 END FROM seen) AS next;

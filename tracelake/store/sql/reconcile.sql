@@ -52,9 +52,8 @@ WITH outstanding AS MATERIALIZED (
        AND NOT EXISTS (
            SELECT FROM tasks t
             WHERE t.job_id = j.id
-              AND t.dedupe_key =
--- part: key_of_event
-           )
+              AND t.dedupe_key = event_task_key(
+                  e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range, e.commit_number))
        AND NOT EXISTS (SELECT FROM held_events h WHERE h.job_id = j.id AND h.event_id = e.id)
      GROUP BY e.id, e.org_id
 ), lost AS (

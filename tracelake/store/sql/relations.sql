@@ -61,8 +61,7 @@ SELECT t.org_id, t.job_id
   FROM tasks t
  WHERE t.id = $1
    AND t.status = 'Running' -- fence
-   AND t.attempt = $2 -- fence
-   AND t.lease_token = $3 -- fence
+   AND holds_lease(t, $2, $3) -- fence
 ;
 
 -- name: list_cold_copies

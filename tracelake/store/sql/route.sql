@@ -1,7 +1,7 @@
 -- name: route_events
--- Everything due at once: events to their readers' tasks, once each, and a wake-up for each task that may start now.
--- One statement, so take, act and mark are one commit. A promise about an event that is not there is given up. $4: this
--- promise only.
+-- Routes all due events: creates a task for each job that they trigger, once, and a wake-up for each that may start now.
+-- One statement, so taking, acting and marking are one commit. An entry whose event does not exist is given up. $4: this
+-- entry only.
 WITH several AS (
     SELECT id, payload FROM outbox
      WHERE $4::bigint IS NULL AND status = 'Pending' AND kind = 'route_event' AND available_at <= now()
@@ -15,9 +15,9 @@ WITH several AS (
 ), due AS (
     SELECT id, (payload ->> 'event_id')::uuid AS event_id, payload -> 'jobs' AS jobs
       FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
-), told AS (
-    -- The generation may have left since the event was accepted: then it is kept for the record only. A row for every
-    -- promise, so that none of what follows has to join one list with another: that would cost the square of the batch.
+), due_events AS (
+    -- The generation may have been replaced since the event was accepted: then it is for the record only. A row for every
+    -- entry, so that none of what follows has to join one list with another: that would cost the square of the batch.
     SELECT due.id AS entry, due.jobs, e.id, e.org_id, e.dataset_uuid, e.dataset_version, e.kind, e.cursor_value,
            e.partition_key, e.block_range, e.commit_number, served.dataset_version IS NOT NULL AS is_served
       FROM due
@@ -27,34 +27,62 @@ WITH several AS (
       LEFT JOIN dag_version_datasets served
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = e.dataset_uuid
             AND served.dataset_version = e.dataset_version
--- part: tasks_of_told
--- part: wake_ups_of_made
+), triggered AS (
+    SELECT DISTINCT ON (e.id, j.job_id) e.*, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency,
+           event_task_key(e.kind, e.dataset_uuid, e.dataset_version, e.cursor_value, e.partition_key, e.block_range,
+                          e.commit_number) AS dedupe_key
+      FROM due_events e
+      JOIN triggered_jobs j ON j.dataset_uuid = e.dataset_uuid AND j.org_id = e.org_id
+     WHERE e.is_served
+       AND (e.jobs IS NULL OR e.jobs ? j.job_id::text) -- routed again for jobs that missed it, and for no others
+), created AS (
+    INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, event_id, partitions,
+                       input_versions, woken_at)
+    SELECT org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, id,
+           CASE WHEN partition_key IS NOT NULL THEN ARRAY[partition_key] END,
+           jsonb_strip_nulls(jsonb_build_object(
+               'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'cursor', cursor_value,
+               'partition_key', partition_key, 'start', lower(block_range), 'end', upper(block_range) - 1,
+               'commit', commit_number)),
+           CASE WHEN max_concurrency IS NULL THEN now() END
+      FROM triggered
+     ORDER BY job_id, dedupe_key -- every transaction that creates the same tasks does so in this order: no deadlocks
+    ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+    RETURNING id, org_id, job_id, woken_at
+), wake_ups AS (
+    -- Taken by the replica that writes them, which publishes them at once; if it dies, they are taken again.
+    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
+    SELECT c.org_id, 'enqueue_task', jsonb_build_object('task_id', c.id, 'runtime', j.runtime),
+           'Processing', $2, now() + $3::interval, 1
+      FROM created c JOIN jobs j ON j.id = c.job_id
+     WHERE c.woken_at IS NOT NULL
+    RETURNING id, payload
 ), marked AS (
     UPDATE events e
-       SET routed_at = CASE WHEN told.is_served THEN coalesce(e.routed_at, now()) END,
-           disposition = CASE WHEN told.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
-           audit_reason = CASE WHEN NOT told.is_served THEN 'the generation left before the event was routed' END
-      FROM told
-     WHERE e.id = told.id AND e.disposition = 'Route'
+       SET routed_at = CASE WHEN d.is_served THEN coalesce(e.routed_at, now()) END,
+           disposition = CASE WHEN d.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
+           audit_reason = CASE WHEN NOT d.is_served THEN 'the generation left before the event was routed' END
+      FROM due_events d
+     WHERE e.id = d.id AND e.disposition = 'Route'
 ), done AS (
     UPDATE outbox o
-       SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
-           last_error = CASE WHEN told.id IS NULL THEN 'there is no such event' END,
+       SET status = CASE WHEN d.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
+           last_error = CASE WHEN d.id IS NULL THEN 'there is no such event' END,
            attempts = attempts + 1,
            processed_at = now()
-      FROM told
-     WHERE o.id = told.entry
+      FROM due_events d
+     WHERE o.id = d.entry
 )
-SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
-       (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
-       (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads,
-       -- Need not be on disk to go on: if the server loses it, the promises to route are there again, and whoever builds
-       -- on these tasks (a claim) waits for the disk, for what was written before as well.
+SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
+       (SELECT count(*) FROM created WHERE woken_at IS NULL) AS waiting,
+       (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads,
+       -- Not waited for on disk: if the server loses it, the entries are pending again; and a claim of these tasks waits for
+       -- the disk, for what was written before as well.
        set_config('synchronous_commit', 'off', true) AS at_leisure;
 
 -- name: route_invalidations
--- As for events: one task per reader over exactly the range that no longer holds, and a row that says who did it. $4:
--- this promise only.
+-- As for events: one task for each job over exactly the invalidated range, and a row that names the task. $4: this entry
+-- only.
 WITH several AS (
     SELECT id, payload FROM outbox
      WHERE $4::bigint IS NULL AND status = 'Pending' AND kind = 'route_invalidation' AND available_at <= now()
@@ -68,8 +96,8 @@ WITH several AS (
 ), due AS (
     SELECT id, (payload ->> 'invalidation_id')::uuid AS invalidation_id, payload -> 'jobs' AS jobs
       FROM (SELECT * FROM several UNION ALL SELECT * FROM alone) rows
-), told AS (
-    -- As above: of a generation that left since, it is kept for the record only.
+), due_invalidations AS (
+    -- As above: for the record only if the generation has been replaced.
     SELECT due.id AS entry, due.jobs, v.*, served.dataset_version IS NOT NULL AS is_served
       FROM due
       LEFT JOIN data_invalidations v ON v.id = due.invalidation_id
@@ -78,16 +106,15 @@ WITH several AS (
       LEFT JOIN dag_version_datasets served
              ON served.dag_version_id = c.dag_version_id AND served.dataset_uuid = v.dataset_uuid
             AND served.dataset_version = v.dataset_version
-), wanted AS (
-    SELECT DISTINCT ON (v.id, j.id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
+), triggered AS (
+    SELECT DISTINCT ON (v.id, j.job_id) v.id AS invalidation_id, v.org_id, v.dataset_uuid, v.dataset_version,
            lower(v.block_range) AS range_start, upper(v.block_range) - 1 AS range_end, block_range_key(v.block_range) AS key,
-           v.follows_commit, j.id AS job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
-      FROM told v
-      JOIN job_inputs i ON i.dataset_uuid = v.dataset_uuid AND i.live AND i.triggers
-      JOIN jobs j ON j.id = i.job_id AND j.org_id = v.org_id AND j.activation = 'reactive'
+           v.follows_commit, j.job_id, j.priority, j.max_attempts, j.timeout_seconds, j.max_concurrency
+      FROM due_invalidations v
+      JOIN triggered_jobs j ON j.dataset_uuid = v.dataset_uuid AND j.org_id = v.org_id
      WHERE v.is_served
-       AND (v.jobs IS NULL OR v.jobs ? j.id::text) -- as above
-), made AS (
+       AND (v.jobs IS NULL OR v.jobs ? j.job_id::text) -- as for events
+), created AS (
     INSERT INTO tasks (org_id, job_id, priority, max_attempts, timeout_seconds, dedupe_key, invalidation_id, partitions,
                        input_versions, woken_at)
     SELECT org_id, job_id, priority, max_attempts, timeout_seconds,
@@ -97,33 +124,40 @@ WITH several AS (
                'dataset_uuid', dataset_uuid, 'dataset_version', dataset_version, 'partition_key', key,
                'start', range_start, 'end', range_end, 'commit', follows_commit)),
            CASE WHEN max_concurrency IS NULL THEN now() END
-      FROM wanted
+      FROM triggered
     ON CONFLICT (job_id, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
     RETURNING id, org_id, job_id, invalidation_id, woken_at
 ), shares AS (
     INSERT INTO data_invalidation_jobs (invalidation_id, job_id, org_id, task_id)
-    SELECT invalidation_id, job_id, org_id, id FROM made
+    SELECT invalidation_id, job_id, org_id, id FROM created
     ON CONFLICT DO NOTHING
--- part: wake_ups_of_made
+), wake_ups AS (
+    -- Taken by the replica that writes them, which publishes them at once; if it dies, they are taken again.
+    INSERT INTO outbox (org_id, kind, payload, status, taken_by, taken_until, attempts)
+    SELECT c.org_id, 'enqueue_task', jsonb_build_object('task_id', c.id, 'runtime', j.runtime),
+           'Processing', $2, now() + $3::interval, 1
+      FROM created c JOIN jobs j ON j.id = c.job_id
+     WHERE c.woken_at IS NOT NULL
+    RETURNING id, payload
 ), marked AS (
     UPDATE data_invalidations v
-       SET routed_at = CASE WHEN told.is_served THEN coalesce(v.routed_at, now()) END,
-           disposition = CASE WHEN told.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
-           audit_reason = CASE WHEN NOT told.is_served THEN 'the generation left before the invalidation was routed' END
-      FROM told
-     WHERE v.id = told.id AND v.disposition = 'Route' AND (told.is_served OR v.routed_at IS NULL)
+       SET routed_at = CASE WHEN d.is_served THEN coalesce(v.routed_at, now()) END,
+           disposition = CASE WHEN d.is_served THEN 'Route' ELSE 'AuditOnly' END::disposition,
+           audit_reason = CASE WHEN NOT d.is_served THEN 'the generation left before the invalidation was routed' END
+      FROM due_invalidations d
+     WHERE v.id = d.id AND v.disposition = 'Route' AND (d.is_served OR v.routed_at IS NULL)
 ), done AS (
     UPDATE outbox o
-       SET status = CASE WHEN told.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
-           last_error = CASE WHEN told.id IS NULL THEN 'there is no such invalidation' END,
+       SET status = CASE WHEN d.id IS NULL THEN 'Failed' ELSE 'Done' END::outbox_status,
+           last_error = CASE WHEN d.id IS NULL THEN 'there is no such invalidation' END,
            attempts = attempts + 1,
            processed_at = now()
-      FROM told
-     WHERE o.id = told.entry
+      FROM due_invalidations d
+     WHERE o.id = d.entry
 )
-SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM made) AS tasks,
-       (SELECT count(*) FROM made WHERE woken_at IS NULL) AS waiting,
-       (SELECT array_agg(id) FROM owed) AS owed, (SELECT array_agg(payload::text) FROM owed) AS payloads;
+SELECT (SELECT count(*) FROM due) AS events, (SELECT count(*) FROM created) AS tasks,
+       (SELECT count(*) FROM created WHERE woken_at IS NULL) AS waiting,
+       (SELECT array_agg(id) FROM wake_ups) AS entries, (SELECT array_agg(payload::text) FROM wake_ups) AS payloads;
 
 -- name: lock_slots
 -- The jobs with tasks that wait for a slot (max_concurrency), locked until the transaction ends: replicas count the slots
@@ -155,7 +189,7 @@ WITH full_jobs AS (
     UPDATE tasks t SET woken_at = now() FROM turn
      WHERE t.id = turn.id AND t.status = 'Queued' AND t.woken_at IS NULL
     RETURNING t.id, t.org_id, turn.runtime
-), owed AS (
+), entries AS (
     INSERT INTO outbox (org_id, kind, payload)
     SELECT org_id, 'enqueue_task', jsonb_build_object('task_id', id, 'runtime', runtime) FROM woken
 )

@@ -114,12 +114,9 @@ SELECT count(*) FROM started;
 
 -- name: restart_dead
 -- Makes dead sources pending whose backoff is over.
-WITH dead AS (
--- part: dead_sources
-)
 UPDATE sources s
    SET state = 'Pending', state_since = now(), restarts = s.restarts + 1
-  FROM dead
+  FROM dead_sources dead
  WHERE s.job_id = dead.job_id AND s.state = 'Dead' AND dead.due <= now();
 
 -- name: mark_dead
@@ -268,11 +265,8 @@ UPDATE pauses p SET job_id = j.id
 
 -- name: next_due
 -- Seconds until a dead source may start again, or a drain is over its limit ($1).
-WITH dead AS (
--- part: dead_sources
-)
 SELECT extract(epoch FROM min(due) - now())::float8 FROM (
-    SELECT due FROM dead
+    SELECT due FROM dead_sources
     UNION ALL
     SELECT s.state_since + $1::interval FROM sources s WHERE s.state = 'Draining'
 ) AS times;

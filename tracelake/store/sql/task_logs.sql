@@ -4,10 +4,8 @@
 WITH current AS (
     SELECT t.id
       FROM tasks t
-     WHERE true
-       AND t.attempt = $2 -- fence
-       AND t.lease_token = $3 -- fence
-       AND t.id = $1
+     WHERE t.id = $1
+       AND holds_lease(t, $2, $3) -- fence
 ), kept AS (
     INSERT INTO task_logs (task_id, attempt, n, at, level, text)
     SELECT c.id, $2, l.n, l.at, l.level::log_level, l.text
