@@ -24,7 +24,7 @@ from tests.support.postgres import running
 from tracelake.data.hot.tables import HotTable, ensure
 from tracelake.data.hot.writer import BlockMark, rewrite
 from tracelake.data.postgres.copy_rows import as_csv
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.postgres import Cluster
 from tracelake.store.migrate import migrate
 

@@ -23,7 +23,7 @@ import asyncpg
 from tests.support.postgres import RunningServer, running
 from tracelake.adapters.queue_pg import PgQueue
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.lite.ports import free_port, free_ports
+from tracelake.lite.network_ports import free_port, free_ports
 from tracelake.lite.postgres import Cluster
 from tracelake.store.first_start import ensure_first_rows
 from tracelake.store.migrate import Database, migrate

@@ -27,7 +27,7 @@ import uvloop
 from bench.noop_worker import deploy
 from bench.report import report
 from bench.rig import WORKER_TOKEN, Rig, rig
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.udf.process import PATH
 
 TOKEN = "bench-invoke-token"  # noqa: S105 - of a runner that lives for a minute

@@ -21,7 +21,7 @@ from tests.schedule import SlowestFirst
 from tests.spark_session import end_shared
 from tests.support.postgres import RunningServer, running
 from tracelake.lite.launch import spawn
-from tracelake.lite.ports import choose_store_ports, free_port
+from tracelake.lite.network_ports import choose_store_ports, free_port
 from tracelake.lite.postgres import Cluster
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.settings import ObjectSettings

@@ -17,7 +17,7 @@ SHARED_SPARK = (
     "tests/sink/",
     "tests/spark/test_parquet_reader.py",
     "tests/spark/test_store_away.py",
-    "tests/udf/test_rehearsal.py",
+    "tests/udf/test_local_run.py",
     "tests/test_dags.py",
 )
 """Those of `tests/spark_session.py::shared_session`."""

@@ -17,7 +17,7 @@ from tests.dispatcher.support import deployed_and_active
 from tests.spark_session import shared_session
 from tests.walk.walking import walking, working
 from tracelake.dispatcher.events.trigger import trigger
-from tracelake.lite.local_run.run import Rehearsal, rehearse
+from tracelake.lite.local_run.run import LocalTask, run_locally
 from tracelake.udf.pack import pack
 from tracelake_demo.check_alerts import large_transfers
 from tracelake_demo.run import quickstart
@@ -50,13 +50,13 @@ def test_the_example_of_code_finds_every_large_transfer_of_its_blocks_and_no_oth
     """As `trace udf test` runs it."""
     chain, file = Chain(blocks=60), tmp_path / "logs.parquet"
     pq.write_table(truth_table(chain, "logs", 0, 60), file)
-    asked = Rehearsal(
+    asked = LocalTask(
         datasets={"logs": file},
         publishes=["alert_events"],
         scope={"start": 20, "end": 49},
         alerts=[{"name": "large_transfers", "severity": "warning"}],
     )
-    played = rehearse(pack(FOLDER / "large_transfers"), asked, shared_session())
+    played = run_locally(pack(FOLDER / "large_transfers"), asked, shared_session())
     assert played.status == "Completed", played
     expected = large_transfers(chain, 20, 49)
     found = {row["dedupe_key"]: row for row in played.rows["alert_events"]}

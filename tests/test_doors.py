@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from tracelake.errors import Conflict, DatabaseUnavailable, NotFound, SettingsError, SetupError, TraceError
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.lite.ports import free_ports
+from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import STATUS_OF, Listener, _bind, _server, listener_app, open_listeners
 from tracelake.settings import HttpSettings, TlsSettings
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from tracelake.cli.app import app
 from tracelake.domain.dag.read import SECRET
 from tracelake.errors import SettingsError, WorkFailed
+from tracelake.lite.network_ports import Ports
 from tracelake.lite.plan import children
-from tracelake.lite.ports import Ports
 from tracelake.lite.provision import Dsns
 from tracelake.runtime.process import PROCESSES
 from tracelake.runtime.redact import redactor

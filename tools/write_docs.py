@@ -15,7 +15,7 @@ from tests.support.postgres import running
 from tracelake.cli.app import app
 from tracelake.cli.grouped_help import GROUPS
 from tracelake.domain.crash_points import POINTS
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.postgres import Cluster
 from tracelake.settings import ANY_NAME, Settings, group_of, is_mapping, leaves
 from tracelake.store.describe import describe

@@ -1,4 +1,4 @@
-"""What a function of Trace is written with: pure Python from 3.9 on, no dependencies, the same on AWS Lambda.
+"""The SDK for functions of Trace: pure Python from 3.9 on, without dependencies, the same on AWS Lambda.
 
 from trace_udf import udf
 

@@ -1,4 +1,4 @@
-"""Calls to doors, over connections that outlive an invocation: a warm call costs one round trip."""
+"""HTTP calls over connections that outlive an invocation: a warm call costs one round trip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULT = 500
 TOO_SLOW = 504
 
 _kept = threading.local()
-"""By thread: a connection serves one call at a time."""
+"""Per thread: a connection serves one call at a time."""
 
 
 class Asked(NamedTuple):
@@ -30,17 +30,17 @@ class Asked(NamedTuple):
     body: bytes = b""
     headers: Mapping[str, str] = {}
     seconds: float = TIMEOUT_SECONDS
-    """How long the answer may take."""
+    """The timeout."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
 
 def call(base: str, asked: Asked) -> Tuple[int, bytes]:
-    """Status and body of the answer. Tried again while nobody answers, or the door says that it may help.
+    """Returns status and body of the response. Retries while there is no response, or it says that a retry may help.
 
-    Every call of a task may be repeated: the doors know it by its fence and content. One that takes too long is not: it
-    would take as long again.
+    Every call of a task is idempotent, by its fence and content. A call that timed out is not repeated: it would take
+    as long again.
     """
     wait = FIRST_WAIT_SECONDS
     for last in [False] * (TRIES - 1) + [True]:
@@ -59,7 +59,7 @@ def call(base: str, asked: Asked) -> Tuple[int, bytes]:
 
 
 def close() -> None:
-    """Let go of this thread's connections; the next call opens its own."""
+    """Closes this thread's connections; the next call opens new ones."""
     for connection in _connections().values():
         connection.close()
     _connections().clear()
@@ -72,7 +72,7 @@ def _once(base: str, asked: Asked) -> Tuple[int, bytes]:
         except socket.timeout:
             raise
         except (OSError, http.client.HTTPException):
-            pass  # it was kept, and the other side has closed it meanwhile: that is no outage yet
+            pass  # a kept connection that the server has closed meanwhile: not an outage
     return _over(base, asked)
 
 
@@ -88,7 +88,7 @@ def _over(base: str, asked: Asked) -> Tuple[int, bytes]:
         answer = connection.getresponse()
         return answer.status, answer.read()
     except BaseException:
-        # Whatever was about to come must not be taken for the answer to the next call.
+        # A late response must not be read as that of the next call.
         connection.close()
         kept.pop(base, None)
         raise
@@ -119,5 +119,5 @@ def _connections() -> Dict[str, http.client.HTTPConnection]:
 
 
 def _away(base: str, asked: Asked, why: str) -> Refused:
-    told = f"{base} does not answer: {why}"
-    return Refused(str(asked), 503, {"code": "service_unavailable", "message": told, "retryable": True})
+    message = f"{base} does not answer: {why}"
+    return Refused(str(asked), 503, {"code": "service_unavailable", "message": message, "retryable": True})

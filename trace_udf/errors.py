@@ -1,4 +1,4 @@
-"""What can go wrong, for authors: what a door refused, what must not be tried again, and that the attempt is over."""
+"""The errors: a refused call, a permanent failure, and the end of the attempt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Mapping
 
 
 class Final(Exception):
-    """Raise it when another try cannot help: the task fails for good."""
+    """Raise it when a retry cannot help: the task fails permanently."""
 
 
 class Refused(Exception):
-    """A door said no. The platform's own words are in it; `code` is stable."""
+    """A call was refused, with the platform's message; `code` is stable."""
 
     def __init__(self, asked: str, status: int, error: Mapping[str, Any]) -> None:
         self.asked = asked
@@ -21,29 +21,29 @@ class Refused(Exception):
         self.where = error.get("where")
         self.hint = error.get("hint")
         self.retryable = bool(error.get("retryable", status >= 500))
-        super().__init__(self._said())
+        super().__init__(self._text())
 
-    def _said(self) -> str:
-        said = f"{self.asked} was refused ({self.status} {self.code}): {self.message}"
+    def _text(self) -> str:
+        text = f"{self.asked} was refused ({self.status} {self.code}): {self.message}"
         if self.where:
-            said += f" [at {self.where}]"
-        return f"{said} -- {self.hint}" if self.hint else said
+            text += f" [at {self.where}]"
+        return f"{text} -- {self.hint}" if self.hint else text
 
 
 class Ended(BaseException):
-    """The attempt is over, whoever is still running. Not an Exception: `except Exception` must not swallow it."""
+    """The attempt is over. Not an Exception: `except Exception` must not swallow it."""
 
 
 class Canceled(Ended):
-    """Somebody canceled the task."""
+    """The task was canceled."""
 
 
 class LeaseLost(Ended):
-    """Another attempt has taken over, or this one took too long: nothing it does counts any more."""
+    """Another attempt has taken over, or this one took too long: its writes are refused."""
 
 
 def refusal(asked: str, status: int, body: bytes) -> Refused:
-    """From a door's answer; one that is not in its usual form is shown as it is."""
+    """The error in a response; a response in another form is shown as it is."""
     try:
         error = json.loads(body)["error"]
         return Refused(asked, status, error)

@@ -1,4 +1,4 @@
-"""The decorator that makes a Lambda handler of an author's function: it keeps the lease and reports the end."""
+"""The decorator that makes a Lambda handler of a function: it renews the lease and reports the end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Handler = Callable[[Any, Any], Dict[str, Any]]
 
 
 def udf(function: Callable[[Task], Any]) -> Handler:
-    """`@udf def handler(task): ...`. What it returns goes nowhere; what it raises fails the attempt.
+    """`@udf def handler(task): ...`. Its return value is ignored; an exception fails the attempt.
 
-    `raise trace_udf.Final("...")` when another try cannot help.
+    `raise trace_udf.Final("...")` when a retry cannot help.
     """
 
     @functools.wraps(function)
@@ -47,35 +47,35 @@ def _run(function: Callable[[Task], Any], task: Task) -> Dict[str, Any]:
         except Ended:
             raise
         except (Exception, SystemExit) as wrong:  # noqa: BLE001 - whatever the author's code raises
-            retryable, told = _judged(wrong)
-            task.log.error("%s", told)  # noqa: TRY400 - where it came from is in it, without ourselves
-            return task.outcome("Failed", told[:MOST_ERROR], retryable=retryable, code=_code(wrong))
+            retryable, message = _describe(wrong)
+            task.log.error("%s", message)  # noqa: TRY400 - the message has the traceback
+            return task.outcome("Failed", message[:MOST_ERROR], retryable=retryable, code=_code(wrong))
 
 
 def _complete(task: Task, outcome: Dict[str, Any]) -> Dict[str, Any]:
-    """What was accepted: a good end that is refused (an event that cannot be) is a failure with that reason."""
+    """Reports the end. A completion that is refused (for an invalid event) becomes a failure with that reason."""
     try:
         task.complete(outcome)
     except Refused as refused:
         if outcome["status"] != "Completed":
             raise
-        task.log.error("%s", refused)  # noqa: TRY400 - a door's answer has no place in the author's code
+        task.log.error("%s", refused)  # noqa: TRY400 - a refusal needs no traceback
         outcome = task.outcome("Failed", str(refused), retryable=refused.retryable, code=_code(refused))
         task.complete(outcome)
     return outcome
 
 
 def _code(wrong: BaseException) -> Optional[str]:
-    """What the platform called it: where the fault is its own, the attempt does not count against `max_attempts`."""
+    """The platform's error code: for its own faults the attempt does not count against `max_attempts`."""
     return wrong.code[:MOST_CODE] if isinstance(wrong, Refused) else None
 
 
-def _judged(wrong: BaseException) -> Tuple[bool, str]:
-    """Whether another try may help, and what is said: the error first, then where it came from."""
+def _describe(wrong: BaseException) -> Tuple[bool, str]:
+    """Whether a retry may help, and the message: the error, then its traceback."""
     retryable = not isinstance(wrong, Final)
     if isinstance(wrong, Refused):
         retryable = wrong.retryable
-    frames = traceback.extract_tb(wrong.__traceback__)[1:]  # without ourselves
+    frames = traceback.extract_tb(wrong.__traceback__)[1:]  # without the SDK's own frames
     where = "".join(traceback.format_list(frames)).rstrip()
-    said = f"{type(wrong).__name__}: {wrong}" if str(wrong) else type(wrong).__name__
-    return retryable, (f"{said}\n{where}" if where else said).replace("\0", "?")
+    text = f"{type(wrong).__name__}: {wrong}" if str(wrong) else type(wrong).__name__
+    return retryable, (f"{text}\n{where}" if where else text).replace("\0", "?")

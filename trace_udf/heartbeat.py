@@ -1,4 +1,4 @@
-"""Keeps the lease while a function runs, and ends the function when the lease is gone or somebody canceled the task."""
+"""Renews the lease while a function runs, and ends the function when the lease is lost or the task was canceled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Heartbeat:
-    """A thread that is heard as often as the payload says, for as long as the block lasts."""
+    """A thread that sends heartbeats at the interval of the payload while the block runs."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -27,7 +27,7 @@ class Heartbeat:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        with self._turn:  # whoever is about to end us has done so, or never will
+        with self._turn:  # an interrupt has been raised by now, or never will be
             self._over.set()
 
     def _run(self) -> None:
@@ -50,7 +50,7 @@ class Heartbeat:
         return Canceled if answer.get("canceled") else None
 
     def _end(self, ended: Type[Ended]) -> None:
-        """Raised in the function's own thread, at its next step; every call of the task raises it too."""
+        """Raised in the function's thread, at its next step; every call of the task raises it too."""
         with self._turn:
             if self._over.is_set():
                 return

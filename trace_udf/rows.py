@@ -1,4 +1,4 @@
-"""Rows as batches of JSON lines, as the sink takes them: cut by size, in an order that follows from the key."""
+"""Encodes rows as batches of JSON lines: split by size, sorted by key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 
 
 def batches(rows: Iterable[Mapping[str, Any]], key: Key = None, most: Optional[int] = None) -> Iterator[Batch]:
-    """With a key: the last row of each counts, and they come in its order, so that the same rows are the same bytes."""
+    """With a key, the last row per key counts, and rows are sorted by it, so that equal rows give equal bytes."""
     room = most or int(os.environ.get("TRACE_BATCH_BYTES", BATCH_BYTES))
     lines: List[bytes] = []
     size = 0
@@ -52,14 +52,14 @@ def _lines(rows: Iterable[Mapping[str, Any]], key: Key) -> Iterator[bytes]:
 
 def _line(row: Mapping[str, Any], number: int) -> bytes:
     if not isinstance(row, Mapping):
-        raise TypeError(f"row {number} is no mapping from column to value, but {type(row).__name__}")
+        raise TypeError(f"row {number} is not a mapping from column to value, but {type(row).__name__}")
     try:
         text = json.dumps(dict(row), default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as wrong:
         raise type(wrong)(f"row {number} cannot be written as JSON: {wrong}") from None
     line = text.encode("utf-8") + b"\n"
     if len(line) > LINE_BYTES:
-        raise ValueError(f"row {number} has {len(line)} bytes; at most {LINE_BYTES} are taken")
+        raise ValueError(f"row {number} has {len(line)} bytes; the maximum is {LINE_BYTES}")
     return line
 
 
@@ -71,12 +71,12 @@ def _key_of(row: Mapping[str, Any], columns: Sequence[str], number: int) -> Tupl
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for, as the platform reads it."""
+    """Values that JSON does not have, as the platform reads them."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "0x" + bytes(value).hex()
     if isinstance(value, dt.datetime):
         if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone: say which, such as datetime.timezone.utc")
+            raise ValueError(f"{value} has no time zone: add one, such as datetime.timezone.utc")
         return value.isoformat()
     if isinstance(value, dt.date):
         return value.isoformat()
@@ -87,6 +87,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "item"):  # a number of numpy
         plain = value.item()
         if isinstance(plain, float) and not math.isfinite(plain):
-            raise ValueError(f"{plain} is no number that can be stored")
+            raise ValueError(f"{plain} is not a number that can be stored")
         return plain
-    raise TypeError(f"a {type(value).__name__} is nothing that can be published")
+    raise TypeError(f"a {type(value).__name__} cannot be published")

@@ -1,4 +1,4 @@
-"""A task as its function sees it: what it is about, what it may read, and everything it can do."""
+"""The task of a function: its scope and inputs, and all calls that it can make."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ALERT_KEY = ("alert_definition_id", "dedupe_key")
 ALERTS_AT_ONCE = 1_000
 KEYS_KEPT_SECONDS = 300.0
 QUERY_SECONDS = 600.0
-"""How long an answer is waited for; the service ends a question long before."""
+"""The timeout of a query; the service ends it long before."""
 SAID_EVERY_SECONDS = 1.0
-"""Progress is said no more often; the last word goes with the completion."""
+"""The minimum interval of progress reports; the last one is sent with the completion."""
 
 Json = Dict[str, Any]
 Output = Union[str, int, None]
 
 
 class Alert(NamedTuple):
-    """An alert's definition as it stood when the task began."""
+    """An alert's definition at the start of the task."""
 
     id: str
     name: str
@@ -41,7 +41,7 @@ class Alert(NamedTuple):
 
 
 class Task:
-    """Made from the event of an invocation. Its methods may be called from any thread."""
+    """Created from the event of an invocation. Its methods are thread-safe."""
 
     def __init__(self, event: Mapping[str, Any], context: Any = None) -> None:
         self.event = event
@@ -54,9 +54,9 @@ class Task:
         self.inputs: List[Mapping[str, Any]] = event.get("inputs") or []
         self.outputs: List[Mapping[str, Any]] = event.get("outputs") or []
         self.scope: Mapping[str, Any] = event.get("scope") or {}
-        """Which part this task is for: `cursor`, `partition_key`, or `start` and `end`; all None: all of it."""
+        """The scope: `cursor`, `partition_key`, or `start` and `end`; all None: everything."""
         self.state: Any = event.get("state")
-        """What the job remembers. Set it: it is saved with the completion, or not at all."""
+        """The job's state. A new value is saved with the completion."""
         self.alerts: List[Alert] = [_alert(item) for item in event.get("alerts") or []]
         self.log = logger()
         self.ended: Optional[Type[Ended]] = None
@@ -78,27 +78,27 @@ class Task:
         limit: Optional[int] = None,
         timeout_seconds: Optional[float] = None,
     ) -> List[Json]:
-        """The rows of a SELECT over the inputs, by the names they have in the DAG; each as a dict.
+        """Runs a SELECT over the inputs, by their names in the DAG; returns rows as dicts.
 
-        Bytes come as 0x text, decimals as text, times in ISO 8601. More rows than the service gives at once are an
-        error, unless a `limit` was asked for: ask for less, or by parts.
+        Bytes are 0x text, decimals are text, times are ISO 8601. More rows than the service returns at once are an
+        error, unless `limit` is given.
         """
         asked: Json = {"sql": sql, "as_of": as_of, "limit": limit, "timeout_seconds": timeout_seconds}
         asked = {name: value for name, value in asked.items() if value is not None}
-        patience = (timeout_seconds or QUERY_SECONDS) + 30
-        answer = self._post(_url("TRACE_QUERY_URL"), "/v1/task/query", asked, patience)
+        seconds = (timeout_seconds or QUERY_SECONDS) + 30
+        answer = self._post(_url("TRACE_QUERY_URL"), "/v1/task/query", asked, seconds)
         if answer["truncated"] and limit is None:
-            told = {"code": "result_too_large", "message": f"there are more rows than the {len(answer['rows'])} given"}
-            raise Refused("POST /v1/task/query", 422, {**told, "hint": "narrow the query, or give a limit"})
+            error = {"code": "result_too_large", "message": f"there are more than {len(answer['rows'])} rows"}
+            raise Refused("POST /v1/task/query", 422, {**error, "hint": "narrow the query, or give a limit"})
         names = [column["name"] for column in answer["columns"]]
         return [dict(zip(names, row)) for row in answer["rows"]]
 
     def publish(self, rows: Iterable[Mapping[str, Any]], *, dataset: Output = None, key: Key = None) -> int:
-        """Add rows to a buffered dataset, by its name; the only one if none is named. How many were sent.
+        """Adds rows to a buffered dataset, by its name or the only one; returns how many were sent.
 
-        `key` names the column, or the columns, that tell rows apart: of two rows with one key the last counts, and the
-        same rows in any order are the same batch, so that sending them again adds nothing. They count at once, also if
-        the task fails later; a row that a retry sends again is the same row, by the dataset's unique key.
+        `key` names the column or columns that identify a row: of two rows with the same key the last counts, and equal
+        rows in any order are the same batch, so that sending them again adds nothing. They count at once, also if the
+        task fails later; a row that a retry sends again replaces itself, by the dataset's unique key.
         """
         output = self._output(dataset, buffered=True)
         sent = 0
@@ -117,15 +117,15 @@ class Task:
         end: Optional[int] = None,
         now: bool = False,
     ) -> None:
-        """Tell the readers of an output that something is new: about a cursor, a partition, a range, or all of it.
+        """Emits an event for the readers of an output: for a cursor, a partition, a range, or all of it.
 
-        It is told with the completion, or not at all; with `now`, at once.
+        It is sent with the completion; with `now`, at once.
         """
-        told = self._output(output, buffered=False)
+        target = self._output(output, buffered=False)
         scope = {"cursor": cursor, "partition_key": partition_key, "start": start, "end": end}
         event = {
-            "dataset_uuid": told["dataset_uuid"],
-            "dataset_version": told["dataset_version"],
+            "dataset_uuid": target["dataset_uuid"],
+            "dataset_version": target["dataset_version"],
             **{name: value for name, value in scope.items() if value is not None},
         }
         if now:
@@ -134,14 +134,14 @@ class Task:
             self._events.append(event)
 
     def progress(self, done: Optional[int] = None, total: Optional[int] = None, message: Optional[str] = None) -> None:
-        """How far it has come, for people. Said within a second where the function keeps its own lease."""
-        told = {"done": done, "total": total, "message": message}
-        self._progress = {name: value for name, value in told.items() if value is not None}
+        """Reports progress. Sent within a second where the function renews its own lease."""
+        progress = {"done": done, "total": total, "message": message}
+        self._progress = {name: value for name, value in progress.items() if value is not None}
         if self.completes == "function" and time.monotonic() >= self._heard + SAID_EVERY_SECONDS:
             self.beat()
 
     def credentials(self) -> Json:
-        """Keys for the object store that open the task's own folders, or which folders are there: as the door says."""
+        """Credentials for the task's own folders in the object store, or the mounted folders."""
         return self._post(_url("TRACE_TASK_URL"), "/v1/task/credentials", {})
 
     def alert(
@@ -158,9 +158,9 @@ class Task:
         payload: Any = None,
         dataset: Output = None,
     ) -> None:
-        """Raise an alert: once for each definition and `dedupe_key`, however often it is found. Sent in batches.
+        """Raises an alert, once per definition and `dedupe_key`. Sent in batches.
 
-        It goes to the job's own buffered dataset; where a job has several, to `alert_events` or what `dataset` names.
+        It goes to the job's buffered dataset; if there are several, to `alert_events` or to `dataset`.
         """
         about = self._definition(definition)
         output = self._alert_output(dataset)
@@ -181,16 +181,16 @@ class Task:
             self.flush()
 
     def flush(self) -> None:
-        """Send alerts that wait. Done at the end of a function that returns, not of one that fails."""
+        """Sends waiting alerts. Called when a function returns, not when it fails."""
         waiting, self._waiting = self._waiting, {}
         for dataset, rows in waiting.items():
             self.publish(rows, dataset=dataset, key=ALERT_KEY)
 
     def beat(self) -> Json:
-        """Be heard: the lease is longer, and what was said of the progress is known."""
-        told = {"progress": self._progress} if self._progress else {}
+        """Sends a heartbeat: renews the lease and reports progress."""
+        message = {"progress": self._progress} if self._progress else {}
         self._heard = time.monotonic()
-        answer = self._post(_url("TRACE_TASK_URL"), "/v1/task/heartbeat", told)
+        answer = self._post(_url("TRACE_TASK_URL"), "/v1/task/heartbeat", message)
         if answer.get("capability_token"):
             self._token = answer["capability_token"]
         return answer
@@ -198,27 +198,27 @@ class Task:
     def outcome(
         self, status: str, error: Optional[str] = None, *, retryable: bool = True, code: Optional[str] = None
     ) -> Json:
-        """How it ended, as the completion says it. `code`: of the refusal that ended it, if one did."""
+        """The completion message. `code`: of the refusal that ended it, if any."""
         if status != "Completed":
             ended: Json = {"status": status, "error_message": error, "retryable": retryable}
             return {**ended, "error_code": code} if code else ended
-        told: Json = {"status": status}
+        message: Json = {"status": status}
         if self._events:
-            told["events"] = self._events
+            message["events"] = self._events
         if self.state is not None and self.state != self.event.get("state"):
-            told["state"] = self.state
+            message["state"] = self.state
         if self._progress:
-            told["progress"] = self._progress
-        return told
+            message["progress"] = self._progress
+        return message
 
     def complete(self, outcome: Json) -> Json:
         return self._post(_url("TRACE_TASK_URL"), "/v1/task/complete", outcome)
 
     def _publish(self, output: Mapping[str, Any], body: bytes, rows: int) -> None:
-        """Named by its content: the same rows again are the same object and the same publish."""
+        """Named by content: equal rows are the same object and the same publish."""
         name = f"{self._folder(output['dataset_uuid'])}{hashlib.sha256(body).hexdigest()}.jsonl"
         self._put(name, body)
-        told = {
+        message = {
             "batch_uri": name,
             "dataset_uuid": output["dataset_uuid"],
             "dataset_version": output["dataset_version"],
@@ -226,7 +226,7 @@ class Task:
             "content_type": "application/jsonl",
             "batch_size_bytes": len(body),
         }
-        self._post(_url("TRACE_TASK_URL"), "/v1/task/buffer-publish", told)
+        self._post(_url("TRACE_TASK_URL"), "/v1/task/buffer-publish", message)
 
     def _put(self, name: str, body: bytes) -> None:
         listener = os.environ.get("TRACE_OBJECTS_URL")
@@ -235,22 +235,22 @@ class Task:
             return
         keys = self._session()
         if keys.get("kind") != "session":
-            told = {"code": "no_object_door", "message": "this store has no keys, and TRACE_OBJECTS_URL is not set"}
-            raise Refused(f"PUT {name}", 500, told)
+            error = {"code": "no_object_door", "message": "this store has no keys, and TRACE_OBJECTS_URL is not set"}
+            raise Refused(f"PUT {name}", 500, error)
         put_at_s3(keys, name, body)
 
     def _session(self) -> Json:
-        """Keys for the store, asked for now and then: they live for a quarter of an hour at least."""
+        """Credentials for the store, requested again before they expire."""
         if self._keys is None or time.monotonic() > self._keys_until:
             self._keys, self._keys_until = self.credentials(), time.monotonic() + KEYS_KEPT_SECONDS
         return self._keys
 
     def _folder(self, dataset: str) -> str:
-        """Where the token lets this attempt lay down batches of a dataset."""
+        """The folder for batches of a dataset, from the token."""
         found = [claim for claim in _claims(self._token)["s3"]["write"] if f"/buffers/{dataset}/" in claim]
         if not found:
-            told = {"code": "forbidden", "message": f"the token lets this task publish nothing to {dataset}"}
-            raise Refused("publish", 403, told)
+            error = {"code": "forbidden", "message": f"the token does not allow this task to publish to {dataset}"}
+            raise Refused("publish", 403, error)
         return str(found[0])
 
     def _output(self, wanted: Output, *, buffered: bool) -> Mapping[str, Any]:
@@ -261,12 +261,12 @@ class Task:
             if wanted is not None and wanted in (item.get("name"), item["dataset_uuid"], item["output_index"]):
                 return item
         known = ", ".join(str(item.get("name") or item["output_index"]) for item in fitting) or "none"
-        what = "buffered dataset" if buffered else "output that is told of"
+        what = "buffered dataset" if buffered else "output for events"
         named = "has not exactly one" if wanted is None else f"has no {wanted!r} as"
         raise ValueError(f"this job {named} {what}; it has: {known}")
 
     def _alert_output(self, wanted: Output) -> Mapping[str, Any]:
-        """One buffered dataset is the one, whatever its name; of several, the name of old, unless another is wanted."""
+        """The only buffered dataset, or the default name of several, unless another is given."""
         buffered = [item for item in self.outputs if str(item["storage_location"]).startswith(BUFFERED)]
         if wanted is None and len(buffered) > 1 and any(item.get("name") == ALERT_EVENTS for item in buffered):
             wanted = ALERT_EVENTS
@@ -281,11 +281,11 @@ class Task:
         known = ", ".join(alert.name for alert in self.alerts) or "none"
         raise ValueError(f"there is no alert {wanted!r} for this task; it has: {known}")
 
-    def _post(self, base: str, path: str, told: Mapping[str, Any], seconds: float = TIMEOUT_SECONDS) -> Json:
+    def _post(self, base: str, path: str, message: Mapping[str, Any], seconds: float = TIMEOUT_SECONDS) -> Json:
         if self.ended is not None:
             raise self.ended(f"POST {path}: the attempt is over")
         fence = {"task_id": self.id, "attempt": self.attempt, "lease_token": self.event["lease_token"]}
-        body = json.dumps({**fence, **told}, separators=(",", ":")).encode()
+        body = json.dumps({**fence, **message}, separators=(",", ":")).encode()
         headers = {"content-type": "application/json", CAPABILITY: self._token}
         status, answer = call(base, Asked("POST", path, body, headers, seconds))
         if status == 200:
@@ -298,7 +298,7 @@ class Task:
 
 
 def logger() -> logging.Logger:
-    """Plain lines with their level, to wherever standard error goes: from there they reach `trace task logs`."""
+    """Writes lines with their level to standard error, from where they reach `trace task logs`."""
     found = logging.getLogger("trace_udf")
     if not found.handlers:
         found.addHandler(_ToStandardError())
@@ -315,12 +315,14 @@ class _ToStandardError(logging.Handler):
             self.handleError(record)
 
 
-def _alert(told: Mapping[str, Any]) -> Alert:
-    return Alert(told["alert_definition_id"], told["name"], told["severity"], told.get("params") or {})
+def _alert(definition: Mapping[str, Any]) -> Alert:
+    return Alert(
+        definition["alert_definition_id"], definition["name"], definition["severity"], definition.get("params") or {}
+    )
 
 
 def _claims(token: str) -> Json:
-    """What the token says. It is not checked here: the doors do that."""
+    """The claims of the token, unchecked: the platform checks them."""
     part = token.split(".")[1]
     found: Json = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     return found

@@ -1,1 +1,1 @@
-"""`trace demo`: the whole platform on a chain of its own, shown, attacked, and checked row by row."""
+"""`trace demo`: runs the whole platform on a test chain, attacks it, and checks every row."""

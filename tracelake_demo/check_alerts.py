@@ -1,4 +1,4 @@
-"""What the demo's code raised, held against the chain: each large transfer once, whatever happened."""
+"""Compares the demo's alerts with the chain: each large transfer once, whatever happened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracelake_devchain.build_block import Made
 from tracelake_devchain.chain import Chain
 
 LEAST, CRITICAL = 10**18, 10**21
-"""As `large_transfers/main.py` has them."""
+"""The same as in `large_transfers/main.py`."""
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 ALERTS = "SELECT dedupe_key, severity, block_number, block_hash, payload FROM alert_events"
 
@@ -22,17 +22,17 @@ ALERTS = "SELECT dedupe_key, severity, block_number, block_hash, payload FROM al
 class Raised:
     rows: int
     keys: int
-    """Different events among the rows: as many."""
+    """Number of different events; equal to `rows`."""
     critical: int
     missing: int
-    """Large transfers of the chain, as it is now, of which nobody was told."""
+    """Large transfers of the current chain without an alert."""
     orphaned: int
-    """Of blocks that a reorg took away: they were there when they were told of."""
+    """Alerts of blocks that a reorg replaced later."""
     false: list[str]
-    """Keys of what was raised, or told, and is a large transfer of no block that ever was; must be none."""
+    """Keys of alerts for transfers that no block ever had; must be empty."""
     delivered: int
     doubled: int
-    """Events of which the receiver was told under more than one id; must be none."""
+    """Events that the receiver got under more than one id; must be empty."""
 
     @property
     def all_received(self) -> bool:
@@ -41,13 +41,13 @@ class Raised:
 
 def raised(system: Running, chain: Chain, hook: Hook, start: int, end: int) -> Raised:
     rows = system.query(ALERTS) if _is_there(system) else []
-    told = [(item["delivery_id"], item["event"]["dedupe_key"]) for item in hook.told]
-    return judged(rows, told, chain, start, end)
+    events = [(item["delivery_id"], item["event"]["dedupe_key"]) for item in hook.deliveries]
+    return judged(rows, events, chain, start, end)
 
 
-def judged(rows: list[dict[str, Any]], told: list[tuple[str, str]], chain: Chain, start: int, end: int) -> Raised:
+def judged(rows: list[dict[str, Any]], events: list[tuple[str, str]], chain: Chain, start: int, end: int) -> Raised:
     for number, branch in enumerate(chain.branches):
-        chain.of_branch(number, branch.head)  # makes the blocks that a reorg left behind too
+        chain.of_branch(number, branch.head)  # with the blocks that a reorg replaced
     expected = large_transfers(chain, start, end)
     critical = {row["dedupe_key"] for row in rows if row["severity"] == "critical"}
     keys = {row["dedupe_key"] for row in rows}
@@ -55,8 +55,8 @@ def judged(rows: list[dict[str, Any]], told: list[tuple[str, str]], chain: Chain
     orphans = [row for row in others if _is_orphan(chain, row)]
     false = [row["dedupe_key"] for row in others if row not in orphans]
     false += [row["dedupe_key"] for row in rows if row["dedupe_key"] in expected and not _is_true(row, expected)]
-    false += sorted({key for _, key in told} - keys)
-    different = {key for _, key in told}
+    false += sorted({key for _, key in events} - keys)
+    different = {key for _, key in events}
     return Raised(
         rows=len(rows),
         keys=len(keys),
@@ -65,17 +65,17 @@ def judged(rows: list[dict[str, Any]], told: list[tuple[str, str]], chain: Chain
         orphaned=len(orphans),
         false=false,
         delivered=len(different & critical),
-        doubled=len(set(told)) - len(different),
+        doubled=len(set(events)) - len(different),
     )
 
 
 def _is_there(system: Running) -> bool:
-    """Whether the sink has written the first of them."""
+    """Whether the sink has written an alert yet."""
     return bool(system.get("/v1/datasets/alert_events").json()["last_commit"])
 
 
 def large_transfers(chain: Chain, start: int, end: int) -> dict[str, int]:
-    """Their amounts by their keys, counted on the chain itself."""
+    """Amounts by key, computed from the chain."""
     found: dict[str, int] = {}
     for made in chain.blocks(start, end):
         found |= _large_in(chain, made)
@@ -96,7 +96,7 @@ def _large_in(chain: Chain, made: Made) -> dict[str, int]:
 
 
 def _is_orphan(chain: Chain, row: Mapping[str, Any]) -> bool:
-    """A large transfer of a block that is known, and is not the one at its height any more."""
+    """Whether it is a large transfer of a block that was replaced."""
     made = chain.by_hash(row["block_hash"])
     if made is None or (made.number <= chain.head and chain.block(made.number).hash == made.hash):
         return False

@@ -1,7 +1,7 @@
-"""What the demo made, read from its files without Trace's own readers, and compared with the chain it came from.
+"""Reads the demo's datasets without Trace's own readers, and compares them with the chain.
 
-What must be there follows from the chain and from what was asked for, never from the datasets themselves: a piece that
-is missing, or there twice, is told as such.
+The expected rows follow from the chain and the request, never from the datasets: missing and duplicate pieces are
+reported.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tracelake_devchain.expected_rows import truth_table
 
 SECONDS_A_DAY = 86_400
 CHECKS = 3
-"""So many does `blocks_checked` make of each piece."""
+"""Checks that `blocks_checked` makes per piece."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """What was asked for: with the chain it says what must be there."""
+    """The request; with the chain it determines the expected rows."""
 
     past: int
-    """So many blocks, from 0 on, were backfilled; the follower begins where they end."""
+    """Number of backfilled blocks, from 0 on; the follower begins after them."""
     piece: int
-    """Blocks that one task of the backfill takes."""
+    """Blocks per task of the backfill."""
     size: int
-    """Blocks of a range that is compacted once all of it is final."""
+    """Blocks per range that is compacted once it is final."""
 
     def backfilled(self) -> Range:
         return inclusive(0, self.past - 1)
 
     def compacted(self, chain: Chain) -> int:
-        """How many ranges are final as a whole."""
+        """Number of ranges that are final."""
         return max(chain.finalized + 1 - self.past, 0) // self.size
 
     def recent(self, chain: Chain) -> Range:
@@ -57,13 +57,13 @@ class Seen:
     rows: int
     blocks: str
     commits: int
-    wrong: str
-    """Nothing, where all is as it must be."""
+    error: str
+    """Empty if everything is as expected."""
     how: str = ""
 
     @property
     def verdict(self) -> str:
-        return f"NO: {self.wrong}" if self.wrong else f"yes, {self.how}"
+        return f"NO: {self.error}" if self.error else f"yes, {self.how}"
 
 
 def check_datasets(system: Running, chain: Chain, story: Story) -> Iterator[Seen]:
@@ -88,18 +88,18 @@ class _Look:
         return self._kept(name, truth_table(self.chain, table, *whole.edges), UNIQUE_KEYS[table], whole)
 
     def hot(self) -> Seen:
-        """Through the Query service, which joins the hot table and the files at their seam."""
+        """Through the query service, which combines the hot table and the files."""
         truth = truth_table(self.chain, "blocks", self.story.past, self.chain.head)
         found = self.system.table(f"SELECT {', '.join(truth.column_names)} FROM hot_blocks")  # noqa: S608 - our names
-        wrong = _difference(found, truth, UNIQUE_KEYS["blocks"])
-        return self._seen("hot_blocks", found.num_rows, inclusive(self.story.past, self.chain.head), wrong)
+        error = _difference(found, truth, UNIQUE_KEYS["blocks"])
+        return self._seen("hot_blocks", found.num_rows, inclusive(self.story.past, self.chain.head), error)
 
     def transfers(self) -> Seen:
         whole = inclusive(0, self.story.recent(self.chain).edges[1])
         return self._kept("transfers", self._true_transfers(whole), UNIQUE_KEYS["logs"], whole)
 
     def daily(self) -> Seen:
-        """Counted once more, by other means, from the chain's own transfers."""
+        """Computed again, in another way, from the chain's transfers."""
         transfers = self._true_transfers(inclusive(0, self.story.recent(self.chain).edges[1]))
         days = pc.divide(transfers["timestamp"], SECONDS_A_DAY)
         counted = (
@@ -115,19 +115,19 @@ class _Look:
         return self._summed("daily_volume", found, truth)
 
     def checked(self) -> Seen:
-        """Every piece of the backfill was checked, once, and held."""
+        """Every piece of the backfill was checked once and passed."""
         name, whole = "blocks_checked", self.story.backfilled()
         spans, report = self._spans(name), self._rows(name)
-        wrong = _tiling(spans, whole)
-        if not wrong and report is not None:
+        error = _tiling(spans, whole)
+        if not error and report is not None:
             held = report["passed"].to_pylist().count(True)
             expected = CHECKS * (len(whole) // self.story.piece)
             if (held, report.num_rows) != (expected, expected):
-                wrong = f"{report.num_rows} checks were made and {held} held, where {expected} must"
-        return self._seen(name, report.num_rows if report else 0, whole, wrong, "every check held")
+                error = f"{report.num_rows} checks were made and {held} passed, of {expected}"
+        return self._seen(name, report.num_rows if report else 0, whole, error, "every check held")
 
     def critical_days(self) -> Seen:
-        """Counted once more from the alerts, which were held against the chain before."""
+        """Computed again from the alerts, which were compared with the chain before."""
         sql = "SELECT date(event_time) AS day, chain_id, block_number FROM alert_events WHERE severity = 'critical'"
         days: dict[Any, list[int]] = {}
         for row in self.system.table(sql).to_pylist():
@@ -142,21 +142,21 @@ class _Look:
     def _kept(self, name: str, truth: pa.Table, keys: Sequence[str], whole: Range) -> Seen:
         found = self._rows(name)
         rows = 0 if found is None else found.num_rows
-        wrong = _tiling(self._spans(name), whole)
-        if not wrong:
-            wrong = _difference(truth.slice(0, 0) if found is None else found, truth, keys)
-        return self._seen(name, rows, whole, wrong)
+        error = _tiling(self._spans(name), whole)
+        if not error:
+            error = _difference(truth.slice(0, 0) if found is None else found, truth, keys)
+        return self._seen(name, rows, whole, error)
 
     def _summed(self, name: str, found: list[Any], truth: list[Any]) -> Seen:
-        wrong = "it is empty" if not found else ""
-        if not wrong and Counter(found) != Counter(truth):
+        error = "it is empty" if not found else ""
+        if not error and Counter(found) != Counter(truth):
             missing, more = Counter(truth) - Counter(found), Counter(found) - Counter(truth)
-            wrong = f"{missing.total()} of {len(truth)} rows are missing, {more.total()} are not as they should be"
-        return self._seen(name, len(found), None, wrong, "summed up again")
+            error = f"{missing.total()} of {len(truth)} rows are missing, {more.total()} are wrong"
+        return self._seen(name, len(found), None, error, "summed up again")
 
-    def _seen(self, name: str, rows: int, whole: Range | None, wrong: str, how: str = "") -> Seen:
+    def _seen(self, name: str, rows: int, whole: Range | None, error: str, how: str = "") -> Seen:
         commits = self.system.get(f"/v1/datasets/{name}").json()["last_commit"] or 0
-        return Seen(name, rows, _said(whole) if whole else "all", commits, wrong, how or "row for row")
+        return Seen(name, rows, _text(whole) if whole else "all", commits, error, how or "row for row")
 
     def _partitions(self, name: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.system.get(f"/v1/datasets/{name}/files").json()["partitions"]
@@ -166,7 +166,7 @@ class _Look:
         return [inclusive(part["start"], part["end"]) for part in self._partitions(name)]
 
     def _rows(self, name: str) -> pa.Table | None:
-        """Straight from the files that count; None if there are none."""
+        """Reads the current files; None if there are none."""
         tables = []
         for part in self._partitions(name):
             for file in part["files"]:
@@ -180,13 +180,13 @@ class _Look:
 
 
 def _tiling(spans: Sequence[Range], whole: Range) -> str:
-    """What keeps these partitions from holding every block of the whole once, and no other."""
+    """Why these partitions do not cover every block exactly once; None if they do."""
     if not spans:
-        return f"it is empty; blocks {_said(whole)} are missing"
-    wrong = [f"blocks {_said(hole)} are missing" for hole in holes(spans, whole)]
-    wrong += [f"blocks {_said(item)} and {_said(other)} overlap" for item, other in overlapping(spans)]
-    wrong += [f"blocks {_said(item)} do not belong there" for item in subtract(spans, [whole])]
-    return "; ".join(wrong)
+        return f"it is empty; blocks {_text(whole)} are missing"
+    error = [f"blocks {_text(hole)} are missing" for hole in holes(spans, whole)]
+    error += [f"blocks {_text(item)} and {_text(other)} overlap" for item, other in overlapping(spans)]
+    error += [f"blocks {_text(item)} do not belong there" for item in subtract(spans, [whole])]
+    return "; ".join(error)
 
 
 def _difference(found: pa.Table, truth: pa.Table, keys: Sequence[str]) -> str:
@@ -194,22 +194,22 @@ def _difference(found: pa.Table, truth: pa.Table, keys: Sequence[str]) -> str:
         return f"there is no column {', '.join(absent)}"
     ours = found.select(truth.column_names).cast(truth.schema)
     here, there = (Counter(zip(*(item[key].to_pylist() for key in keys), strict=True)) for item in (ours, truth))
-    wrong = [
+    error = [
         f"{len(group)} {words}, such as {dict(zip(keys, min(group), strict=True))}"
         for words, group in (
             ("rows are missing", there.keys() - here.keys()),
             ("rows are not of the chain", here.keys() - there.keys()),
-            ("rows are there more than once", {key for key, times in here.items() if times > 1}),
+            ("rows are duplicates", {key for key, times in here.items() if times > 1}),
         )
         if group
     ]
     order = [(key, "ascending") for key in keys]
-    if not wrong and not ours.sort_by(order).equals(truth.sort_by(order)):
-        wrong = ["rows hold other values than the chain"]
-    return "; ".join(wrong)
+    if not error and not ours.sort_by(order).equals(truth.sort_by(order)):
+        error = ["rows have other values than the chain"]
+    return "; ".join(error)
 
 
-def _said(span: Range) -> str:
+def _text(span: Range) -> str:
     start, end = span.edges
     return f"{start:,} to {end:,}"
 

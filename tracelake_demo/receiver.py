@@ -1,4 +1,4 @@
-"""Somebody who is told of alerts: a receiver on this machine that believes only what is signed, as anybody's should."""
+"""A webhook receiver for alerts on this machine, which checks signatures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 class Hook:
     url: str
     secret: str = ""
-    told: list[dict[str, Any]] = field(default_factory=list)
-    """What came with a good signature, in order; the same delivery twice is there twice."""
+    deliveries: list[dict[str, Any]] = field(default_factory=list)
+    """Deliveries with a valid signature, in order, with repetitions."""
     refused: int = 0
 
     def believes(self, signature: str, body: bytes) -> bool:
@@ -37,14 +37,14 @@ def listening() -> Iterator[Hook]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             good = hook.believes(self.headers.get("X-Trace-Signature", ""), body)
             if good:
-                hook.told.append(json.loads(body))
+                hook.deliveries.append(json.loads(body))
             else:
                 hook.refused += 1
             self.send_response(204 if good else 401)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Says nothing: what was told is shown by whoever asks."""
+            """Logs nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
         hook.url = f"http://127.0.0.1:{server.server_port}/hook"

@@ -1,6 +1,6 @@
-"""`trace demo`: a whole Trace on this machine, on a chain of its own, shown and attacked, and checked row for row.
+"""`trace demo`: runs a whole Trace on a test chain, attacks it, and checks every row.
 
-Every line says what was seen. It raises if anything is not as it should be.
+Every line is an observed result. It raises if anything is not as expected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.table import Table
 from tracelake.errors import SetupError
 from tracelake.lite.end_orphans import members_of
 from tracelake.lite.home import Home
-from tracelake.lite.ports import LOOPBACK, free_port
+from tracelake.lite.network_ports import LOOPBACK, free_port
 from tracelake_demo.check_alerts import Raised, raised
 from tracelake_demo.check_rows import Story, check_datasets
 from tracelake_demo.receiver import Hook, listening
@@ -38,18 +38,18 @@ from tracelake_devchain.process import Devchain, running
 
 DAG = "evm_quickstart"
 PAST, PIECE = 2000, 500
-"""Blocks that are backfilled, and how many a task takes; the follower begins where they end.
+"""Blocks of the backfill and per task; the follower begins after them.
 
-The quickstart takes all of them in one task, which is quicker; here processes are killed between two of them."""
+The quickstart needs one task for all of them, which is quicker; here processes are killed between two tasks."""
 RANGE, FINALITY = 50, 32
 STORY: Final = Story(PAST, PIECE, RANGE)
 CHAIN_ID: Final = 1337
 FUNCTION: Final = "large_transfers"
 UUID: Final = re.compile(r"\b([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-"""Its first part is enough for eyes."""
+"""The first part is shown."""
 PATIENCE_SECONDS = 180.0
 LOOK_SECONDS: Final = 0.3
-"""Who looks more often takes more from what he waits for than he gains."""
+"""Polling more often would slow down what it waits for."""
 
 
 def quickstart() -> str:
@@ -58,7 +58,7 @@ def quickstart() -> str:
 
 
 def _in_pieces(folder: Path) -> Path:
-    """The quickstart with pieces of the demo's size, in a file of its own beside the code that it names."""
+    """The quickstart with the demo's block counts, in a file beside its code."""
     (folder / FUNCTION).symlink_to(str(files("tracelake_demo") / FUNCTION))
     file = folder / f"{DAG}.yaml"
     file.write_text(quickstart().replace(f"chunk: {PAST}", f"chunk: {PIECE}"))
@@ -66,12 +66,12 @@ def _in_pieces(folder: Path) -> Path:
 
 
 def demo(console: Console, command: Command | None = None) -> None:
-    """`command` runs a verb of the command line in this process; without it, each is a process of its own."""
+    """`command` runs a verb in this process; without it, each verb is a process."""
     folder = Path(tempfile.mkdtemp(prefix="trace-demo-"))
     port = free_port()
     try:
         with nobodys_settings(), ExitStack() as until_the_end, ThreadPoolExecutor(1) as beside, listening() as hook:
-            # The chain is made while Trace starts, which is told now where it will be.
+            # The chain is created while Trace starts; its address is known before.
             chain = running(chain_id=CHAIN_ID, blocks=PAST + 60, finality=FINALITY, port=port)
             begun = beside.submit(until_the_end.enter_context, chain)
             node = f"http://{LOOPBACK}:{port}"
@@ -85,9 +85,9 @@ class _Show:
     _console: Console
     _home: Home
     _node: str
-    """Where the chain is going to be."""
+    """The address that the chain will have."""
     _begun: Callable[[], Devchain]
-    """Waits until it is there."""
+    """Waits until the chain is ready."""
     _hook: Hook
     _command: Command | None
     _beside: Executor
@@ -97,39 +97,39 @@ class _Show:
         return self._begun()
 
     def everything(self) -> None:
-        self._heading("Starting from nothing: a chain, two Postgres servers, eight processes, certificates and keys")
+        self._heading("Starting: a chain, two Postgres servers, eight processes, certificates and keys")
         settings = {
             "TRACE_RPC_POOLS__DEV__ENDPOINTS": f"dev={self._node}",
             "TRACE_RPC_POOLS__DEV__CHAIN_ID": str(CHAIN_ID),
-            "TRACE_DELIVERY__ALLOW": "127.0.0.0/8",  # who is told here is on this machine
+            "TRACE_DELIVERY__ALLOW": "127.0.0.0/8",  # the receiver is on this machine
         }
         with up(self._home, self._line, settings, self._command) as system:
             self._line(f"a chain of {PAST + 60:,} blocks with token transfers: {self._devchain.url}")
             self._knock(system)
             self._deploy(system)
-            self._heading("Spark, which was warmed meanwhile")
+            self._heading("Spark, which started meanwhile")
             system.until_all_is_ready()
             self._backfill(system)
             truth = self._follow(system)
             self._datasets(system, self._alerts(system, truth))
             self._explain(system)
             families = {int(process["pid"]) for process in system.processes()}
-        self._expect(not members_of(families), "nothing is left running")
+        self._expect(not members_of(families), "no process is left")
 
     def _knock(self, system: Running) -> None:
-        self._heading("Knocking at the doors: TLS, and nobody without a token")
+        self._heading("Access: TLS, and a token for every call")
         try:
             httpx.get(system.ready["endpoints"]["gateway"] + "/healthz")
         except httpx.ConnectError:
-            self._line("without our CA       refused: the certificate is nobody's we know")
+            self._line("without our CA       refused: the certificate is not trusted")
         stranger = system.get("/v1/me", token=False)
-        self._expect(stranger.status_code == httpx.codes.UNAUTHORIZED, "no token, no answer")
+        self._expect(stranger.status_code == httpx.codes.UNAUTHORIZED, "a call without a token is refused")
         self._line(f"/v1/me, no token     {stranger.status_code} {stranger.json()['error']['message']}")
         me = system.get("/v1/me").json()
         self._line(f"/v1/me, dev token    200 {me['email']}, {me['role']} of organisation {me['org_slug']!r}")
 
     def _deploy(self, system: Running) -> None:
-        self._heading("Two DAGs: the chain, past and live, with code of users that watches it; and who is told of what")
+        self._heading("Two DAGs: the chain, past and live, with user code that watches it; and alerts to a webhook")
         channel = system.trace("alert", "channel", "create", "demo", "--url", self._hook.url)
         self._hook.secret = channel["secret"]
         system.trace("alert", "create", "large_transfers", "--channel", "demo")
@@ -142,7 +142,7 @@ class _Show:
             self._line(f"{name}: {', '.join(deployed['deployed']['jobs'])}")
         (bundle,) = system.trace("udf", "list")["bundles"]
         size, sha256 = bundle["size_bytes"], bundle["sha256"]
-        self._line(f"its code, {bundle['name']}, is a bundle of {size:,} bytes, {sha256[:12]}..., pushed with it")
+        self._line(f"its code, {bundle['name']}: a bundle of {size:,} bytes, {sha256[:12]}..., pushed with it")
 
     def _backfill(self, system: Running) -> None:
         self._heading(f"Blocks 0 to {PAST - 1:,}, fetched, proved by their hashes, and written as Parquet on Spark")
@@ -167,23 +167,23 @@ class _Show:
                     bars.update(bar, completed=done[job] * PIECE)
                 if all(done[job] == pieces for job in jobs):
                     break
-                if done["ingest"] and attacks:  # in the midst of it
+                if done["ingest"] and attacks:  # while it runs
                     bars.console.print(f"  {attacks.pop(0)(system)}", markup=False, highlight=False)
                 self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"the backfill ends; so far {done}")
                 time.sleep(LOOK_SECONDS)
 
     def _follow(self, system: Running) -> Future[Chain]:
-        """Gives the chain with which all is compared: made once more by the same rules, while there is time."""
-        self._heading("The tip, followed through reorgs; what is final is compacted, what is large is told")
+        """The chain to compare with, computed again meanwhile."""
+        self._heading("The tip, followed through reorgs; final blocks are compacted, large transfers raise alerts")
         head = self._followed_to_head(system)
         self._devchain.reorg(3)
         self._line(f"reorg: the last 3 blocks below {head:,} are replaced by others")
         head = self._mined(system, 30)
-        self._wait(lambda: self._looked(system), "code of users has seen it")
+        self._wait(lambda: self._looked(system), "user code has read it")
         left = self._devchain.describe()["branch"]
         self._devchain.reorg(11)
         self._followed_to_head(system)
-        self._wait(lambda: self._looked(system), "code of users has seen it")
+        self._wait(lambda: self._looked(system), "user code has read it")
         self._devchain.switch(left, head + 5)
         self._line(f"reorg: the last 11 blocks below {head:,} are replaced by others, and these by the first again")
         head = self._mined(system, 40)
@@ -193,27 +193,27 @@ class _Show:
         return truth
 
     def _settled(self, system: Running, chain: Chain) -> int:
-        """All that is final is compacted, and what follows from it is done; how many ranges that are."""
+        """Waits until all final blocks are compacted and derived data is done; returns the number of ranges."""
         ranges = STORY.compacted(chain)
         self._wait(lambda: self._completed(system, "compact") >= ranges, f"{ranges} ranges are compacted")
-        self._wait(lambda: self._quiet(system), "everything that follows from it is done")
+        self._wait(lambda: self._quiet(system), "all derived data is done")
         return ranges
 
     def _alerts(self, system: Running, truth: Future[Chain]) -> Chain:
-        self._heading("Alerts: rows that code of users found in a sandbox, told once")
+        self._heading("Alerts: found by user code in a sandbox, delivered once")
         self._line(self._tried_again(system))
         chain = truth.result()
-        if chain.head != self._devchain.describe()["head"]:  # it was tried again on more blocks
+        if chain.head != self._devchain.describe()["head"]:  # it was retried on more blocks
             chain = self._devchain.chain()
             self._settled(system, chain)
         found = self._all_told(system, chain)
         self._expect(found.rows == found.keys, f"{found.rows} rows are as many events, not {found.keys}")
-        self._expect(not found.false, f"every alert is of a transfer that there was, not so: {found.false}")
-        self._expect(not found.doubled and not self._hook.refused, "no alert is told under two ids, or unsigned")
-        gone = f"{found.orphaned} of them of blocks that a reorg took away"
+        self._expect(not found.false, f"every alert is of a real transfer (false: {found.false})")
+        self._expect(not found.doubled and not self._hook.refused, "no alert is delivered under two ids, or unsigned")
+        gone = f"{found.orphaned} of blocks that a reorg replaced"
         self._line(f"alert_events         {found.rows} rows for {found.keys} large transfers, {gone}; none is false")
-        self._line(f"critical ones        {found.critical}, each told once to the webhook, signed")
-        example = self._hook.told[0]["event"]
+        self._line(f"critical ones        {found.critical}, each delivered once to the webhook, signed")
+        example = self._hook.deliveries[0]["event"]
         paid = example["payload"]
         amount = f"{int(paid['amount']) // 10**18:,} tokens (of 18 decimals)"
         self._line(f"such as              block {example['block_number']:,}: {amount} of {paid['token']}")
@@ -225,12 +225,12 @@ class _Show:
     def _all_told(self, system: Running, chain: Chain) -> Raised:
         began = time.monotonic()
         while not (found := raised(system, chain, self._hook, PAST, chain.head)).all_received:
-            self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"every large transfer is told of: {found}")
+            self._expect(time.monotonic() - began < PATIENCE_SECONDS, f"every large transfer has an alert: {found}")
             time.sleep(LOOK_SECONDS)
         return found
 
     def _mined(self, system: Running, blocks: int) -> int:
-        """Mine, and wait until the follower has written the new head; its number."""
+        """Mines, waits until the follower has written the new head, and returns its number."""
         self._devchain.mine(blocks)
         return self._followed_to_head(system)
 
@@ -240,7 +240,7 @@ class _Show:
         return head
 
     def _datasets(self, system: Running, chain: Chain) -> None:
-        self._heading("Every dataset, checked row for row against the chain itself")
+        self._heading("Every dataset, compared with the chain row by row")
         table = Table(box=None, pad_edge=False, padding=(0, 2))
         for column in ("  dataset", "rows", "blocks", "commits", "equals the chain"):
             table.add_column(column, justify="right" if column in {"rows", "commits"} else "left")
@@ -248,44 +248,44 @@ class _Show:
         for item in seen:
             table.add_row(f"  {item.name}", f"{item.rows:,}", item.blocks, str(item.commits or "-"), item.verdict)
         self._console.print(table)
-        self._line("commits: how often its files changed; what a reorg touched was made again, and a table has none")
-        wrong = [item.name for item in seen if item.wrong]
-        self._expect(not wrong, f"every dataset equals the chain, not so: {', '.join(wrong)}")
+        self._line("commits: how often its files changed; ranges of a reorg were rewritten, and a table has none")
+        error = [item.name for item in seen if item.error]
+        self._expect(not error, f"every dataset equals the chain (different: {', '.join(error)})")
 
     def _explain(self, system: Running) -> None:
         first = f"0-{PIECE - 1}"
         self._heading(f"trace why transfers {first}")
         found = system.trace("why", "transfers", first)
         for step in found["steps"]:
-            said = UUID.sub(r"\1...", step["sentence"])
-            self._line(f"{step['kind']:<8} {said}")
+            output = UUID.sub(r"\1...", step["sentence"])
+            self._line(f"{step['kind']:<8} {output}")
         self._line(f"so       {found['verdict']}")
 
     def _kill_dispatcher(self, system: Running) -> str:
         began = time.monotonic()
         self._killed(system, "dispatcher")
-        return f"kill -9 of the Dispatcher: another took over in {time.monotonic() - began:.1f} s"
+        return f"kill -9 of the Dispatcher: restarted in {time.monotonic() - began:.1f} s"
 
     def _kill_runner(self, system: Running) -> str:
         self._devchain.mine(10)
         self._wait(lambda: bool(system.tasks(DAG, job=FUNCTION, status="Running")), "a function runs")
         self._killed(system, "runner")
-        return "kill -9 of the runner, while code of users ran: another took over"
+        return "kill -9 of the runner while user code ran: restarted"
 
     def _tried_again(self, system: Running) -> str:
-        """One that had just ended when the runner was killed was not interrupted: then once more."""
+        """A function that had just ended was not interrupted: then it tries again."""
         for _ in range(5):
             self._followed_to_head(system)
-            self._wait(lambda: self._quiet(system), "what was interrupted is done")
+            self._wait(lambda: self._quiet(system), "interrupted functions are done")
             again = [item for item in system.tasks(DAG, job=FUNCTION, status="Completed") if item["attempt"] > 1]
             if again:
                 runs = f"{len(again)} runs were" if len(again) > 1 else "one run was"
-                return f"{FUNCTION:<20} {runs} cut off by kill -9, run again, and done"
+                return f"{FUNCTION:<20} {runs} interrupted by kill -9, retried, and completed"
             self._kill_runner(system)
-        raise SetupError("the demo expected that a function was interrupted, and none was")
+        raise SetupError("the demo failed: no function was interrupted")
 
     def _killed(self, system: Running, name: str) -> None:
-        """By -9, and back again."""
+        """Kills it with SIGKILL, and waits for its restart."""
         old = int(system.process(name)["pid"])
         os.kill(old, signal.SIGKILL)
 
@@ -302,15 +302,15 @@ class _Show:
         return all(item["status"] == "Completed" for item in system.tasks(DAG, job=FUNCTION))
 
     def _quiet(self, system: Running) -> bool:
-        """Nothing is left to do: no task is, and no event still waits to become one."""
+        """Waits until no task and no event is pending."""
         for dag in (DAG, "alerts"):
             tasks = system.tasks(dag)
-            # Canceled: `daily` recomputes all, so of several updates that wait only the newest one's task runs.
+            # Canceled: `daily` recomputes all, so of several waiting updates only the newest runs.
             ended = {"Completed", "Canceled"}
             left = [item for item in tasks if item["job"] != "follow" and item["status"] not in ended]
             gone = [item for item in left if item["status"] == "Failed" and item["next_retry_at"] is None]
-            self._expect(not gone, f"no task fails for good: {gone}")
-            if left or not tasks:  # none at all are told while the door is away
+            self._expect(not gone, f"no task fails permanently: {gone}")
+            if left or not tasks:  # the list is empty while the Gateway is down
                 return False
         return system.outbox_is_empty()
 
@@ -320,10 +320,10 @@ class _Show:
             return progress.get("done")
         return None
 
-    def _wait(self, so: Any, promise: str) -> None:
+    def _wait(self, condition: Any, expectation: str) -> None:
         began = time.monotonic()
-        while not so():
-            self._expect(time.monotonic() - began < PATIENCE_SECONDS, promise)
+        while not condition():
+            self._expect(time.monotonic() - began < PATIENCE_SECONDS, expectation)
             time.sleep(LOOK_SECONDS)
 
     def _heading(self, title: str) -> None:
@@ -332,6 +332,6 @@ class _Show:
     def _line(self, line: str) -> None:
         self._console.print(f"  {line}", markup=False, highlight=False)
 
-    def _expect(self, so: bool, promise: str) -> None:
-        if not so:
-            raise SetupError(f"the demo expected that {promise}, and it is not so")
+    def _expect(self, condition: bool, expectation: str) -> None:
+        if not condition:
+            raise SetupError(f"the demo failed: expected that {expectation}")

@@ -1,4 +1,4 @@
-"""A `trace up` of the demo's own, and what is asked of it: by the command line, and by its public door."""
+"""The demo's own `trace up`, and calls to it: with the command line and the public API."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tracelake.wire.query_messages import ARROW
 
 Say = Callable[[str], None]
 Command = Callable[[Sequence[str]], None]
-"""The command line itself: words, as they would be typed after `trace`."""
-OPEN, READY = "the doors are open", "Trace is ready"
-"""How `trace up` says so."""
+"""The command line: the words after `trace`."""
+OPEN, READY = "the listeners are open", "Trace is ready"
+"""Lines of `trace up`."""
 PAGE = 500
 SHORT_RUN = {
-    # Whoever asks by SQL first starts the second Spark: it need not take cores from the first before that.
+    # The first query starts the second Spark, which takes no cores from the first before that.
     "TRACE_QUERY__WARM_AFTER_SECONDS": "3600",
-    # Over in a minute: what Java's better compiler does would not pay in that time.
+    # It runs for a minute: Java's optimising compiler would not pay off.
     "TRACE_SPARK__QUICK_COMPILER": "true",
-    # Some thousand rows are not worth a second task in every stage.
+    # A few thousand rows need no second task per stage.
     "TRACE_SPARK__SHUFFLE_PARTITIONS": "1",
 }
 
@@ -46,21 +46,21 @@ class Running:
     ready: dict[str, Any]
     http: httpx.Client
     command: Command | None = None
-    """Runs verbs in this process. None: each is a process of its own, which is most of a second of a core more."""
+    """Runs verbs in this process. None: each verb is a process, which takes most of a second more."""
     until_all_is_ready: Callable[[], None] = lambda: None
-    """The doors are open before that: Spark takes longest."""
+    """The listeners are open before that: Spark takes longest."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None, *, token: bool = True) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"} if token else {}
         return self.http.get(path, params=query, headers=headers)
 
     def trace(self, *verb: str) -> Any:
-        """A verb of the command line, as anybody would type it; its JSON."""
+        """Runs a verb of the command line; returns its JSON."""
         words = [*verb, "--home", str(self.home.root), "--json"]
         if self.command is not None:
-            with redirect_stdout(StringIO()) as said:
+            with redirect_stdout(StringIO()) as output:
                 self.command(words)
-            return json.loads(said.getvalue())
+            return json.loads(output.getvalue())
         argv = [sys.executable, "-m", "tracelake", *words]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -68,14 +68,14 @@ class Running:
         return json.loads(done.stdout)
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """The rows of a SELECT, through the public door."""
+        """The rows of a SELECT, through the public API."""
         headers = {"Authorization": f"Bearer {self.ready['user_token']}"}
         answer = self.http.post("/v1/query", json={"sql": sql}, headers=headers, timeout=120)
         if not answer.is_success:
             raise SetupError(f"a query failed: {answer.text}")
-        said = answer.json()
-        names = [column["name"] for column in said["columns"]]
-        return [dict(zip(names, row, strict=True)) for row in said["rows"]]
+        output = answer.json()
+        names = [column["name"] for column in output["columns"]]
+        return [dict(zip(names, row, strict=True)) for row in output["rows"]]
 
     def table(self, sql: str) -> pa.Table:
         """The same, with its types."""
@@ -86,7 +86,7 @@ class Running:
         return pa.ipc.open_stream(answer.content).read_all()
 
     def outbox_is_empty(self) -> bool:
-        """Whether every event was routed, and every task and message sent; unknown while the door is away."""
+        """Whether every event was routed, and every task and message sent; None while the Gateway is down."""
         try:
             answer = self.get("/v1/outbox")
         except httpx.HTTPError:
@@ -94,9 +94,9 @@ class Running:
         return answer.is_success and not answer.json()["rows"]
 
     def tasks(self, dag: str, **query: str) -> list[dict[str, Any]]:
-        """The newest of them; empty while the door is away, as it is while a process is replaced.
+        """The newest tasks; empty while the Gateway is down.
 
-        All of a DAG in one call where several things are asked: whoever looks takes from what he waits for.
+        One call per DAG: polling slows down what it waits for.
         """
         try:
             answer = self.get("/v1/tasks", {"dag": dag, "limit": str(PAGE), **query})
@@ -115,7 +115,7 @@ class Running:
 
 @contextmanager
 def nobodys_settings() -> Iterator[None]:
-    """While it is shown, no setting of whoever started it holds: they may name databases and systems that matter."""
+    """Removes Trace's settings from the environment: they may name databases and systems in use."""
     theirs = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(PREFIX)}
     try:
         yield
@@ -125,7 +125,7 @@ def nobodys_settings() -> Iterator[None]:
 
 @contextmanager
 def up(home: Home, line: Say, more: Mapping[str, str], command: Command | None = None) -> Iterator[Running]:
-    """`trace up` as anybody would start it, its own lines passed on as they come; yields when the doors are open."""
+    """Runs `trace up` and prints its lines; yields when the listeners are open."""
     argv = [sys.executable, "-m", "tracelake", "up", "--home", str(home.root), "--port-base", "0"]
     began = time.time()
     process = subprocess.Popen(
@@ -143,24 +143,24 @@ def up(home: Home, line: Say, more: Mapping[str, str], command: Command | None =
 
     try:
         reached = _pass_on(process, line, OPEN, READY)
-        said = json.loads(home.ready.read_text())
-        verify = client_context(Path(said["ca_file"]))
-        with httpx.Client(base_url=said["endpoints"]["gateway"], verify=verify, timeout=20) as http:
-            yield Running(home, said, http, command, rest)
+        output = json.loads(home.ready.read_text())
+        verify = client_context(Path(output["ca_file"]))
+        with httpx.Client(base_url=output["endpoints"]["gateway"], verify=verify, timeout=20) as http:
+            yield Running(home, output, http, command, rest)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate()
 
 
 def _pass_on(process: subprocess.Popen[str], line: Say, *last: str) -> str:
-    """Until it says one of these; which."""
+    """Waits for one of these lines; returns it."""
     assert process.stdout is not None  # noqa: S101 - PIPE above
-    said = []
+    output = []
     for text in process.stdout:
-        said.append(text.rstrip())
+        output.append(text.rstrip())
         if text.split()[1:2] == ["ready"] or text.startswith(OPEN):
             line(text.rstrip())
         for words in last:
             if text.startswith(words):
                 return words
-    raise SetupError("`trace up` ended before it was ready", hint="\n".join(said[-5:]))
+    raise SetupError("`trace up` ended before it was ready", hint="\n".join(output[-5:]))

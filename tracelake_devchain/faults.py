@@ -58,8 +58,8 @@ class Faults:
     def add(self, order: dict[str, Any]) -> None:
         try:
             fault = msgspec.convert(order, Fault)
-        except msgspec.ValidationError as wrong:
-            raise InvalidRequest(str(wrong), where="/fault") from None
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(str(error), where="/fault") from None
         if fault.kind not in KINDS:
             raise InvalidRequest(f"there is no fault {fault.kind!r}", where="/kind", hint=f"one of {', '.join(KINDS)}")
         self._active.append(fault)
@@ -84,13 +84,13 @@ class Faults:
             self._active.remove(fault)
 
     def lie(self, node: str, method: str, result: bytes) -> bytes:
-        """The result as this node tells it."""
+        """The result with this node's faults."""
         for kind in wrong_results.LIES:
             if kind in wrong_results.ABOUT.get(method, ()) and (
                 fault := self.strike((kind,), node, method, spare=True)
             ):
-                told = wrong_results.LIES[kind](msgspec.json.decode(result), method)
-                if told is not None:
+                changed = wrong_results.LIES[kind](msgspec.json.decode(result), method)
+                if changed is not None:
                     self._use(fault)
-                    result = msgspec.json.encode(told)
+                    result = msgspec.json.encode(changed)
         return result

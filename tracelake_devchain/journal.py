@@ -77,8 +77,8 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError:
         raise _foreign(path, 1, "it is no text") from None
-    except OSError as wrong:
-        raise _not_kept(path, wrong) from None
+    except OSError as error:
+        raise _not_kept(path, error) from None
 
 
 def _opened(path: Path, size: int) -> IO[str]:
@@ -86,19 +86,19 @@ def _opened(path: Path, size: int) -> IO[str]:
     try:
         file = path.open("a", encoding="utf-8")
         file.truncate(size)
-    except OSError as wrong:
-        raise _not_kept(path, wrong) from None
+    except OSError as error:
+        raise _not_kept(path, error) from None
     return file
 
 
-def _not_kept(path: Path, wrong: OSError) -> SetupError:
-    said = f"the chain's moves cannot be kept there: {wrong.strerror}"
-    return SetupError(said, where=str(path), hint="--state names a file, in a folder that there is")
+def _not_kept(path: Path, error: OSError) -> SetupError:
+    message = f"the journal of the chain cannot be written: {error.strerror}"
+    return SetupError(message, where=str(path), hint="--state must name a file in an existing folder")
 
 
 def _foreign(path: Path, line: int, why: object) -> SetupError:
-    said = f"this is not the history of a dev chain ({why})"
-    return SetupError(said, where=f"{path}, line {line}", hint="choose another file, or remove it to begin anew")
+    message = f"this is not the history of a dev chain ({why})"
+    return SetupError(message, where=f"{path}, line {line}", hint="choose another file, or remove it to start again")
 
 
 def _played(path: Path, lines: list[str], seed: int, chain_id: int) -> Chain:
@@ -111,8 +111,8 @@ def _played(path: Path, lines: list[str], seed: int, chain_id: int) -> Chain:
             move(chain, json.loads(line))
     except SetupError:
         raise
-    except (ValueError, KeyError, TypeError, TraceError) as wrong:
-        raise _foreign(path, place, wrong) from None
+    except (ValueError, KeyError, TypeError, TraceError) as error:
+        raise _foreign(path, place, error) from None
     return chain
 
 

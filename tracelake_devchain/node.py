@@ -50,8 +50,8 @@ def _one(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
             result = _faulty(chain, faults, node, request)
         else:
             result = answer(View(chain), request.method, request.params)
-    except NodeError as said:
-        return _error(request.id, said.code, said.message)
+    except NodeError as message:
+        return _error(request.id, message.code, message.message)
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(request.id), result)
 
 
@@ -64,8 +64,8 @@ def _faulty(chain: Chain, faults: Faults, node: str, request: Request) -> bytes:
     behind = faults.strike(("lag",), node, method)
     view = View(chain, int(behind.value) if behind else 0)
     _refuse_range(faults, node, view, request)
-    if method == "eth_chainId" and (wrong := faults.strike(("wrong_chain",), node, method)):
-        return _encode(hex(int(wrong.value)))
+    if method == "eth_chainId" and (error := faults.strike(("wrong_chain",), node, method)):
+        return _encode(hex(int(error.value)))
     if method in _ABOUT_BLOCKS and faults.strike(("null_block",), node, method):
         return b"null"
     return faults.lie(node, method, answer(view, method, request.params))

@@ -1,4 +1,4 @@
-"""An error as a node says it."""
+"""An error of a node."""
 
 from __future__ import annotations
 

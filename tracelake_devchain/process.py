@@ -42,10 +42,10 @@ def running(
         assert process.stdin is not None  # noqa: S101 - PIPE above
         assert process.stdout is not None  # noqa: S101 - "
         try:
-            said = json.loads(process.stdout.readline() or b"{}")
-            if "url" not in said:
-                raise SetupError(f"the dev chain did not start: {said.get('error', {}).get('message', 'no word')}")
-            yield Devchain(said["url"], chain_id, process)
+            message = json.loads(process.stdout.readline() or b"{}")
+            if "url" not in message:
+                raise SetupError(f"the dev chain did not start: {message.get('error', {}).get('message', 'no output')}")
+            yield Devchain(message["url"], chain_id, process)
         finally:
             process.stdin.close()
             try:

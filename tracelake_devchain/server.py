@@ -32,7 +32,7 @@ _JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `trace devchain` can be told."""
+    """The options of `trace devchain`."""
 
     host: str = "127.0.0.1"
     port: int = 8545
@@ -53,7 +53,7 @@ def serve(options: Options, ready: Ready) -> None:
     """Until Ctrl-C or SIGTERM."""
     _refuse_impossible(options)
     journal = Journal(options.state)
-    # Before the loop begins, which would not hear a signal while blocks are made.
+    # Before the loop starts, which handles no signals while blocks are created.
     chain = journal.open(options.seed, options.chain_id, options.blocks, options.finality)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, ready, chain, journal))
@@ -96,9 +96,9 @@ async def _listen(runner: web.AppRunner, options: Options) -> str:
         await site.start()
     except socket.gaierror:
         raise SetupError(f"{options.host!r} is no address", where="--host", hint="127.0.0.1, or one of yours") from None
-    except OSError as wrong:
+    except OSError as error:
         raise SetupError(
-            f"port {options.port} cannot be taken: {wrong.strerror}",
+            f"port {options.port} cannot be taken: {error.strerror}",
             where=f"{options.host}:{options.port}",
             hint="choose another with --port N, or 0 for a free one",
         ) from None
@@ -115,7 +115,7 @@ async def _tick(chain: Chain, journal: Journal, block_time: float) -> None:
 
 
 def _on_end_of_input(stop: asyncio.Event) -> None:
-    """Whoever started us holds the other end: when they are gone, however they went, so are we."""
+    """Ends when the process that started us ends: it holds the other end of standard input."""
 
     def read() -> None:
         if not os.read(sys.stdin.fileno(), 1024):
@@ -124,7 +124,7 @@ def _on_end_of_input(stop: asyncio.Event) -> None:
 
     try:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), read)
-    except OSError:  # nobody holds a file or /dev/null: it is at its end
+    except OSError:  # a file or /dev/null: always at its end
         stop.set()
 
 
@@ -145,10 +145,10 @@ class Devchain:
         broken = await self._broken(request, node) if self._faults else None
         if broken is not None:
             return broken
-        told = respond(self._chain, self._faults, node, body)
+        result = respond(self._chain, self._faults, node, body)
         if self._faults and self._faults.strike(("truncate",), node):
-            return await _cut_off(request, told)
-        return web.Response(body=told, content_type=_JSON)
+            return await _cut_off(request, result)
+        return web.Response(body=result, content_type=_JSON)
 
     async def _broken(self, request: web.Request, node: str) -> web.Response | None:
         """What goes wrong before any call is looked at."""
@@ -166,8 +166,8 @@ class Devchain:
             return web.json_response(self._do(order))
         except json.JSONDecodeError:
             refusal: TraceError = InvalidRequest("an order is JSON", where="/")
-        except TraceError as wrong:
-            refusal = wrong
+        except TraceError as error:
+            refusal = error
         return web.json_response({"error": refusal.as_dict()}, status=400)
 
     def _do(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -193,10 +193,10 @@ def _break(request: web.Request, fault: Fault) -> web.Response:
     return web.Response(status=int(fault.value) if fault.value >= 400 else 500, text="something broke")  # noqa: PLR2004
 
 
-async def _cut_off(request: web.Request, told: bytes) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Length": str(len(told)), "Content-Type": _JSON})
+async def _cut_off(request: web.Request, result: bytes) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": str(len(result)), "Content-Type": _JSON})
     await response.prepare(request)
-    await response.write(told[: len(told) // 2])
+    await response.write(result[: len(result) // 2])
     if request.transport is not None:
         request.transport.close()
     return response

@@ -1,4 +1,4 @@
-"""Ways to tell a result wrongly: each takes a decoded result and gives the told one, or None if nothing can be bent."""
+"""Faults in results: each function takes a decoded result and returns a wrong one, or None if it cannot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from tracelake.chain.encode import header_hash
 from tracelake.chain.responses import Header
 
-Told = Any
+Result = Any
 """Decoded JSON."""
 _BLOCKS = ("eth_getBlockByNumber", "eth_getBlockByHash")
 
@@ -20,12 +20,12 @@ def _other(text: str) -> str:
     return text[:-1] + ("1" if text[-1] != "1" else "2")
 
 
-def _hash(block: Told, _: str) -> Told:
+def _hash(block: Result, _: str) -> Result:
     return block and block | {"hash": _other(block["hash"])}
 
 
-def _field(name: str) -> Callable[[Told, str], Told]:
-    def tell(block: Told, _: str) -> Told:
+def _field(name: str) -> Callable[[Result, str], Result]:
+    def change(block: Result, _: str) -> Result:
         if not block:
             return None
         block[name] = _other(block[name])
@@ -35,32 +35,32 @@ def _field(name: str) -> Callable[[Told, str], Told]:
                 tx["blockHash"] = block["hash"]
         return block
 
-    return tell
+    return change
 
 
-def _of_transaction(name: str) -> Callable[[Told, str], Told]:
-    def tell(block: Told, _: str) -> Told:
+def _of_transaction(name: str) -> Callable[[Result, str], Result]:
+    def change(block: Result, _: str) -> Result:
         if not block or not block["transactions"] or isinstance(block["transactions"][0], str):
             return None
         tx = block["transactions"][0]
         tx[name] = _other(tx[name])
         return block
 
-    return tell
+    return change
 
 
-def _missing_transaction(block: Told, _: str) -> Told:
+def _missing_transaction(block: Result, _: str) -> Result:
     if not block or not block["transactions"]:
         return None
     block["transactions"].pop()
     return block
 
 
-def _missing_receipt(receipts: Told, _: str) -> Told:
+def _missing_receipt(receipts: Result, _: str) -> Result:
     return receipts[:-1] if receipts else None
 
 
-def _log_lists(result: Told, method: str) -> list[list[Any]]:
+def _log_lists(result: Result, method: str) -> list[list[Any]]:
     """Every non-empty list of logs in a result: of each receipt, or the result itself."""
     if method == "eth_getLogs":
         return [result] if result else []
@@ -68,7 +68,7 @@ def _log_lists(result: Told, method: str) -> list[list[Any]]:
     return [receipt["logs"] for receipt in receipts if receipt["logs"]]
 
 
-def _log(result: Told, method: str) -> Told:
+def _log(result: Result, method: str) -> Result:
     lists = [logs for logs in _log_lists(result, method) if logs[0]["data"] != "0x"]
     if not lists:
         return None
@@ -76,7 +76,7 @@ def _log(result: Told, method: str) -> Told:
     return result
 
 
-def _missing_log(result: Told, method: str) -> Told:
+def _missing_log(result: Result, method: str) -> Result:
     lists = _log_lists(result, method)
     if not lists:
         return None
@@ -84,14 +84,14 @@ def _missing_log(result: Told, method: str) -> Told:
     return result
 
 
-def _empty_logs(result: Told, method: str) -> Told:
+def _empty_logs(result: Result, method: str) -> Result:
     lists = _log_lists(result, method)
     for logs in lists:
         logs.clear()
     return result if lists else None
 
 
-LIES: dict[str, Callable[[Told, str], Told]] = {
+LIES: dict[str, Callable[[Result, str], Result]] = {
     "lie_hash": _hash,
     "lie_parent": _field("parentHash"),
     "lie_transactions_root": _field("transactionsRoot"),
@@ -112,4 +112,4 @@ ABOUT: dict[str, tuple[str, ...]] = {
     "eth_getTransactionReceipt": _ABOUT_LOGS,
     "eth_getLogs": _ABOUT_LOGS,
 }
-"""Which lies can be told about which method's result."""
+"""Which faults apply to which method's result."""

@@ -302,14 +302,14 @@ def test_a_journal_of_another_chain_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "chain.jsonl"
     with running(blocks=3, seed=1, state=state):
         pass
-    said = start("--state", str(state), "--seed", "2", "--json", "--port", "0")
-    assert said.returncode == 1
-    assert "seed 1" in json.loads(said.stdout)["error"]["message"]
+    output = start("--state", str(state), "--seed", "2", "--json", "--port", "0")
+    assert output.returncode == 1
+    assert "seed 1" in json.loads(output.stdout)["error"]["message"]
     state.write_text(state.read_text() + "garbage\n")
-    said = start("--state", str(state), "--seed", "1", "--port", "0")
-    assert said.returncode == 1
-    assert "line 2" in said.stderr
-    assert "Traceback" not in said.stderr
+    output = start("--state", str(state), "--seed", "1", "--port", "0")
+    assert output.returncode == 1
+    assert "line 2" in output.stderr
+    assert "Traceback" not in output.stderr
 
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
@@ -332,10 +332,10 @@ def test_ctrl_c_ends_it_cleanly() -> None:
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, "")
-    assert "ended" in out
+    assert "stopped" in out
 
 
 def test_a_taken_port_is_said(devchain: Devchain) -> None:
-    said = start("--port", devchain.url.rsplit(":", 1)[1], "--blocks", "1")
-    assert said.returncode == 1
-    assert "cannot be taken" in said.stderr
+    output = start("--port", devchain.url.rsplit(":", 1)[1], "--blocks", "1")
+    assert output.returncode == 1
+    assert "cannot be taken" in output.stderr

@@ -30,9 +30,9 @@ def start(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_file_that_is_no_chain_s_history_is_refused_and_left_as_it_was(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "letter.txt"
     file.write_bytes(content)
-    said = start("--state", str(file), "--port", "0")
-    assert (said.returncode, "Traceback" in said.stderr) == (1, False), said.stderr
-    assert "not the history of a dev chain" in said.stderr
+    output = start("--state", str(file), "--port", "0")
+    assert (output.returncode, "Traceback" in output.stderr) == (1, False), output.stderr
+    assert "not the history of a dev chain" in output.stderr
     assert file.read_bytes() == content
 
 
@@ -62,14 +62,14 @@ def test_a_first_line_that_a_crash_cut_short_is_begun_anew(tmp_path: Path) -> No
     ],
 )
 def test_an_impossible_option_is_refused_by_its_name(words: tuple[str, str], where: str) -> None:
-    said = start("--port", "0", "--blocks", "1", *words)
-    assert (said.returncode, "Traceback" in said.stderr) == (1, False), said.stderr
-    assert f"where: {where}" in said.stderr
+    output = start("--port", "0", "--blocks", "1", *words)
+    assert (output.returncode, "Traceback" in output.stderr) == (1, False), output.stderr
+    assert f"where: {where}" in output.stderr
 
 
 def test_an_input_that_is_at_its_end_from_the_beginning_ends_the_chain() -> None:
-    said = start("--port", "0", "--blocks", "1", "--stop-with-stdin")
-    assert (said.returncode, said.stderr) == (0, "")
+    output = start("--port", "0", "--blocks", "1", "--stop-with-stdin")
+    assert (output.returncode, output.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
@@ -82,10 +82,10 @@ def test_a_signal_is_heard_while_blocks_are_made(how: signal.Signals, code: int)
             ticks = Path(f"/proc/{process.pid}/stat").read_text().split()[13]
             before = int(ticks) / os.sysconf("SC_CLK_TCK")
         process.send_signal(how)
-        _, said = process.communicate(timeout=20)
+        _, output = process.communicate(timeout=20)
     finally:
         process.kill()
-    assert (process.returncode, b"Traceback" in said) == (code, False), said
+    assert (process.returncode, b"Traceback" in output) == (code, False), output
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,8 @@ def test_a_pool_travels_to_another_process(devchain: Devchain) -> None:
         "pool = pickle.load(sys.stdin.buffer);"
         "print(fetch_range_sync(pool, 3, 9).last_hash.hex())"
     )
-    said = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(pool), capture_output=True, check=True)
-    assert said.stdout.decode().strip() == devchain.chain().block(9).hash[2:]
+    output = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(pool), capture_output=True, check=True)
+    assert output.stdout.decode().strip() == devchain.chain().block(9).hash[2:]
 
 
 def test_errors_travel_to_another_process_whole() -> None:
@@ -240,12 +240,12 @@ def before_call(moving: Devchain, number: int, act: Callable[[], object]) -> Ite
                 act()
             request = urllib.request.Request(moving.node("a"), body, {"Content-Type": "application/json"})  # noqa: S310
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own loopback
-                said = answer.read()
+                output = answer.read()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(output)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(output)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.chain.between import between
+from tests.chain.rewriting_proxy import rewriting_proxy
 from tests.support.devchain import Devchain
 from tracelake.chain.fetch import fetch_range_sync
 from tracelake.chain.health import Health, health_of
@@ -81,7 +81,7 @@ def counting(devchain: Devchain, seen: list[tuple[float, int]], pause: float = 0
         time.sleep(pause)
         return answers
 
-    return between(devchain.url, note)
+    return rewriting_proxy(devchain.url, note)
 
 
 def test_a_ranges_limits_are_those_of_all_ranges_together(devchain: Devchain) -> None:
@@ -138,7 +138,7 @@ def test_no_more_requests_are_under_way_than_allowed_over_all_threads(devchain: 
             under_way[0] -= 1
         return answers
 
-    with between(devchain.url, watch) as url:
+    with rewriting_proxy(devchain.url, watch) as url:
         narrow = RpcPool("narrow", devchain.chain_id, (Endpoint(url, "one"),), max_concurrency=3, batch_size=4)
         with ThreadPoolExecutor(4) as threads:
             done = threads.map(lambda place: fetch_range_sync(narrow, 40 * place, 40 * place + 39), range(4))

@@ -22,15 +22,15 @@ CHAIN = 3503995874084926
 
 def test_a_real_block_is_in_a_datasets_files_what_its_node_said(shared_data: Path, tmp_path: Path) -> None:
     answers = {name: response for name, _, response in exchanges(shared_data / "execution-apis/eth_getBlockReceipts")}
-    said = answers["get-block-receipts-latest"]["result"]
-    receipts = msgspec.convert(said, list[Receipt])
+    output = answers["get-block-receipts-latest"]["result"]
+    receipts = msgspec.convert(output, list[Receipt])
     logs = [log for receipt in receipts for log in receipt.logs]
     known = Known(blocks(shared_data)["get-latest"], receipts, logs)
     found = {name: _written_and_read(name, known, tmp_path).to_pylist() for name in ("blocks", "logs")}
     (block,) = found["blocks"]
-    assert "0x" + block["block_hash"].hex() == known.block.hash == said[0]["blockHash"]
-    assert (block["gas_used"], block["chain_id"]) == (int(said[-1]["cumulativeGasUsed"], 16), CHAIN)
-    told = [log for receipt in said for log in receipt["logs"]]
+    assert "0x" + block["block_hash"].hex() == known.block.hash == output[0]["blockHash"]
+    assert (block["gas_used"], block["chain_id"]) == (int(output[-1]["cumulativeGasUsed"], 16), CHAIN)
+    told = [log for receipt in output for log in receipt["logs"]]
     assert told
     assert [_as_told(row) for row in found["logs"]] == [
         (log["transactionHash"], log["address"], log["topics"], log["data"], int(log["logIndex"], 16)) for log in told

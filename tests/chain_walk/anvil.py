@@ -21,7 +21,7 @@ import msgspec
 
 from tracelake.chain.responses import Block, Receipt
 from tracelake.chain.rpc_pool import Endpoint, RpcPool
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake_devchain.build_block import Made
 
 GETTER = Path(__file__).parents[2] / "tools" / "get_anvil.py"
@@ -105,9 +105,9 @@ class Anvil:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         request = urllib.request.Request(self.url, body, {"content-type": "application/json"})  # noqa: S310 - loopback
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310 - "
-            said = json.loads(answer.read())
-        assert "error" not in said, (method, said)
-        return said["result"]
+            output = json.loads(answer.read())
+        assert "error" not in output, (method, output)
+        return output["result"]
 
     def _transfer(self) -> dict[str, str]:
         self.sent += 1

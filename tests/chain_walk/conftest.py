@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chain_walk.rig import Rig
+from tests.chain_walk.chain_system import ChainSystem
 from tests.spark_session import shared_session
 from tests.support.devchain import Devchain, running
 from tests.walk.walking import walking
@@ -29,23 +29,25 @@ def devchain() -> Iterator[Devchain]:
 
 
 @pytest.fixture
-async def bare_rig(clone: Callable[[Database], str], tmp_path: Path, devchain: Devchain) -> AsyncIterator[Rig]:
+async def bare_system(
+    clone: Callable[[Database], str], tmp_path: Path, devchain: Devchain
+) -> AsyncIterator[ChainSystem]:
     """Whose workers have no Spark."""
     queue = clone("queue")
     async with walking(clone("state"), queue, tmp_path, beat_seconds=0.25) as walk:
-        yield Rig(walk, clone("data"), None, devchain, queue, tmp_path)
+        yield ChainSystem(walk, clone("data"), None, devchain, queue, tmp_path)
 
 
 @pytest.fixture
-async def rig(bare_rig: Rig, spark: object) -> Rig:
-    return replace(bare_rig, spark=spark)
+async def system(bare_system: ChainSystem, spark: object) -> ChainSystem:
+    return replace(bare_system, spark=spark)
 
 
 @pytest.fixture
-async def s3_rig(
+async def s3_system(
     clone: Callable[[Database], str], tmp_path: Path, devchain: Devchain, spark: object, seaweedfs: SeaweedFS
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[ChainSystem]:
     """Whose files lie on a real S3 server."""
     queue, objects = clone("queue"), s3_objects(seaweedfs.objects_for("worker"))
     async with walking(clone("state"), queue, tmp_path, beat_seconds=0.25, objects=objects) as walk:
-        yield Rig(walk, clone("data"), spark, devchain, queue, tmp_path)
+        yield ChainSystem(walk, clone("data"), spark, devchain, queue, tmp_path)

@@ -19,7 +19,7 @@ from uuid import UUID
 import asyncpg
 import psycopg
 
-from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.faults.system import ELAPSED, Child, Nursery
 from tests.support.devchain import Devchain
 from tests.walk.walking import TOKEN, walking
@@ -126,7 +126,7 @@ Step = Mine | Reorg | Back | Kill | Restart | Wait
 
 @dataclass
 class Storm:
-    rig: Rig
+    system: ChainSystem
     nursery: Nursery
     folder: Path
     document: dict[str, Any]
@@ -147,7 +147,7 @@ class Storm:
         await self.ends()
 
     async def happens(self, step: Step) -> None:
-        chain = self.rig.devchain
+        chain = self.system.devchain
         match step:
             case Mine(blocks):
                 chain.mine(blocks)
@@ -175,11 +175,11 @@ class Storm:
     async def ends(self) -> None:
         """Whatever became of the chain, and whoever is armed: it grows, and then all is as it is."""
         await self.happens(Restart())
-        chain = self.rig.devchain
+        chain = self.system.devchain
         chain.mine(max(40, START + 80 - int(chain.describe()["head"])))
         await self.until(self.has_followed)
         await self.until(self.is_equal)
-        assert await self.rig.failures() == []
+        assert await self.system.failures() == []
 
     def start(self, point: str | None = None, nth: int = 1, how: str = "kill") -> Child:
         document = {**self.document, "faults": {"point": point, "nth": nth, "how": how}}
@@ -203,7 +203,7 @@ class Storm:
 
     async def is_at_work(self) -> bool:
         return bool(
-            await self.rig.walk.control.pool.fetchval("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
+            await self.system.walk.control.pool.fetchval("SELECT EXISTS (SELECT FROM tasks WHERE status = 'Running')")
         )
 
     async def has_begun(self) -> bool:
@@ -212,14 +212,14 @@ class Storm:
 
     async def has_followed(self) -> bool:
         """As far as there is anything to follow: a chain may be cut back below where it was begun."""
-        chain = self.rig.devchain.describe()
+        chain = self.system.devchain.describe()
         if chain["head"] < self.follows.first:
             return True
         row = self.data.execute(NEWEST, (self.version,)).fetchone()
         return row is not None and (row[0], "0x" + bytes(row[1]).hex()) == (chain["head"], chain["head_hash"])
 
     async def is_settled(self) -> bool:
-        return await self.has_followed() and not await self.rig.moving()
+        return await self.has_followed() and not await self.system.moving()
 
     async def is_equal(self) -> bool:
         """Hot and cold of every table, read apart and put together by the rule of the seam, are the chain's rows.
@@ -228,7 +228,7 @@ class Storm:
         """
         if not await self.is_settled():
             return False
-        head = int(self.rig.devchain.describe()["head"])
+        head = int(self.system.devchain.describe()["head"])
         return all([await self.table_is_equal(output, head) for output in range(len(TABLES))])
 
     async def seam_is_equal(self) -> bool:
@@ -236,25 +236,28 @@ class Storm:
         if not await self.is_settled():
             return False
         rows = {
-            table: truth(self.rig.devchain, table, 0, int(self.rig.devchain.describe()["head"])) for table in TABLES
+            table: truth(self.system.devchain, table, 0, int(self.system.devchain.describe()["head"]))
+            for table in TABLES
         }
-        seams = [await self.rig.seam("live", "follow", "compact", n, table) for n, table in enumerate(TABLES)]
-        return seams == list(rows.values())
+        actual = [
+            await self.system.current_rows("live", "follow", "compact", n, table) for n, table in enumerate(TABLES)
+        ]
+        return actual == list(rows.values())
 
     async def table_is_equal(self, output: int, head: int) -> bool:
         table = TABLES[output]
-        rows = truth(self.rig.devchain, table, self.follows.first, head)
-        if await self.rig.seam("live", "follow", "compact", output, table) != rows:
+        rows = truth(self.system.devchain, table, self.follows.first, head)
+        if await self.system.current_rows("live", "follow", "compact", output, table) != rows:
             return False
         first, final = -(-self.follows.first // SIZE) * SIZE, (head - FINALITY + 1) // SIZE * SIZE
-        cold = await self.rig.cold("live", "compact", output)
+        cold = await self.system.cold("live", "compact", output)
         found = [row for row in rows_of(cold, table) if row["block_number"] < final] if cold else []
         return found == [row for row in rows if first <= row["block_number"] < final]
 
     async def garbage(self) -> set[str]:
         """Objects that no commit names; markers stay where something counts."""
         found = "SELECT p.location || (f ->> 'name') AS name FROM partition_versions p, jsonb_array_elements(p.files) f"
-        named = {row["name"] for row in await self.rig.walk.control.pool.fetch(found)}
+        named = {row["name"] for row in await self.system.walk.control.pool.fetch(found)}
         folders = {name.rpartition("/")[0] for name in named}
         root = self.folder / "objects"
         there = {f"s3://{path.relative_to(root)}" for path in root.rglob("*") if path.is_file()}
@@ -262,14 +265,14 @@ class Storm:
 
     async def elapse(self) -> None:
         """Leases and waits of the dead are over: time is Postgres' alone, and a test may let it pass."""
-        pool = self.rig.walk.control.pool
+        pool = self.system.walk.control.pool
         for statement in ELAPSED:
             await pool.execute(statement)
         await self.queue.execute("UPDATE pgqueue.messages SET visible_at = now() WHERE visible_at > now()")
 
     async def hurry(self) -> None:
         """What waits before it is tried again has waited long enough."""
-        pool = self.rig.walk.control.pool
+        pool = self.system.walk.control.pool
         await pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed' AND next_retry_at > now()")
         await pool.execute("UPDATE sources SET state_since = now() - interval '1 hour' WHERE state = 'Dead'")
 
@@ -284,11 +287,13 @@ async def a_storm(
         walking(dsns["state"], dsns["queue"], folder, beat_seconds=0.25) as walk,
         asyncpg.create_pool(dsns["queue"], min_size=0, max_size=1) as queue,
     ):
-        rig = Rig(walk, dsns["data"], None, devchain)
-        await rig.deploy(follows.dag)
-        version = await rig.version("live", "follow")
+        system = ChainSystem(walk, dsns["data"], None, devchain)
+        await system.deploy(follows.dag)
+        version = await system.version("live", "follow")
         with closing(psycopg.connect(dsns["data"], autocommit=True)) as data:
-            storm = Storm(rig, nursery, folder, _document(rig, dsns, folder), queue, version, branches, data, follows)
+            storm = Storm(
+                system, nursery, folder, _document(system, dsns, folder), queue, version, branches, data, follows
+            )
             try:
                 yield storm
             finally:
@@ -296,16 +301,16 @@ async def a_storm(
                     worker.send(signal.SIGKILL)
 
 
-def _document(rig: Rig, dsns: dict[str, str], folder: Path) -> dict[str, Any]:
+def _document(system: ChainSystem, dsns: dict[str, str], folder: Path) -> dict[str, Any]:
     """Settings of a worker."""
     tls = folder / "tls"
-    chain = rig.devchain
+    chain = system.devchain
     return {
         "home": str(folder),
         "queue": {"dsn": dsns["queue"]},
         "data": {"dsn": dsns["data"]},
-        "tls": {"ca": str(rig.walk.ca), "cert": str(tls / "server.pem"), "key": str(tls / "server.pem")},
-        "endpoints": {name: rig.walk.listeners[name] for name in ("dispatcher_task", "dispatcher_internal")},
+        "tls": {"ca": str(system.walk.ca), "cert": str(tls / "server.pem"), "key": str(tls / "server.pem")},
+        "endpoints": {name: system.walk.listeners[name] for name in ("dispatcher_task", "dispatcher_internal")},
         "identity": {"worker_token": TOKEN},
         "rpc_pools": {"dev": {"endpoints": f"a={chain.node('a')}", "chain_id": chain.chain_id}},
         "log": {"level": "warning"},

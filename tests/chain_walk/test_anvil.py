@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chain_walk.anvil import Anvil, anvil, program
+from tests.chain_walk.chain_system import ChainSystem
 from tests.chain_walk.quickstart import runs_through_reorgs
-from tests.chain_walk.rig import Rig
 
 pytestmark = pytest.mark.anyio
 
@@ -27,11 +27,13 @@ def devchain() -> Iterator[Anvil]:
         yield node
 
 
-async def test_the_quickstart_on_a_real_node_through_reorgs_equals_it_row_for_row(rig: Rig, devchain: Anvil) -> None:
+async def test_the_quickstart_on_a_real_node_through_reorgs_equals_it_row_for_row(
+    system: ChainSystem, devchain: Anvil
+) -> None:
     def reorg(depth: int) -> None:
         head = devchain.describe()["head"]
         devchain.reorg(depth)
         assert devchain.describe()["head"] == head
 
     devchain.mine(29)
-    await runs_through_reorgs(rig, devchain, reorg)
+    await runs_through_reorgs(system, devchain, reorg)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chain_walk.rig import Rig, rows_of, truth
-from tests.chain_walk.test_ask import ask, desk_of
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.chain_walk.test_follow import FOLLOW
+from tests.chain_walk.test_queries import ask, query_answerer
 from tests.dispatcher.support import deployed_and_active
 from tests.walk.walking import working
 from tracelake.dispatcher.dags.activate import activate_dag
@@ -39,73 +39,73 @@ AGAIN = SMALL.replace(
 
 
 async def test_a_question_sees_every_row_when_the_ranges_of_a_compaction_have_changed_and_changed_back(
-    rig: Rig, tmp_path: Path
+    system: ChainSystem, tmp_path: Path
 ) -> None:
-    first = await deployed_and_active(rig.walk.control, rig.walk.org, SMALL)
-    answerer = desk_of(rig, tmp_path)
-    async with working(without_spark(rig)):
-        hot = await grown(rig, 21)
-        assert min(rig.hot_marks(hot)) >= 20, "what is cold has left the hot table"
-        former = await rig.version("live", "compact")
+    first = await deployed_and_active(system.walk.control, system.walk.org, SMALL)
+    answerer = query_answerer(system, tmp_path)
+    async with working(without_spark(system)):
+        hot = await grown(system, 21)
+        assert min(system.hot_marks(hot)) >= 20, "what is cold has left the hot table"
+        former = await system.version("live", "compact")
 
-        await rig.deploy(LARGE)
-        assert await rig.version("live", "follow") == hot
-        assert await rig.version("live", "compact") != former
-        await equal(rig, answerer)
+        await system.deploy(LARGE)
+        assert await system.version("live", "follow") == hot
+        assert await system.version("live", "compact") != former
+        await equal(system, answerer)
 
-        await grown(rig, 70)
-        assert await cold_of(rig, "blocks"), "the new generation is being filled"
-        await rig.until_equal(lambda: equal(rig, answerer))
+        await grown(system, 70)
+        assert await cold_of(system, "blocks"), "the new generation is being filled"
+        await system.until_equal(lambda: equal(system, answerer))
 
-        await activate_dag(rig.walk.control, rig.walk.org.id, "live", first.dag_version_id)
-        assert await rig.version("live", "compact") == former
-        await equal(rig, answerer)
-        rig.devchain.reorg(80)  # far into what either of them has compacted
-        await grown(rig, 40)
-        await rig.until_equal(lambda: equal(rig, answerer))
-    assert await rig.failures() == []
+        await activate_dag(system.walk.control, system.walk.org.id, "live", first.dag_version_id)
+        assert await system.version("live", "compact") == former
+        await equal(system, answerer)
+        system.devchain.reorg(80)  # far into what either of them has compacted
+        await grown(system, 40)
+        await system.until_equal(lambda: equal(system, answerer))
+    assert await system.failures() == []
 
 
 async def test_a_changed_compaction_makes_its_past_from_the_files_of_the_one_before_it(
-    rig: Rig, tmp_path: Path
+    system: ChainSystem, tmp_path: Path
 ) -> None:
-    await rig.deploy(SMALL)
-    answerer = desk_of(rig, tmp_path)
-    async with working(without_spark(rig)):
-        hot = await grown(rig, 21)
-        oldest = min(rig.hot_marks(hot))
+    await system.deploy(SMALL)
+    answerer = query_answerer(system, tmp_path)
+    async with working(without_spark(system)):
+        hot = await grown(system, 21)
+        oldest = min(system.hot_marks(hot))
         assert oldest >= 20
-        await rig.deploy(AGAIN)
+        await system.deploy(AGAIN)
         for start, end in ((0, 29), (30, oldest + 4)):  # the second one crosses from files into the hot table
-            await rig.trigger("live", "again", start, end)
-        await rig.settled()
-        await rig.until_equal(lambda: equal(rig, answerer))
+            await system.trigger("live", "again", start, end)
+        await system.settled()
+        await system.until_equal(lambda: equal(system, answerer))
         for table in TABLES:
-            assert await cold_of(rig, table) == truth(rig.devchain, table, 0, oldest + 4), table
-    assert await rig.failures() == []
+            assert await cold_of(system, table) == truth(system.devchain, table, 0, oldest + 4), table
+    assert await system.failures() == []
 
 
-def without_spark(rig: Rig) -> Wrapper:
+def without_spark(system: ChainSystem) -> Wrapper:
     """A worker that follows and compacts by itself: Spark is there for the questions."""
-    return replace(rig, spark=None).worker()
+    return replace(system, spark=None).worker()
 
 
-async def grown(rig: Rig, blocks: int) -> UUID:
+async def grown(system: ChainSystem, blocks: int) -> UUID:
     """The chain grows, and everything that follows from it is done."""
-    hot = await rig.version("live", "follow")
-    await rig.until_followed(hot)
-    await rig.settled()
-    rig.devchain.mine(blocks)
-    await rig.until_followed(hot)
-    await rig.settled()
+    hot = await system.version("live", "follow")
+    await system.until_followed(hot)
+    await system.settled()
+    system.devchain.mine(blocks)
+    await system.until_followed(hot)
+    await system.settled()
     return hot
 
 
-async def equal(rig: Rig, answerer: QueryAnswerer) -> None:
+async def equal(system: ChainSystem, answerer: QueryAnswerer) -> None:
     """What a question finds of each table is the chain, row for row."""
-    head = rig.devchain.describe()["head"]
+    head = system.devchain.describe()["head"]
     for table in TABLES:
-        rows = truth(rig.devchain, table, 0, head)
+        rows = truth(system.devchain, table, 0, head)
         expected = [[plain(value) for value in row.values()] for row in rows]
         names = ", ".join(rows[0])
         try:
@@ -115,13 +115,13 @@ async def equal(rig: Rig, answerer: QueryAnswerer) -> None:
         assert sorted(found, key=str) == sorted(expected, key=str), table
 
 
-async def cold_of(rig: Rig, table: str) -> list[dict[str, object]]:
+async def cold_of(system: ChainSystem, table: str) -> list[dict[str, object]]:
     """The rows of the generation that is served, and of no other."""
-    rows = await rig.walk.control.pool.fetch(
+    rows = await system.walk.control.pool.fetch(
         "SELECT p.location, f ->> 'name' AS name FROM partition_versions p, jsonb_array_elements(p.files) f"
         " WHERE p.dataset_version = $1 AND p.valid_to IS NULL",
-        await rig.version("live", "compact", TABLES.index(table)),
+        await system.version("live", "compact", TABLES.index(table)),
     )
-    objects = rig.walk.control.objects
+    objects = system.walk.control.objects
     bodies = [objects.get(Folder.parse(row["location"]).object(row["name"])) for row in rows]
     return rows_of(pa.concat_tables([pq.read_table(pa.BufferReader(body)) for body in bodies]), table) if bodies else []

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from tests.chain_walk.rig import Rig
+from tests.chain_walk.chain_system import ChainSystem
 from tests.spark.hot_support import chain
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.data.hot.tables import HotTable, ensure
@@ -53,40 +53,47 @@ publish:
 class Steps:
     """A hot table written by hand, and compactions of it, each as far as the test lets it go."""
 
-    rig: Rig
+    system: ChainSystem
     table: HotTable
     rows: list[dict[str, Any]]
 
     async def claimed(self, job: str = "compact") -> Claimed:
         """The task of this job that nobody has."""
-        await self.rig.walk.until_nothing_is_owed()
-        task: UUID = await self.rig.walk.control.pool.fetchval(
+        await self.system.walk.until_nothing_is_owed()
+        task: UUID = await self.system.walk.control.pool.fetchval(
             "SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = $1 AND t.status = 'Queued'",
             job,
         )
-        answer = (await self.rig.walk.dispatcher.claim_batch([task], "steps"))[0]
+        answer = (await self.system.walk.dispatcher.claim_batch([task], "steps"))[0]
         assert isinstance(answer, Claimed), answer
         return answer
 
     async def invalidated(self, start: int, end: int) -> Claimed:
-        org = self.rig.walk.org
+        org = self.system.walk.org
         await invalidate(
-            self.rig.walk.control, org.id, org.user, "asked", start=start, end=end, reason="a test", request_id=uuid4()
+            self.system.walk.control,
+            org.id,
+            org.user,
+            "asked",
+            start=start,
+            end=end,
+            reason="a test",
+            request_id=uuid4(),
         )
         return await self.claimed()
 
     async def triggered(self, start: int, end: int, *, job: str = "compact") -> Claimed:
-        await self.rig.trigger("live", "ask", start, end)
+        await self.system.trigger("live", "ask", start, end)
         return await self.claimed(job)
 
     async def run(self, claimed: Claimed) -> Finished:
         return await asyncio.to_thread(
-            self.rig.worker().runner.run, claimed, WorkerTaskApi(claimed, self.rig.walk.tasks)
+            self.system.worker().runner.run, claimed, WorkerTaskApi(claimed, self.system.walk.tasks)
         )
 
     async def tell(self, claimed: Claimed, finished: Finished) -> None:
         assert finished.request.status == "Completed", finished.request.error_message
-        answer = await self.rig.walk.tasks.complete(claimed.capability_token, finished.request)
+        answer = await self.system.walk.tasks.complete(claimed.capability_token, finished.request)
         assert finished.after_commit is not None
         await asyncio.to_thread(finished.after_commit, answer.commits or {})
 
@@ -100,36 +107,36 @@ class Steps:
             "lease_token": claimed.lease_token,
         }
         failed = CompleteRequest(**fence, status="Failed", error_message="refused", retryable=True)
-        await self.rig.walk.tasks.complete(claimed.capability_token, failed)
-        await self.rig.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
-        await self.rig.walk.until("compact", ["Completed", "Queued"])
+        await self.system.walk.tasks.complete(claimed.capability_token, failed)
+        await self.system.walk.control.pool.execute("UPDATE tasks SET next_retry_at = now() WHERE status = 'Failed'")
+        await self.system.walk.until("compact", ["Completed", "Queued"])
         return await self.claimed()
 
     def write_again(self, number: int) -> None:
         """The block with other contents, as a reorg would leave it."""
         self.rows[number]["gas_used"] += 1
-        with psycopg.connect(self.rig.data_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.system.data_dsn, autocommit=True) as connection:
             block = chain(0, BLOCKS)[number : number + 1]
             rewrite(connection, {self.table: pa.Table.from_pylist([self.rows[number]], SCHEMAS["blocks"])}, block)
 
-    async def seam(self) -> list[dict[str, Any]]:
-        return await self.rig.seam("live", "follow", "compact", 0, "blocks")
+    async def current_rows(self) -> list[dict[str, Any]]:
+        return await self.system.current_rows("live", "follow", "compact", 0, "blocks")
 
 
-async def stepping(rig: Rig, text: str = DAG) -> Steps:
-    await rig.deploy(text)
-    dataset = await rig.walk.control.pool.fetchval("SELECT id FROM datasets WHERE producer_job_name = 'follow'")
-    version = await rig.version("live", "follow")
-    table = HotTable(dataset, version, rig.walk.org.id, SCHEMAS["blocks"], KEYS["blocks"])
-    rows = truth_table(rebuild(rig.devchain.describe()), "blocks", 0, BLOCKS - 1)
-    with psycopg.connect(rig.data_dsn, autocommit=True) as connection:
+async def stepping(system: ChainSystem, text: str = DAG) -> Steps:
+    await system.deploy(text)
+    dataset = await system.walk.control.pool.fetchval("SELECT id FROM datasets WHERE producer_job_name = 'follow'")
+    version = await system.version("live", "follow")
+    table = HotTable(dataset, version, system.walk.org.id, SCHEMAS["blocks"], KEYS["blocks"])
+    rows = truth_table(rebuild(system.devchain.describe()), "blocks", 0, BLOCKS - 1)
+    with psycopg.connect(system.data_dsn, autocommit=True) as connection:
         ensure(connection, table)
         rewrite(connection, {table: rows}, chain(0, BLOCKS), replace_from=0)
-    return Steps(rig, table, rows.to_pylist())
+    return Steps(system, table, rows.to_pylist())
 
 
-async def test_a_range_whose_files_were_old_news_is_not_marked_cold(bare_rig: Rig) -> None:
-    steps = await stepping(bare_rig)
+async def test_a_range_whose_files_were_old_news_is_not_marked_cold(bare_system: ChainSystem) -> None:
+    steps = await stepping(bare_system)
     for start in (0, 10):
         await steps.compact(await steps.triggered(start, start + 9))
     both = await steps.invalidated(0, 19)
@@ -137,45 +144,51 @@ async def test_a_range_whose_files_were_old_news_is_not_marked_cold(bare_rig: Ri
     await steps.compact(await steps.invalidated(0, 9))  # claimed later, so it is the newer of the two
     steps.write_again(3)
     await steps.compact(both)  # its 0-9 is not committed, only its 10-19
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
     await steps.compact(await steps.invalidated(0, 19))
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
 
 
-async def test_a_compaction_that_read_before_another_one_committed_is_refused_and_made_again(bare_rig: Rig) -> None:
-    steps = await stepping(bare_rig)
+async def test_a_compaction_that_read_before_another_one_committed_is_refused_and_made_again(
+    bare_system: ChainSystem,
+) -> None:
+    steps = await stepping(bare_system)
     early = await steps.triggered(0, 9)
     late = await steps.invalidated(0, 9)
     old = await steps.run(late)  # claimed later, and has read earlier
     steps.write_again(3)
     await steps.compact(early)  # which commits, marks and sweeps
-    assert min(bare_rig.hot_marks(steps.table.dataset_version)) == 10
+    assert min(bare_system.hot_marks(steps.table.dataset_version)) == 10
     with pytest.raises(Conflict, match="0-9 was committed while this was made"):
         await steps.tell(late, old)
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
     await steps.compact(await steps.tried_again(late))
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
 
 
-async def test_rows_that_shall_stay_stay_and_are_not_read_twice(bare_rig: Rig) -> None:
-    steps = await stepping(bare_rig, DAG.replace("grace_seconds: 0", "delete_after_compact: false, grace_seconds: 0"))
+async def test_rows_that_shall_stay_stay_and_are_not_read_twice(bare_system: ChainSystem) -> None:
+    steps = await stepping(
+        bare_system, DAG.replace("grace_seconds: 0", "delete_after_compact: false, grace_seconds: 0")
+    )
     for start in (0, 10):
         await steps.compact(await steps.triggered(start, start + 9))
-    assert sorted(bare_rig.hot_marks(steps.table.dataset_version)) == list(range(BLOCKS))
-    with psycopg.connect(bare_rig.data_dsn) as connection:
+    assert sorted(bare_system.hot_marks(steps.table.dataset_version)) == list(range(BLOCKS))
+    with psycopg.connect(bare_system.data_dsn) as connection:
         kept = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(steps.table.identifier)).fetchone()
         hot = connection.execute("SELECT count(*) FROM trace_meta.hot_blocks WHERE compacted_in IS NULL").fetchone()
     assert (kept, hot) == ((BLOCKS,), (0,)), "all are there, and all are marked cold"
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
     steps.write_again(3)
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
     await steps.compact(await steps.invalidated(0, 9))
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows
 
 
-async def test_a_hot_input_that_holds_another_table_is_refused_by_what_its_rows_are_known_by(bare_rig: Rig) -> None:
+async def test_a_hot_input_that_holds_another_table_is_refused_by_what_its_rows_are_known_by(
+    bare_system: ChainSystem,
+) -> None:
     steps = await stepping(
-        bare_rig,
+        bare_system,
         DAG.replace("[blocks], grace", "[logs], grace").replace("outputs: [blocks]\npub", "outputs: [logs]\npub"),
     )
     finished = await steps.run(await steps.triggered(0, 9))
@@ -184,11 +197,13 @@ async def test_a_hot_input_that_holds_another_table_is_refused_by_what_its_rows_
     assert "the hot input for table logs holds rows known by block_number" in str(finished.request.error_message)
 
 
-async def test_a_hot_table_is_compacted_into_one_dataset_and_under_another_job_name_refused(bare_rig: Rig) -> None:
-    steps = await stepping(bare_rig)
+async def test_a_hot_table_is_compacted_into_one_dataset_and_under_another_job_name_refused(
+    bare_system: ChainSystem,
+) -> None:
+    steps = await stepping(bare_system)
     await steps.compact(await steps.triggered(0, 9))
-    await bare_rig.deploy(DAG.replace("name: compact", "name: squeeze"))
+    await bare_system.deploy(DAG.replace("name: compact", "name: squeeze"))
     finished = await steps.run(await steps.triggered(10, 19, job="squeeze"))
     assert finished.request.status == "Failed"
     assert "is compacted into another dataset" in str(finished.request.error_message)
-    assert await steps.seam() == steps.rows
+    assert await steps.current_rows() == steps.rows

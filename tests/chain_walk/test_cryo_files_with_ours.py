@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.walk.walking import working
 from tracelake.chain.columns import words
 from tracelake.chain.schemas import TRANSACTIONS
@@ -86,56 +86,58 @@ CRYO = pa.schema(
 """As cryo writes them; the files that it wrote are held against it where they are."""
 
 
-def worker(rig: Rig) -> Wrapper:
-    resources = Resources(rig.data_dsn, {"dev": rig.devchain.pool()}, folder=rig.folder / "files")
-    return replace(rig.walk.worker("one"), runner=Runner(rig.walk.control.objects, resources, rig.spark))
+def worker(system: ChainSystem) -> Wrapper:
+    resources = Resources(system.data_dsn, {"dev": system.devchain.pool()}, folder=system.folder / "files")
+    return replace(system.walk.worker("one"), runner=Runner(system.walk.control.objects, resources, system.spark))
 
 
-def folder_of(rig: Rig) -> Path:
+def folder_of(system: ChainSystem) -> Path:
     """Where `read_files` looks, with the blocks of ours as cryo would have written them."""
-    folder = rig.folder / "files" / "cryo"
+    folder = system.folder / "files" / "cryo"
     folder.mkdir(parents=True)
-    table = truth_table(rig.devchain.chain(), "transactions", 0, LAST)
+    table = truth_table(system.devchain.chain(), "transactions", 0, LAST)
     pq.write_table(table.drop_columns(list(OURS)).cast(CRYO), folder / "tx_0.parquet")
     return folder
 
 
-async def joined(rig: Rig) -> list[dict[str, Any]]:
-    await rig.deploy(DAG)
-    async with working(worker(rig)):
-        await rig.trigger("both", "ask", 0, LAST)
-        await rig.trigger("both", "load", 0, LAST)
-        await rig.settled()
-    assert await rig.failures() == []
-    cryos = await rig.cold("both", "cryos")
+async def joined(system: ChainSystem) -> list[dict[str, Any]]:
+    await system.deploy(DAG)
+    async with working(worker(system)):
+        await system.trigger("both", "ask", 0, LAST)
+        await system.trigger("both", "load", 0, LAST)
+        await system.settled()
+    assert await system.failures() == []
+    cryos = await system.cold("both", "cryos")
     assert cryos is not None
     assert cryos.schema == LOOSE
-    apart = await rig.cold("both", "apart")
+    apart = await system.cold("both", "apart")
     assert apart is not None
     assert apart.to_pylist() == []
-    both = await rig.cold("both", "all_transactions")
+    both = await system.cold("both", "all_transactions")
     assert both is not None
     assert both.column_names == TRANSACTIONS.names
     return list(both.to_pylist())
 
 
-async def test_blocks_that_cryo_and_we_both_wrote_are_the_same_rows_but_for_our_own_columns(rig: Rig) -> None:
+async def test_blocks_that_cryo_and_we_both_wrote_are_the_same_rows_but_for_our_own_columns(
+    system: ChainSystem,
+) -> None:
     """20 s."""
-    folder_of(rig)
-    rows = await joined(rig)
-    ours = truth(rig.devchain, "transactions", 0, LAST)
+    folder_of(system)
+    rows = await joined(system)
+    ours = truth(system.devchain, "transactions", 0, LAST)
     assert by_place(row for row in rows if row["block_hash"]) == ours
     assert by_place(row for row in rows if not row["block_hash"]) == [row | dict.fromkeys(OURS) for row in ours]
 
 
-async def test_files_that_cryo_wrote_and_ours_are_one_table(rig: Rig, shared_data: Path) -> None:
+async def test_files_that_cryo_wrote_and_ours_are_one_table(system: ChainSystem, shared_data: Path) -> None:
     """20 s."""
-    folder = folder_of(rig)
+    folder = folder_of(system)
     real = sorted((shared_data / "cryo").glob("*.parquet"))
     for path in real:
         assert pq.read_schema(path).remove_metadata() == CRYO
         shutil.copy(path, folder)
-    rows = [row for row in await joined(rig) if row["chain_id"] != rig.devchain.chain().chain_id]
+    rows = [row for row in await joined(system) if row["chain_id"] != system.devchain.chain().chain_id]
     written = pa.concat_tables(map(pq.read_table, real)).to_pylist()
     assert by_place(rows) == [row | dict.fromkeys(OURS) for row in written]
     assert [row["block_number"] for row in written] == [45216, 45463, 46336]

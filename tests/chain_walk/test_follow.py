@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chain_walk.looks import Watched, until_looked, watched
-from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
+from tests.chain_walk.counting_node import CountingNode, counting_node, until_polled
 from tests.walk.walking import working
 
 pytestmark = pytest.mark.anyio
@@ -37,37 +37,39 @@ jobs:
 """
 
 
-async def equal(rig: Rig) -> None:
+async def equal(system: ChainSystem) -> None:
     """Hot and cold of every table, read apart and put together by the rule of the seam, are the chain's rows."""
-    head = rig.devchain.describe()["head"]
+    head = system.devchain.describe()["head"]
     for output, table in enumerate(("blocks", "transactions", "logs")):
-        found = await rig.seam("live", "follow", "compact", output, table)
-        assert found == truth(rig.devchain, table, 0, head), table
+        found = await system.current_rows("live", "follow", "compact", output, table)
+        assert found == truth(system.devchain, table, 0, head), table
 
 
-async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lost_or_doubled(rig: Rig) -> None:
-    await rig.deploy(FOLLOW)
-    with watched(rig.devchain.node("a")) as node:
-        await follow(rig, node)
-    assert await rig.failures() == []
-    compacted = await rig.cold("live", "compact")
+async def test_the_tip_is_followed_through_reorgs_and_compacted_without_a_row_lost_or_doubled(
+    system: ChainSystem,
+) -> None:
+    await system.deploy(FOLLOW)
+    with counting_node(system.devchain.node("a")) as node:
+        await follow(system, node)
+    assert await system.failures() == []
+    compacted = await system.cold("live", "compact")
     assert compacted is not None
     assert [row["block_number"] for row in rows_of(compacted, "blocks")][:80] == list(range(80))
-    assert min(rig.hot_marks(await rig.version("live", "follow"))) >= 20  # what is cold has left the hot table
+    assert min(system.hot_marks(await system.version("live", "follow"))) >= 20  # what is cold has left the hot table
 
 
-async def follow(rig: Rig, node: Watched) -> None:
-    async with working(rig.worker_on(rig.pool(node))):
-        version = await rig.version("live", "follow")
-        await rig.until_followed(version)
+async def follow(system: ChainSystem, node: CountingNode) -> None:
+    async with working(system.worker_on(system.pool(node))):
+        version = await system.version("live", "follow")
+        await system.until_followed(version)
         for depth in (1, 3, 12):
-            rig.devchain.mine(5)
-            rig.devchain.reorg(depth)
-            await rig.until_followed(version)
-        await until_looked(node)  # it has caught up, and only looks
-        rig.devchain.reorg(4, 4)  # as high as before: only its hashes tell
-        await rig.until_followed(version)
-        rig.devchain.mine(30)
-        await rig.until_followed(version)
-        await rig.settled()
-        await rig.until_equal(lambda: equal(rig))
+            system.devchain.mine(5)
+            system.devchain.reorg(depth)
+            await system.until_followed(version)
+        await until_polled(node)  # it has caught up, and only looks
+        system.devchain.reorg(4, 4)  # as high as before: only its hashes tell
+        await system.until_followed(version)
+        system.devchain.mine(30)
+        await system.until_followed(version)
+        await system.settled()
+        await system.until_equal(lambda: equal(system))

@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.chain_walk.storm import TABLES, Follows
 from tests.chain_walk.test_ingest import BACKFILL
 from tests.walk.walking import working
@@ -42,79 +42,85 @@ ONE_ATTEMPT = "runtime: ecs_platform\n    max_attempts: 1\n    max_platform_fail
 PROGRESS = "SELECT t.progress ->> 'message' FROM tasks t JOIN jobs j ON j.id = t.job_id WHERE j.name = 'follow'"
 
 
-async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_an_honest_one(bare_rig: Rig) -> None:
-    rig = bare_rig
-    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
-    async with working(rig.worker("one", "crook", **SHORT)):
+async def test_ingest_names_who_is_wrong_and_commits_nothing_and_all_of_it_from_an_honest_one(
+    bare_system: ChainSystem,
+) -> None:
+    system = bare_system
+    await system.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
+    async with working(system.worker("one", "crook", **SHORT)):
         for place, kind in enumerate([*FAULTS, "lag"]):
-            rig.devchain.fault(kind, node="crook", value=60 if kind == "lag" else 0)
-            await rig.trigger("backfill", "ask", place * SIZE, place * SIZE + SIZE - 1)
-            await rig.settled()
-            rig.devchain.clear("crook")
-            said = await rig.failures()
-            assert len(said) == place + 1, f"{kind} was believed: {said}"
-            assert "crook" in said[-1], kind
-    assert await rig.cold("backfill", "ingest") is None
+            system.devchain.fault(kind, node="crook", value=60 if kind == "lag" else 0)
+            await system.trigger("backfill", "ask", place * SIZE, place * SIZE + SIZE - 1)
+            await system.settled()
+            system.devchain.clear("crook")
+            message = await system.failures()
+            assert len(message) == place + 1, f"{kind} was believed: {message}"
+            assert "crook" in message[-1], kind
+    assert await system.cold("backfill", "ingest") is None
     for kind in FAULTS:
-        rig.devchain.fault(kind, node="crook", method="eth_getBlockReceipts", value=0)
-    async with working(rig.worker("two", "crook", "honest", **RESTED)):
-        await rig.trigger("backfill", "ask", 40, 59)
-        await rig.settled()
+        system.devchain.fault(kind, node="crook", method="eth_getBlockReceipts", value=0)
+    async with working(system.worker("two", "crook", "honest", **RESTED)):
+        await system.trigger("backfill", "ask", 40, 59)
+        await system.settled()
     for output, table in enumerate(TABLES):
-        found = await rig.cold("backfill", "ingest", output)
-        assert found is not None, await rig.failures()
-        assert rows_of(found, table) == truth(rig.devchain, table, 40, 59)
+        found = await system.cold("backfill", "ingest", output)
+        assert found is not None, await system.failures()
+        assert rows_of(found, table) == truth(system.devchain, table, 40, 59)
 
 
-async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_honest_one(bare_rig: Rig) -> None:
-    rig = bare_rig
-    await rig.deploy(Follows().dag)
-    version = await rig.version("live", "follow")
-    async with working(rig.worker("one", "crook", **SHORT)):
-        await rig.until_followed(version)
+async def test_the_follower_waits_and_says_who_is_wrong_and_goes_on_with_an_honest_one(
+    bare_system: ChainSystem,
+) -> None:
+    system = bare_system
+    await system.deploy(Follows().dag)
+    version = await system.version("live", "follow")
+    async with working(system.worker("one", "crook", **SHORT)):
+        await system.until_followed(version)
         for kind in SEEN_BY_THE_FOLLOWER:
-            before = rig.hot_marks(version)
-            rig.devchain.fault(kind, node="crook", value=0)
-            rig.devchain.mine(2)
-            await _until_said(rig, "crook")
-            assert max(rig.hot_marks(version)) == max(before), kind
-            rig.devchain.clear("crook")
-            await rig.until_followed(version)
-            await _until_said(rig, "follows")
-    async with working(rig.worker("two", "crook", "honest", **RESTED)):
+            before = system.hot_marks(version)
+            system.devchain.fault(kind, node="crook", value=0)
+            system.devchain.mine(2)
+            await _until_said(system, "crook")
+            assert max(system.hot_marks(version)) == max(before), kind
+            system.devchain.clear("crook")
+            await system.until_followed(version)
+            await _until_said(system, "follows")
+    async with working(system.worker("two", "crook", "honest", **RESTED)):
         for kind in [*FAULTS, "lag"]:
-            rig.devchain.fault(kind, node="crook", value=1)
-            rig.devchain.mine(2)
-            await rig.until_followed(version)
-            rig.devchain.clear("crook")
-        await rig.settled()
-        head = rig.devchain.describe()["head"]
+            system.devchain.fault(kind, node="crook", value=1)
+            system.devchain.mine(2)
+            await system.until_followed(version)
+            system.devchain.clear("crook")
+        await system.settled()
+        head = system.devchain.describe()["head"]
         for output, table in enumerate(TABLES):
-            assert await rig.seam("live", "follow", "compact", output, table) == truth(rig.devchain, table, 0, head)
+            assert await system.current_rows("live", "follow", "compact", output, table) == truth(
+                system.devchain, table, 0, head
+            )
 
 
-async def test_a_throttle_said_in_json_is_waited_out(bare_rig: Rig) -> None:
+async def test_a_throttle_said_in_json_is_waited_out(bare_system: ChainSystem) -> None:
     """By ingest within one attempt, and by the follower, however often it is told; no attempt is spent on it."""
-    rig = bare_rig
-    await rig.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
-    await rig.deploy(Follows().dag)
-    version = await rig.version("live", "follow")
-    rig.devchain.fault("throttle_call", node="busy", method="eth_getBlockReceipts", times=3)
-    async with working(rig.worker("one", "busy", **RESTED)):
-        await rig.trigger("backfill", "ask", 0, 19)
-        await rig.until_followed(version)
+    system = bare_system
+    await system.deploy(BACKFILL.replace("runtime: ecs_platform", ONE_ATTEMPT))
+    await system.deploy(Follows().dag)
+    version = await system.version("live", "follow")
+    system.devchain.fault("throttle_call", node="busy", method="eth_getBlockReceipts", times=3)
+    async with working(system.worker("one", "busy", **RESTED)):
+        await system.trigger("backfill", "ask", 0, 19)
+        await system.until_followed(version)
         for method in ("eth_getBlockByNumber", "eth_getBlockReceipts", "eth_chainId"):
-            rig.devchain.fault("throttle_call", node="busy", method=method, times=3)
-            rig.devchain.mine(2)
-            await rig.until_followed(version)
-        await rig.settled()
-    assert await rig.failures() == []
-    found = await rig.cold("backfill", "ingest")
+            system.devchain.fault("throttle_call", node="busy", method=method, times=3)
+            system.devchain.mine(2)
+            await system.until_followed(version)
+        await system.settled()
+    assert await system.failures() == []
+    found = await system.cold("backfill", "ingest")
     assert found is not None
-    assert rows_of(found, "blocks") == truth(rig.devchain, "blocks", 0, 19)
+    assert rows_of(found, "blocks") == truth(system.devchain, "blocks", 0, 19)
 
 
-async def _until_said(rig: Rig, word: str) -> None:
+async def _until_said(system: ChainSystem, word: str) -> None:
     async with asyncio.timeout(90):
-        while word not in str(await rig.walk.control.pool.fetchval(PROGRESS)):  # noqa: ASYNC110 - another's work
+        while word not in str(await system.walk.control.pool.fetchval(PROGRESS)):  # noqa: ASYNC110 - another's work
             await asyncio.sleep(0.05)

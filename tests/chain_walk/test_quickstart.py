@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chain_walk.chain_system import ChainSystem
 from tests.chain_walk.quickstart import runs_through_reorgs
-from tests.chain_walk.rig import Rig
 from tests.support.devchain import Devchain, running
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +20,9 @@ def devchain() -> Iterator[Devchain]:
 
 
 async def test_the_quickstart_on_s3_through_reorgs_equals_the_chain_row_for_row(
-    s3_rig: Rig, devchain: Devchain
+    s3_system: ChainSystem, devchain: Devchain
 ) -> None:
     def reorg(depth: int) -> None:
         devchain.reorg(depth)
 
-    await runs_through_reorgs(s3_rig, devchain, reorg)
+    await runs_through_reorgs(s3_system, devchain, reorg)

@@ -153,12 +153,12 @@ def test_a_worker_dies_at_each_point_of_following_and_compacting_and_hot_and_col
     async def tell(made: Storm) -> None:
         for point in OWN:
             worker = made.start(point)
-            made.rig.devchain.mine(21)  # something is new, and something else is final
+            made.system.devchain.mine(21)  # something is new, and something else is final
             assert await worker.ended(120), f"{point} was never hit: {worker.said()}"
             assert worker.said().endswith(f"crash point {point}: SIGKILL\n"), worker.said()
             await made.elapse()
         await made.ends()
-        await swept(made.rig.walk)
+        await swept(made.system.walk)
         assert await made.garbage() == set(), "what the dead wrote is gone"
         assert await made.is_equal(), "and nothing else is"
 
@@ -173,16 +173,16 @@ def test_a_follower_that_froze_and_was_followed_by_another_changes_nothing_when_
             await made.elapse()
             new = made.start()
             await made.until(made.has_begun)
-            made.rig.devchain.mine(3)
+            made.system.devchain.mine(3)
             await made.until(made.is_equal)
             old.send(signal.SIGCONT)
             assert await eventually(lambda: "lease" in old.said(), 30), f"{point}: {old.said()}"  # noqa: B023
             await made.until(made.is_equal)
-            made.rig.devchain.mine(3)
+            made.system.devchain.mine(3)
             await made.until(made.is_equal)
             for worker in (old, new):
                 await worker.kill()
-            made.rig.devchain.mine(1)
+            made.system.devchain.mine(1)
             await made.elapse()
         await made.ends()
 
@@ -195,17 +195,17 @@ def test_a_worker_dies_at_each_point_of_compacting_while_its_ranges_change_and_n
     async def tell(made: Storm) -> None:
         for turn, point in enumerate(point for point in OWN if point.startswith("parquet_compact.")):
             worker = made.start(point)
-            made.rig.devchain.mine(61)  # enough for a range of either size
+            made.system.devchain.mine(61)  # enough for a range of either size
             assert await worker.ended(120), f"{point} was never hit: {worker.said()}"
-            await made.rig.deploy(ALL.dag.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
+            await made.system.deploy(ALL.dag.replace("size: 20", f"size: {(30, 20)[turn % 2]}"))  # and back again
             await made.elapse()
             if turn % 2:
-                made.rig.devchain.reorg(90)  # into what either of them has compacted
+                made.system.devchain.reorg(90)  # into what either of them has compacted
         made.start()
-        made.rig.devchain.mine(61)
+        made.system.devchain.mine(61)
         await made.until(made.seam_is_equal)
         # A source's task that was given up with its version is not tried again: the new version has its own.
-        assert [said for said in await made.rig.failures() if not said.startswith("follow: the lease")] == []
+        assert [said for said in await made.system.failures() if not said.startswith("follow: the lease")] == []
 
     storm(tell)
 

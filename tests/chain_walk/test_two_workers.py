@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.chain_walk.rig import Rig, rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.chain_walk.storm import TABLES
 from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.walk.walking import working
@@ -47,31 +47,31 @@ SELECT j.name, count(*) AS tasks, count(DISTINCT t.dedupe_key) AS pieces,
 """
 
 
-async def test_two_workers_do_every_piece_once_and_together_all_of_the_chain(rig: Rig) -> None:
-    await rig.deploy(PAST)
-    await rig.deploy(FOLLOW)
-    version = await rig.version("live", "follow")
+async def test_two_workers_do_every_piece_once_and_together_all_of_the_chain(system: ChainSystem) -> None:
+    await system.deploy(PAST)
+    await system.deploy(FOLLOW)
+    version = await system.version("live", "follow")
     async with AsyncExitStack() as both:
         for name in ("one", "two"):
-            await both.enter_async_context(working(rig.worker(name)))
-        await rig.trigger("past", "ask", 0, 59)
-        await rig.until_followed(version)
-        rig.devchain.mine(20)
-        await rig.until_followed(version)
-        await rig.settled()
-        await rig.until_equal(lambda: equal(rig))
-    assert await rig.failures() == []
-    pool = rig.walk.control.pool
+            await both.enter_async_context(working(system.worker(name)))
+        await system.trigger("past", "ask", 0, 59)
+        await system.until_followed(version)
+        system.devchain.mine(20)
+        await system.until_followed(version)
+        await system.settled()
+        await system.until_equal(lambda: equal(system))
+    assert await system.failures() == []
+    pool = system.walk.control.pool
     once = await pool.fetchrow(ONCE)
     assert once is not None
     assert dict(once) == {"troubled": 0, "workers": 2}
     found = {row["name"]: (row["tasks"], row["pieces"], row["commits"]) for row in await pool.fetch(COMMITS)}
     assert found == {"ingest": (4, 4, 12), "decode": (4, 4, 4), "compact": (3, 3, 9)}
     for output, table in enumerate(TABLES):
-        ingested = await rig.cold("past", "ingest", output)
+        ingested = await system.cold("past", "ingest", output)
         assert ingested is not None
-        assert rows_of(ingested, table) == truth(rig.devchain, table, 0, 59)
-    transfers = await rig.cold("past", "decode")
+        assert rows_of(ingested, table) == truth(system.devchain, table, 0, 59)
+    transfers = await system.cold("past", "decode")
     assert transfers is not None
-    true = decode_logs(truth_table(rig.devchain.chain(), "logs", 0, 59), ERC20_TRANSFER).table
+    true = decode_logs(truth_table(system.devchain.chain(), "logs", 0, 59), ERC20_TRANSFER).table
     assert rows_of(transfers, "logs") == rows_of(true, "logs")

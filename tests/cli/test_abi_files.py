@@ -70,10 +70,10 @@ def test_a_dag_without_such_files_is_left_alone_and_so_is_what_is_no_yaml(folder
             "an array of a fixed size has",
         ),
         ("b.json", NO_SUCH_TYPE % ("uint" + "9" * 5_000), "there is no type"),
-        ("a\\0b", None, "an ABI lies beside its DAG"),
-        ("../b.json", "[]", "an ABI lies beside its DAG"),
-        ("/etc/hostname", None, "an ABI lies beside its DAG"),
-        ("link.json", None, "an ABI lies beside its DAG"),
+        ("a\\0b", None, "in the folder of its DAG"),
+        ("../b.json", "[]", "in the folder of its DAG"),
+        ("/etc/hostname", None, "in the folder of its DAG"),
+        ("link.json", None, "in the folder of its DAG"),
     ],
 )
 def test_a_file_that_is_no_abi_of_this_dag_is_refused_with_its_line(

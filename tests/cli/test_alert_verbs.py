@@ -54,9 +54,9 @@ def test_alerts_and_channels_are_made_shown_changed_and_removed(trace: Trace, tm
     ],
 )
 def test_what_is_refused_is_said_with_its_place(trace: Trace, words: tuple[str, ...], says: str) -> None:
-    said = trace("alert", *words)
-    assert (said.code, said.out) == (1, "")
-    assert says in said.err
+    output = trace("alert", *words)
+    assert (output.code, output.out) == (1, "")
+    assert says in output.err
 
 
 def test_a_dag_that_names_alerts_is_left_to_the_running_system(trace: Trace, tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_a_dag_that_names_alerts_is_left_to_the_running_system(trace: Trace, tmp
     ):
         text = text.replace(was, becomes)
     file.write_text(text)
-    said = trace("dag", "validate", str(file), at_home=False)
-    assert (said.code, said.err) == (0, "")
-    assert "there is no alert 'whales'" in said.out
+    output = trace("dag", "validate", str(file), at_home=False)
+    assert (output.code, output.err) == (0, "")
+    assert "there is no alert 'whales'" in output.out

@@ -20,27 +20,27 @@ def trace(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_dag_that_nests_without_end_is_refused_where_it_does(tmp_path: Path, form: tuple[str, ...]) -> None:
     file = tmp_path / "deep.yaml"
     file.write_text(DEEP)
-    said = trace("dag", "validate", str(file), *form)
-    assert (said.returncode, "Traceback" in said.stderr) == (1, False), said.stderr[-400:]
-    assert "deep" in said.stdout + said.stderr
+    output = trace("dag", "validate", str(file), *form)
+    assert (output.returncode, "Traceback" in output.stderr) == (1, False), output.stderr[-400:]
+    assert "deep" in output.stdout + output.stderr
 
 
 def test_a_file_that_is_missing_is_named_before_anything_is_asked_of_a_system(tmp_path: Path) -> None:
-    said = trace("dag", "deploy", str(tmp_path / "nope.yaml"), "--home", str(tmp_path / "home"))
-    assert said.returncode == 1
-    assert "nope.yaml" in said.stderr
-    assert "no Trace runs" not in said.stderr
+    output = trace("dag", "deploy", str(tmp_path / "nope.yaml"), "--home", str(tmp_path / "home"))
+    assert output.returncode == 1
+    assert "nope.yaml" in output.stderr
+    assert "no Trace runs" not in output.stderr
 
 
 @pytest.mark.parametrize("document", ["[]", "3", '"home"', "null"])
 def test_settings_on_standard_input_are_an_object(document: str) -> None:
-    said = trace("scheduler", "--settings", "-", stdin=document)
-    assert (said.returncode, "Traceback" in said.stderr) == (1, False), said.stderr
-    assert "JSON object" in said.stderr
+    output = trace("scheduler", "--settings", "-", stdin=document)
+    assert (output.returncode, "Traceback" in output.stderr) == (1, False), output.stderr
+    assert "JSON object" in output.stderr
 
 
 @pytest.mark.parametrize("part", ["scheduler", "sink", "query"])
 def test_settings_are_read_from_nowhere_but_standard_input(part: str) -> None:
-    said = trace(part, "--settings", "settings.json")
-    assert (said.returncode, "Traceback" in said.stderr) == (1, False), said.stderr
-    assert "--settings -" in said.stderr
+    output = trace(part, "--settings", "settings.json")
+    assert (output.returncode, "Traceback" in output.stderr) == (1, False), output.stderr
+    assert "--settings -" in output.stderr

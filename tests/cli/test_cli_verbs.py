@@ -29,8 +29,8 @@ from tracelake.dispatcher.http.internal_routes import internal_api
 from tracelake.dispatcher.tasks.complete import Completer
 from tracelake.gateway.process import public_api
 from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.child import ChildStatus
 from tracelake.lite.home import Home, ensure_issuer_key, held, public_pem
-from tracelake.lite.supervisor import Seen
 from tracelake.lite.user_token import mint_user_token
 from tracelake.runtime.listeners import Listener, open_listeners
 from tracelake.settings import EndpointSettings, IdentitySettings, Settings, TlsSettings
@@ -160,35 +160,35 @@ def a_task(running: Running, trace: Trace, file: Path) -> UUID:
 async def fail(control: Control, task_id: UUID) -> None:
     task, claims = await claimed(control, task_id)
     error = "the disk [1] is full\x1b]0;owned\x07\u202e\nsecond line"
-    said = completion(task, status="Failed", error_message=error, retryable=False)
-    await Completer(control)(said, claims)
+    output = completion(task, status="Failed", error_message=error, retryable=False)
+    await Completer(control)(output, claims)
 
 
 def test_status_names_tasks_that_have_failed_for_good(running: Running, trace: Trace, file: Path, home: Home) -> None:
-    ready = [vars(Seen(name, "ready")) for name in ("gateway", "dispatcher")]
+    ready = [vars(ChildStatus(name, "ready")) for name in ("gateway", "dispatcher")]
     home.status.write_text(json.dumps({"processes": ready}))
     with held(home):
         task = a_task(running, trace, file)
         assert trace("status", "--json").json["failed_tasks"] == 0
         assert "failed for good" not in trace("status").out
         running.do(fail(running.control, task))
-        said = f"1 task has failed for good within a day, the last of shop.clean: `trace why {task}`"
-        assert said in trace("status").out
+        output = f"1 task has failed permanently within a day, the last of shop.clean: `trace why {task}`"
+        assert output in trace("status").out
         assert trace("status", "--json").json["failed_tasks"] == 1
 
 
 def test_a_valid_dag_is_said_to_be_valid_without_a_running_system(trace: Trace, file: Path) -> None:
-    said = trace("dag", "validate", str(file), at_home=False)
-    assert (said.code, said.err) == (0, "")
-    assert "DAG shop is valid: 2 jobs" in said.out
+    output = trace("dag", "validate", str(file), at_home=False)
+    assert (output.code, output.err) == (0, "")
+    assert "DAG shop is valid: 2 jobs" in output.out
     assert trace("dag", "validate", str(file), "--json", at_home=False).json["valid"] is True
 
 
 def test_every_problem_of_a_dag_is_a_line_that_an_editor_can_jump_to(trace: Trace, file: Path) -> None:
     file.write_text(DAG.replace("job: fetch}}", "job: fetchr}}").replace("runtime: dispatcher", "runtime: dispatchr"))
-    said = trace("dag", "validate", str(file), at_home=False)
-    assert (said.code, said.out) == (1, "")
-    lines = said.err.splitlines()
+    output = trace("dag", "validate", str(file), at_home=False)
+    assert (output.code, output.out) == (1, "")
+    lines = output.err.splitlines()
     assert lines[0].startswith(f"{file}:2:21: defaults.runtime: there is no runtime 'dispatchr' (")
     assert any(
         line.startswith(f"{file}:9:") and "fetchr" in line and line.endswith("(did you mean fetch?)") for line in lines
@@ -200,29 +200,29 @@ def test_every_problem_of_a_dag_is_a_line_that_an_editor_can_jump_to(trace: Trac
 
 def test_a_dataset_of_another_dag_is_left_to_the_running_system(trace: Trace, file: Path) -> None:
     file.write_text(DAG.replace("{from: {job: fetch}}", "{from: {dataset: elsewhere}}"))
-    said = trace("dag", "validate", str(file), at_home=False)
-    assert said.code == 0
-    assert "not checked, line 9" in said.out
+    output = trace("dag", "validate", str(file), at_home=False)
+    assert output.code == 0
+    assert "not checked, line 9" in output.out
 
 
 @pytest.mark.parametrize(
     "words", [("task", "list"), ("dag", "list"), ("why", str(uuid4())), ("outbox", "retry"), ("token",)]
 )
 def test_without_a_running_system_a_verb_says_what_to_do(trace: Trace, words: tuple[str, ...]) -> None:
-    said = trace(*words)
-    assert (said.code, said.out) == (1, "")
-    assert "trace up" in said.err
-    assert "Traceback" not in said.err
+    output = trace(*words)
+    assert (output.code, output.out) == (1, "")
+    assert "trace up" in output.err
+    assert "Traceback" not in output.err
     assert trace(*words, "--json").json["error"]["hint"]
 
 
 @pytest.mark.usefixtures("running")
 def test_a_dag_is_deployed_activated_listed_and_shown(trace: Trace, file: Path) -> None:
     assert "no DAG is deployed yet" in trace("dag", "list").out
-    said = trace("dag", "deploy", str(file))
-    assert "deployed (2 jobs)" in said.out
+    output = trace("dag", "deploy", str(file))
+    assert "deployed (2 jobs)" in output.out
     version = trace("dag", "show", "shop", "--json").json["versions"][0]["dag_version_id"]
-    assert f"trace dag activate shop {version}" in said.out
+    assert f"trace dag activate shop {version}" in output.out
     assert "nothing changed" in trace("dag", "deploy", str(file)).out
     assert "is active" in trace("dag", "activate", "shop", version).out
     assert "was active already" in trace("dag", "activate", "shop", version).out
@@ -238,10 +238,10 @@ def test_a_dag_is_deployed_activated_listed_and_shown(trace: Trace, file: Path) 
 @pytest.mark.usefixtures("running")
 def test_what_the_running_system_refuses_in_a_dag_is_printed_line_by_line(trace: Trace, file: Path) -> None:
     file.write_text(DAG.replace("{from: {job: fetch}}", "{from: {dataset: elsewhere}}"))
-    said = trace("dag", "deploy", str(file))
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith(f"{file}:9:")
-    assert "elsewhere" in said.err
+    output = trace("dag", "deploy", str(file))
+    assert (output.code, output.out) == (1, "")
+    assert output.err.startswith(f"{file}:9:")
+    assert "elsewhere" in output.err
     file.write_text("jobs: []\n")
     assert "`name` is required" in trace("dag", "deploy", str(file)).err
 
@@ -251,15 +251,15 @@ def test_a_field_without_effect_is_a_warning_in_validate_and_in_deploy(trace: Tr
     file.write_text(DAG.replace("    runtime: ecs_platform\n", "    runtime: ecs_platform\n    priority: bulk\n"))
     line = f"{file}:11:5: warning: jobs[1].priority: `priority` has no effect yet"
     for verb in ("validate", "deploy", "deploy"):
-        said = trace("dag", verb, str(file), at_home=verb != "validate")
-        assert (said.code, said.err.startswith(line)) == (0, True), said.err
+        output = trace("dag", verb, str(file), at_home=verb != "validate")
+        assert (output.code, output.err.startswith(line)) == (0, True), output.err
     (warning,) = trace("dag", "validate", str(file), "--json", at_home=False).json["warnings"]
     assert (warning["field"], warning["code"]) == ("jobs[1].priority", "no_effect")
     assert trace("dag", "deploy", str(file), "--json").json["deployed"]["warnings"] == [warning]
     file.write_text(file.read_text().replace("job: fetch}}", "job: fetchr}}"))
     for verb in ("validate", "deploy"):
-        said = trace("dag", verb, str(file), at_home=verb != "validate")
-        assert (said.code, line in said.err, "fetchr" in said.err) == (1, True, True), said.err
+        output = trace("dag", verb, str(file), at_home=verb != "validate")
+        assert (output.code, line in output.err, "fetchr" in output.err) == (1, True, True), output.err
 
 
 @pytest.mark.parametrize("verb", ["validate", "deploy"])
@@ -271,9 +271,9 @@ def test_a_missing_folder_hides_nothing_else_that_is_wrong(trace: Trace, file: P
     config = "config: {abi_file: no.json, events: [swap]}"
     seen = f"  - {{name: seen, operator: evm_decode, {config}, {inputs % 'x'}}}\n"
     file.write_text(wrong.replace("publish:\n", own + seen + "publish:\n"))
-    said = trace("dag", verb, str(file), at_home=verb == "deploy")
-    lines = said.err.splitlines()
-    assert (said.code, len(lines)) == (1, 5), said.err
+    output = trace("dag", verb, str(file), at_home=verb == "deploy")
+    lines = output.err.splitlines()
+    assert (output.code, len(lines)) == (1, 5), output.err
     found = {2: "dispatchr", 11: "no such folder", 12: "no.json", 15: "cleaner"}
     for number, words in (*found.items(), (12, "no job 'x'")):
         assert any(line.startswith(f"{file}:{number}:") and words in line for line in lines), (number, words, lines)
@@ -295,21 +295,21 @@ def test_an_abi_file_is_deployed_with_its_dag_and_a_bad_one_is_refused_at_its_li
     }.items():
         abi.write_text(wrong)
         for verb in ("validate", "deploy"):
-            said = trace("dag", verb, str(file), at_home=verb == "deploy")
-            assert (said.code, said.out) == (1, "")
-            assert said.err.startswith(f"{file}:9:")
-            assert reason in said.err
+            output = trace("dag", verb, str(file), at_home=verb == "deploy")
+            assert (output.code, output.out) == (1, "")
+            assert output.err.startswith(f"{file}:9:")
+            assert reason in output.err
     abi.write_text("[]")
-    said = trace("dag", "deploy", str(file))
-    assert said.err.startswith(f"{file}:9:")
-    assert "the ABI has no event 'swap'" in said.err
+    output = trace("dag", "deploy", str(file))
+    assert output.err.startswith(f"{file}:9:")
+    assert "the ABI has no event 'swap'" in output.err
 
 
 def test_a_task_is_followed_from_trigger_to_its_end(running: Running, trace: Trace, file: Path) -> None:
     assert "no tasks yet" in trace("task", "list").out
     task = a_task(running, trace, file)
     assert str(task) in trace("task", "list", "--status", "queued", "--job", "clean").out
-    assert "no task is like that" in trace("task", "list", "--status", "Failed").out
+    assert "no such task" in trace("task", "list", "--status", "Failed").out
     waits = trace("why", str(task))
     assert waits.code == 0
     assert "waits_for_worker" in waits.out
@@ -324,7 +324,7 @@ def test_a_task_is_followed_from_trigger_to_its_end(running: Running, trace: Tra
     assert "attempt 2" in trace("task", "retry", str(task)).out
     assert trace("task", "retry", str(task)).code == 1
     assert trace("task", "cancel", str(task), "--reason", "enough").out == "canceled\n"
-    assert "before" in trace("task", "cancel", str(task)).out
+    assert "already" in trace("task", "cancel", str(task)).out
     assert trace("task", "show", str(task), "--json").json["cancel_reason"] == "enough"
 
 
@@ -346,7 +346,7 @@ def test_a_list_shows_first_lines_and_the_beginning_of_an_id_is_enough(
     assert trace("trigger", "shop", "fetch", "--range", "10-19").code == 0
     running.do(drained(running.control))
     several = trace("task", "retry", task[:2])
-    assert (several.code, task in several.err, "give more of it" in several.err) == (1, True, True)
+    assert (several.code, task in several.err, "give a longer prefix" in several.err) == (1, True, True)
     assert trace("task", "retry", task).code == 0
 
 
@@ -379,8 +379,8 @@ def test_a_source_is_paused_and_resumed_and_both_read_as_done(trace: Trace, file
     with registered(pull=PULL):
         assert trace("dag", "deploy", str(file), "--activate").code == 0
     for verb, first, second in (
-        ("pause", "is paused; `trace source resume` lets it go on", "was paused before; nothing changed"),
-        ("resume", "goes on", "goes on as before; nothing changed"),
+        ("pause", "is paused; `trace source resume` resumes it", "was paused already; nothing changed"),
+        ("resume", "is resumed", "was not paused; nothing changed"),
     ):
         assert trace("source", verb, "feed", "follow").out == f"feed.follow {first}\n"
         assert trace("source", verb, "feed", "follow").out == f"feed.follow {second}\n"
@@ -389,8 +389,8 @@ def test_a_source_is_paused_and_resumed_and_both_read_as_done(trace: Trace, file
 @pytest.mark.usefixtures("running")
 def test_a_role_that_is_not_there_is_refused_where_it_is_named(trace: Trace, file: Path, state_db: str) -> None:
     file.write_text(DAG.replace("{job: clean}", "{job: clean, read_roles: [finanec]}"))
-    said = trace("dag", "validate", str(file), at_home=False)
-    assert (said.code, "not checked, line 13: there is no role 'finanec'" in said.out) == (0, True)
+    output = trace("dag", "validate", str(file), at_home=False)
+    assert (output.code, "not checked, line 13: there is no role 'finanec'" in output.out) == (0, True)
     with psycopg.connect(state_db) as connection:
         connection.execute("INSERT INTO org_roles (org_id, slug, name) SELECT id, 'finance', 'f' FROM orgs")
     refused = trace("dag", "deploy", str(file))
@@ -403,19 +403,19 @@ def test_a_role_that_is_not_there_is_refused_where_it_is_named(trace: Trace, fil
 
 def test_a_range_is_invalidated_and_a_bad_one_refused(running: Running, trace: Trace, file: Path) -> None:
     a_task(running, trace, file)
-    assert "no longer holds" in trace("invalidate", "shop_orders", "--range", "0-4", "--reason", "a reorg").out
+    assert "is invalidated" in trace("invalidate", "shop_orders", "--range", "0-4", "--reason", "a reorg").out
     running.do(drained(running.control))
     assert len(trace("task", "list", "--json").json["tasks"]) == 2
-    said = trace("invalidate", "shop_orders", "--range", "9-4", "--reason", "x")
-    assert said.code == 1
-    assert "Traceback" not in said.err
+    output = trace("invalidate", "shop_orders", "--range", "9-4", "--reason", "x")
+    assert output.code == 1
+    assert "Traceback" not in output.err
     assert trace("trigger", "shop", "fetch", "--cursor", "1", "--partition", "x").code == 1
     assert trace("trigger", "shop", "clean").code == 1
 
 
 @pytest.mark.usefixtures("running")
 def test_promises_that_were_given_up_are_listed_and_tried_again(trace: Trace, state_db: str) -> None:
-    assert "nothing is owed" in trace("outbox", "list").out
+    assert "no entry is pending" in trace("outbox", "list").out
     with psycopg.connect(state_db) as connection:
         connection.execute(
             "INSERT INTO outbox (org_id, kind, payload, status, last_error, processed_at)"
@@ -423,8 +423,8 @@ def test_promises_that_were_given_up_are_listed_and_tried_again(trace: Trace, st
         )
     listed = trace("outbox", "list", "--status", "failed")
     assert "no such queue" in listed.out
-    assert "1 will be tried again" in trace("outbox", "retry").out
-    assert "nothing like that" in trace("outbox", "retry", "1").out
+    assert "1 entries will be retried" in trace("outbox", "retry").out
+    assert "no such entry" in trace("outbox", "retry", "1").out
 
 
 @pytest.mark.usefixtures("running")
@@ -436,8 +436,8 @@ def test_a_token_is_for_its_user_and_the_settings_can_name_another_gateway(
     monkeypatch.setenv("TRACE_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", told["endpoints"]["gateway"])
     monkeypatch.setenv("TRACE_CLIENT__CA", told["ca_file"])
-    said = trace("dag", "list", at_home=False)
-    assert (said.code, "TRACE_CLIENT__TOKEN" in said.err) == (1, True)
+    output = trace("dag", "list", at_home=False)
+    assert (output.code, "TRACE_CLIENT__TOKEN" in output.err) == (1, True)
     monkeypatch.setenv("TRACE_CLIENT__TOKEN", token)
     assert trace("dag", "list", at_home=False).code == 0
     refused = trace("outbox", "list", at_home=False)
@@ -453,14 +453,14 @@ def test_a_token_for_a_stranger_is_refused_and_a_bad_token_is_said_to_be_one(
 ) -> None:
     stranger = trace("token", "--subject", "nobody")
     assert (stranger.code, stranger.out) == (1, "")
-    assert "a token for 'nobody' would open nothing here" in stranger.err
+    assert "a token for 'nobody' would be refused" in stranger.err
     assert "its subject is no user of this system" in stranger.err
     assert trace("token", "--subject", "acme|reader", "--json").json["checked"] is True
     for token, reason in (("abc", "this is not a token"), ("a.b.c", "this is not a token")):
         monkeypatch.setenv("TRACE_CLIENT__TOKEN", token)
-        said = trace("dag", "list")
-        assert (said.code, reason in said.err, "trace token" in said.err) == (1, True, True), said.err
-        assert "segments" not in said.err
+        output = trace("dag", "list")
+        assert (output.code, reason in output.err, "trace token" in output.err) == (1, True, True), output.err
+        assert "segments" not in output.err
     monkeypatch.delenv("TRACE_CLIENT__TOKEN")
     running.stop_gateway()
     unchecked = trace("token", "--subject", "nobody")
@@ -475,16 +475,16 @@ def test_a_home_that_was_named_wins_over_the_gateway_in_the_environment(
     monkeypatch.setenv("TRACE_CLIENT__GATEWAY_URL", "https://127.0.0.1:1")
     monkeypatch.setenv("TRACE_CLIENT__TOKEN", "of another system")
     monkeypatch.setenv("TRACE_CLIENT__CA", "/nowhere/ca.pem")
-    said = trace("dag", "list")
-    assert said.code == 0, said.err
+    output = trace("dag", "list")
+    assert output.code == 0, output.err
 
 
 def test_a_gateway_that_went_away_is_said_so(trace: Trace, home: Home) -> None:
     files = ensure_certificates(home.tls, datetime.now(UTC))
     gone = {"endpoints": {"gateway": "https://127.0.0.1:1"}, "ca_file": str(files.ca), "user_token": "x"}
     home.ready.write_text(json.dumps(gone))
-    said = trace("task", "list")
-    assert (said.code, "does not answer" in said.err, "trace status" in said.err) == (1, True, True)
+    output = trace("task", "list")
+    assert (output.code, "does not answer" in output.err, "trace status" in output.err) == (1, True, True)
 
 
 @pytest.mark.parametrize(
@@ -501,9 +501,9 @@ def test_a_gateway_that_went_away_is_said_so(trace: Trace, home: Home) -> None:
     ],
 )
 def test_every_verb_explains_itself(trace: Trace, words: tuple[str, ...]) -> None:
-    said = trace(*words, "--help", at_home=False)
-    assert said.code == 0
-    assert "Usage: trace" in said.out
+    output = trace(*words, "--help", at_home=False)
+    assert output.code == 0
+    assert "Usage: trace" in output.out
 
 
 @pytest.mark.usefixtures("running")
@@ -532,8 +532,8 @@ def test_a_bundle_that_cannot_be_is_refused_before_anything_is_sent(trace: Trace
     code = tmp_path / "code"
     code.mkdir()
     (code / "readme.txt").write_text("nothing to run")
-    said = trace("udf", "push", str(code))
-    assert (said.code, "there is nothing to run at the root" in said.err, "--kind" in said.err) == (1, True, True)
+    output = trace("udf", "push", str(code))
+    assert (output.code, "there is nothing to run at the root" in output.err, "--kind" in output.err) == (1, True, True)
     (code / "main.py").write_text("")
     (code / "link.py").symlink_to("/etc/passwd")
     assert "link.py is a link" in trace("udf", "push", str(code)).err

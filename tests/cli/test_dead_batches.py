@@ -113,7 +113,7 @@ def test_a_dead_batch_is_seen_wherever_its_task_its_dataset_or_the_system_is_loo
     with held(home):
         status = trace("status")
         assert (status.code, trace("status", "--json").json["dead_batches"]) == (0, 1)
-    for word in ("1 batches are dead", str(bad), "there is no column 'idd'", "trace sink replay"):
+    for word in ("1 dead batches", str(bad), "there is no column 'idd'", "trace sink replay"):
         assert word in status.out
     told = trace("datasets", "show", "told")
     assert "published ranges (1)" in told.out

@@ -24,14 +24,14 @@ import typer
 from tracelake import cli
 from tracelake.cli import main, printing
 from tracelake.cli.app import app
-from tracelake.cli.commands.udf_test import _say
+from tracelake.cli.commands.udf_test import _print_result
 from tracelake.cli.process_table import process_table
 from tracelake.domain.escape_controls import on_one_line, visible, visible_json
 from tracelake.errors import BadInput, InvalidDag
 from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.child import ChildStatus
 from tracelake.lite.home import Home
-from tracelake.lite.local_run.run import Played
-from tracelake.lite.supervisor import Seen
+from tracelake.lite.local_run.run import LocalResult
 from tracelake.wire.query_messages import ARROW, QueryAnswer
 from tracelake.wire.user_calls import CALLS
 
@@ -241,23 +241,23 @@ def test_every_verb_is_known_here_by_whether_it_shows_text_of_others() -> None:
 
 @pytest.mark.parametrize("verb", list(ASKS))
 def test_no_verb_lets_a_terminal_obey_text_of_others(verb: str, shown: Shown) -> None:
-    said = "".join(
+    output = "".join(
         shown(*verb.split(), *more, *form)
         for more in ASKS[verb]
         for form in ((), ("--json",))
         if not (form and "--yaml" in more)
     )
-    assert not OBEYED.search(said), OBEYED.search(said)
-    assert "Traceback" not in said
+    assert not OBEYED.search(output), OBEYED.search(output)
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("verb", ["dag show", "task list", "task show", "why", "query", "datasets sample", "sink dead"])
 def test_what_was_made_visible_can_be_read(verb: str, shown: Shown) -> None:
     for more in ASKS[verb]:
         if "--export" not in more:
-            said = shown(*verb.split(), *more)
-            assert re.search(r"seen\\(x1b|u001b)\]0;title\\(x07|u0007)", said), said
-            assert "[red]:bomb:" in said  # no markup of ours either
+            output = shown(*verb.split(), *more)
+            assert re.search(r"seen\\(x1b|u001b)\]0;title\\(x07|u0007)", output), output
+            assert "[red]:bomb:" in output  # no markup of ours either
 
 
 def test_a_query_says_as_of_which_commit_it_read_a_table(shown: Shown) -> None:
@@ -269,17 +269,20 @@ def test_a_refusal_of_the_gateway_is_made_visible(refuses: str, shown: Shown, mo
     monkeypatch.setattr(HostileGateway, "refuses", refuses)
     for words in (("dag", "deploy", "shop.yaml"), ("task", "list")):
         for form in ((), ("--json",)):
-            said = shown(*words, *form)
-            assert not OBEYED.search(said)
-            assert "seen\\" in said
+            output = shown(*words, *form)
+            assert not OBEYED.search(output)
+            assert "seen\\" in output
 
 
 def test_output_of_a_function_and_status_of_a_process_are_made_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, terminal)
-    _say(Played("Failed", EVIL, {EVIL: [{EVIL: EVIL}]}, [{EVIL: EVIL}], None, {EVIL: EVIL}, EVIL, 1.0), in_json=False)
-    printing.out.print(process_table([Seen("worker", "failed", status=EVIL)]))
+    _print_result(
+        LocalResult("Failed", EVIL, {EVIL: [{EVIL: EVIL}]}, [{EVIL: EVIL}], None, {EVIL: EVIL}, EVIL, 1.0),
+        in_json=False,
+    )
+    printing.out.print(process_table([ChildStatus("worker", "failed", status=EVIL)]))
     assert terminal.shown().count("seen\\") > 5
     assert not OBEYED.search(terminal.shown())
 

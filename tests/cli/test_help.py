@@ -27,9 +27,9 @@ def families(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 def listed(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    said = CliRunner().invoke(app, [*words, "--help"])
-    assert said.exit_code == 0, said.output
-    return str(said.output).partition("--help")[2].splitlines()[1:]
+    message = CliRunner().invoke(app, [*words, "--help"])
+    assert message.exit_code == 0, message.output
+    return str(message.output).partition("--help")[2].splitlines()[1:]
 
 
 def test_every_verb_stands_in_one_group_of_the_help() -> None:

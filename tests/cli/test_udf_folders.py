@@ -48,20 +48,20 @@ def test_a_dag_without_folders_or_that_is_no_yaml_stays_as_it_is(beside: Path) -
 
 
 @pytest.mark.parametrize(
-    ("udf", "said"),
+    ("udf", "output"),
     [
         ("{folder: missing}", "no such folder"),
-        ("{folder: ../elsewhere}", "beside its DAG"),
-        ("{folder: /etc}", "beside its DAG"),
-        ("{folder: Large-Ones, sha256: abc}", "follows from it"),
-        ("\n      folder: Large-Ones", "in one line"),
+        ("{folder: ../elsewhere}", "in the folder of its DAG"),
+        ("{folder: /etc}", "in the folder of its DAG"),
+        ("{folder: Large-Ones, sha256: abc}", "without `bundle`"),
+        ("\n      folder: Large-Ones", "on one line"),
         ("{folder: Large-Ones, handler: nothing.here}", "nothing"),
     ],
 )
-def test_a_folder_that_cannot_be_a_bundle_is_refused_where_it_is_named(beside: Path, udf: str, said: str) -> None:
+def test_a_folder_that_cannot_be_a_bundle_is_refused_where_it_is_named(beside: Path, udf: str, output: str) -> None:
     problems: list[Problem] = []
     with_udf_folders(f"jobs:\n  - name: a\n    udf: {udf}\n", beside, problems)
     (problem,) = problems
     assert problem.field == "jobs[0].udf.folder"
     assert problem.line == 3 + udf.count("\n")
-    assert said in problem.reason
+    assert output in problem.reason

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.spark.configuration import spark_home
 from tracelake.spark.java import find_java
 from tracelake.spark.launch import TIE

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pytest
 
-from tests.chain_walk.rig import Rig as ChainRig
-from tests.chain_walk.rig import rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.chain_walk.test_follow import FOLLOW, equal
 from tests.cluster.elsewhere import Elsewhere, family_of
 from tests.cluster.trace_worker import trace_worker
@@ -137,8 +136,8 @@ async def test_operators_do_the_same_through_spark_connect(
             await files_sql_and_functions(rig, tmp_path)
             assert [process for process in family_of(pid) if process.name() == "java"] == []
             await a_canceled_task_ends_its_jobs(rig, tmp_path)
-            await a_range_is_ingested_and_decoded(ChainRig(walk, data_db, None, devchain))
-            await the_tip_is_followed_and_compacted(ChainRig(walk, data_db, None, devchain))
+            await a_range_is_ingested_and_decoded(ChainSystem(walk, data_db, None, devchain))
+            await the_tip_is_followed_and_compacted(ChainSystem(walk, data_db, None, devchain))
 
 
 async def files_sql_and_functions(rig: Rig, folder: Path) -> None:
@@ -176,7 +175,7 @@ async def a_canceled_task_ends_its_jobs(rig: Rig, folder: Path) -> None:
     assert await rig.partitions("held") == []
 
 
-async def a_range_is_ingested_and_decoded(rig: ChainRig) -> None:
+async def a_range_is_ingested_and_decoded(rig: ChainSystem) -> None:
     """Decoding counts what it leaves out while it reads, and here two inputs share blocks."""
     await rig.deploy(PAST)
     await rig.trigger("past", "upper", 20, 39)
@@ -196,7 +195,7 @@ async def a_range_is_ingested_and_decoded(rig: ChainRig) -> None:
     assert [row["it"] for row in said if not row["it"].startswith("left out: ")] == []
 
 
-async def the_tip_is_followed_and_compacted(rig: ChainRig) -> None:
+async def the_tip_is_followed_and_compacted(rig: ChainSystem) -> None:
     """Compaction reads the hot tables by the Postgres source, in the server's Python workers."""
     await rig.deploy(FOLLOW)
     version = await rig.version("live", "follow")

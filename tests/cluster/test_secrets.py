@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.chain_walk.rig import Rig as ChainRig
+from tests.chain_walk.chain_system import ChainSystem
 from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.support.devchain import Devchain, running
@@ -132,7 +132,7 @@ async def test_no_password_and_no_key_is_in_a_log_a_database_or_a_file_of_spark(
             "TRACE_SECRETS__JOB_KEY": SECRET_OF_JOB,
         }
         await rig.deploy(DAG)
-        chain = ChainRig(walk, data_db, None, devchain)
+        chain = ChainSystem(walk, data_db, None, devchain)
         async with trace_worker(walk, tmp_path, dsns, settings, log=log):
             await chain.until_followed(await chain.version("d", "follow"), SECONDS)
             await rig.trigger("d", "go", start=0, end=4)

@@ -17,7 +17,7 @@ from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.adapters.objects_s3 import S3Objects
 from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest, NotFound, ObjectExists, ObjectsUnavailable
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.seaweedfs import SeaweedFS
 from tracelake.ports import ObjectStore
 from tracelake.wiring import s3_objects

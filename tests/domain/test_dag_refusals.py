@@ -115,17 +115,19 @@ class Strict(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "output"),
     [
         ("{}", ["`size` is required", "`table` is required"]),
         ("[]", ["this is a list, not a map"]),
         ("5", ["this is the number 5, not a map"]),
     ],
 )
-def test_all_that_a_config_lacks_is_told_unless_it_is_no_config(config: str, said: list[str], catalog: Catalog) -> None:
+def test_all_that_a_config_lacks_is_told_unless_it_is_no_config(
+    config: str, output: list[str], catalog: Catalog
+) -> None:
     strict = OperatorSpec(checked_by(Strict), frozenset({"platform"}))
     known = replace(catalog, operators={**catalog.operators, "strict": strict})
     job = f"  - {{name: a, operator: strict, inputs: [{{from: {{job: src, output: orders}}}}], config: {config}}}\n"
     with pytest.raises(InvalidDag) as refusal:
         parse_dag(HEAD + job, known)
-    assert [problem.reason for problem in refusal.value.problems] == said
+    assert [problem.reason for problem in refusal.value.problems] == output

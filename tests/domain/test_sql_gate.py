@@ -69,7 +69,7 @@ def test_what_runs_is_rendered_from_the_tree_with_each_table_renamed(query: str)
 
 
 @pytest.mark.parametrize(
-    ("query", "line", "column", "said", "hint"),
+    ("query", "line", "column", "text", "hint"),
     [
         ("SELECT a\nFROM  trnsfers", 2, 7, "no table named 'trnsfers'", "transfers"),
         ("SELECT a,\n  coun(b) AS c\nFROM transfers", 2, 3, "no function coun()", "count"),
@@ -95,11 +95,11 @@ def test_what_runs_is_rendered_from_the_tree_with_each_table_renamed(query: str)
     ],
 )
 def test_a_refusal_says_what_where_and_what_to_do(
-    query: str, line: int | None, column: int | None, said: str, hint: str | None
+    query: str, line: int | None, column: int | None, text: str, hint: str | None
 ) -> None:
     with pytest.raises(InvalidSql) as refused:
         check_sql(query, {"transfers"})
-    assert said in refused.value.message
+    assert text in refused.value.message
     assert refused.value.line == line or line is None
     assert refused.value.column == column or column is None
     assert (hint or "") in (refused.value.hint or "")
@@ -204,15 +204,15 @@ def test_a_column_without_a_name_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "line", "column", "said"),
+    ("query", "line", "column", "text"),
     [
         ("SELECT t.n,\n  u.n FROM t JOIN u ON true", 2, 5, "columns 1 and 2 of the result are both called n"),
         ("SELECT a AS v, b, c AS V FROM t", 1, 19, "columns 1 and 3 of the result are both called V"),
         ("WITH x AS (SELECT a FROM t) SELECT a, a FROM x UNION ALL SELECT b, c FROM u", 1, 39, "both called a"),
     ],
 )
-def test_two_columns_of_one_name_are_refused_with_their_place(query: str, line: int, column: int, said: str) -> None:
-    with pytest.raises(InvalidSql, match=said) as refused:
+def test_two_columns_of_one_name_are_refused_with_their_place(query: str, line: int, column: int, text: str) -> None:
+    with pytest.raises(InvalidSql, match=text) as refused:
         refuse_repeated_columns(check_sql(query, {"t", "u"}))
     assert (refused.value.line, refused.value.column) == (line, column)
     assert refused.value.hint

@@ -125,7 +125,7 @@ def _is_quiet(system: WholeSystem) -> bool:
 def _datasets(seen: Seen) -> Iterator[Line]:
     for dataset in check_datasets(seen.system.running, seen.chain, STORY):
         equal = f"equal to the chain, {dataset.rows} rows, blocks {dataset.blocks}"
-        yield Line(f"rows of {dataset.name}", equal, dataset.wrong or equal)
+        yield Line(f"rows of {dataset.name}", equal, dataset.error or equal)
 
 
 def _alerts(seen: Seen) -> Iterator[Line]:

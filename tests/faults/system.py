@@ -29,7 +29,7 @@ import msgspec
 from tests.faults.faulty_queue import Faults
 from tracelake.adapters.objects_disk import DiskObjects
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.lite.ports import free_ports
+from tracelake.lite.network_ports import free_ports
 from tracelake.ports import ObjectStore
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.runtime.tls import TlsFiles

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.faults.system import ROOT, System
 from tracelake.lite.home import public_pem
-from tracelake.lite.ports import free_ports
+from tracelake.lite.network_ports import free_ports
 from tracelake.lite.user_token import mint_user_token
 from tracelake.settings import IdentitySettings
 from tracelake.store.first_start import FIRST_ADMIN

@@ -103,16 +103,16 @@ def _doubled_row(aftermath: Aftermath) -> AbstractContextManager[Seen]:
 @contextmanager
 def _lost_alert(aftermath: Aftermath) -> Iterator[Seen]:
     hook = aftermath.seen.system.hook
-    lost = hook.told[0]["delivery_id"]
-    others = [delivery for delivery in hook.told if delivery["delivery_id"] != lost]
-    yield replace(aftermath.seen, system=replace(aftermath.seen.system, hook=replace(hook, told=others)))
+    lost = hook.deliveries[0]["delivery_id"]
+    others = [delivery for delivery in hook.deliveries if delivery["delivery_id"] != lost]
+    yield replace(aftermath.seen, system=replace(aftermath.seen.system, hook=replace(hook, deliveries=others)))
 
 
 @contextmanager
 def _alert_of_two_ids(aftermath: Aftermath) -> Iterator[Seen]:
     hook = aftermath.seen.system.hook
-    more = [*hook.told, {**hook.told[0], "delivery_id": "another"}]
-    yield replace(aftermath.seen, system=replace(aftermath.seen.system, hook=replace(hook, told=more)))
+    more = [*hook.deliveries, {**hook.deliveries[0], "delivery_id": "another"}]
+    yield replace(aftermath.seen, system=replace(aftermath.seen.system, hook=replace(hook, deliveries=more)))
 
 
 @contextmanager

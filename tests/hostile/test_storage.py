@@ -200,8 +200,8 @@ async def test_24_code_of_a_user_that_claims_rows_without_files_commits_nothing(
     for lie in ({"start": 0, "end": 9}, {"start": 10, "end": 19}, {"partition_key": "x"}, {"partition_key": "all"}, {}):
         output = {**dataset, **lie, "row_count": 7, "files": [{"name": "x"}]}
         returned = run_udf.completion(msgspec.convert(claimed, Claimed), msgspec.json.encode({"outputs": [output]}))
-        for said in (output, msgspec.to_builtins(returned.outputs[0])):
-            answer = await listeners.say("complete", claimed, status="Completed", outputs=[said])
+        for message in (output, msgspec.to_builtins(returned.outputs[0])):
+            answer = await listeners.say("complete", claimed, status="Completed", outputs=[message])
             assert (answer.status_code, answer.json()["error"]["where"]) == (400, "/outputs/0/location"), lie
 
     files = await listeners.say("files", claimed, dataset_uuid=dataset["dataset_uuid"])

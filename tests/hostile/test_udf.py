@@ -20,7 +20,7 @@ import pytest
 
 from tests.hostile.storage_cases import ESCAPES
 from tests.runner.conftest import HANDS
-from tests.runner.rig import Rig, rigged
+from tests.runner.runner_system import RunnerSystem, running_system
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tests.udf.zips import zipped
@@ -49,45 +49,45 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def rig(
+async def system(
     postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Rig]:
-    async with a_rig(postgres, template, tmp_path_factory.mktemp("hostile"), None) as made:
+) -> AsyncIterator[RunnerSystem]:
+    async with runner_system(postgres, template, tmp_path_factory.mktemp("hostile"), None) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 async def anybodys(
     postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[RunnerSystem]:
     """Isolation as any user can build it. If we are root, it is weaker here than in truth: uid 0 stands behind it."""
-    async with a_rig(postgres, template, tmp_path_factory.mktemp("anybody"), Isolation(bwraps()[0])) as made:
+    async with runner_system(postgres, template, tmp_path_factory.mktemp("anybody"), Isolation(bwraps()[0])) as made:
         yield made
 
 
-@pytest.fixture(params=["rig", "anybodys"])
-def either(request: pytest.FixtureRequest) -> Rig:
-    found: Rig = request.getfixturevalue(request.param)
+@pytest.fixture(params=["system", "anybodys"])
+def either(request: pytest.FixtureRequest) -> RunnerSystem:
+    found: RunnerSystem = request.getfixturevalue(request.param)
     return found
 
 
 @asynccontextmanager
-async def a_rig(
+async def runner_system(
     postgres: RunningServer, template: Callable[[Database], str], folder: Path, isolation: Isolation | None
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[RunnerSystem]:
     dsns: dict[str, str] = {
         name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in NAMES
     }
     os.environ["TRACE_TEST_SECRET"] = SECRET
     try:
         with registered(hands=HANDS):
-            async with rigged(dsns, folder, isolation, **BOUNDS) as made:
+            async with running_system(dsns, folder, isolation, **BOUNDS) as made:
                 yield made
     finally:
         os.environ.pop("TRACE_TEST_SECRET", None)
 
 
-async def test_it_sees_no_process_but_its_own_and_no_environment_but_its_own(either: Rig) -> None:
+async def test_it_sees_no_process_but_its_own_and_no_environment_but_its_own(either: RunnerSystem) -> None:
     answer = await either.run(
         either.python(
             """
@@ -105,10 +105,10 @@ async def test_it_sees_no_process_but_its_own_and_no_environment_but_its_own(eit
         )
     )
     assert answer.body["pids"] <= 4  # bubblewrap, the init, the function
-    said = json.dumps(answer.body)
-    assert SECRET not in said
-    assert "TRACE_TEST_SECRET" not in said
-    assert str(either.settings.home) not in said
+    output = json.dumps(answer.body)
+    assert SECRET not in output
+    assert "TRACE_TEST_SECRET" not in output
+    assert str(either.settings.home) not in output
     assert {name for name in answer.body["environment"] if name.startswith("TRACE_")} == {
         "TRACE_TASK_URL",
         "TRACE_QUERY_URL",
@@ -116,7 +116,7 @@ async def test_it_sees_no_process_but_its_own_and_no_environment_but_its_own(eit
     }
 
 
-async def test_it_is_nobody_without_rights(either: Rig) -> None:
+async def test_it_is_nobody_without_rights(either: RunnerSystem) -> None:
     answer = await either.run(
         either.python(
             """
@@ -137,7 +137,7 @@ async def test_it_is_nobody_without_rights(either: Rig) -> None:
     assert (body["NoNewPrivs"], body["Seccomp"]) == ("1", "2")
 
 
-async def test_it_finds_neither_other_bundles_nor_the_store_nor_our_home(either: Rig) -> None:
+async def test_it_finds_neither_other_bundles_nor_the_store_nor_our_home(either: RunnerSystem) -> None:
     name = ObjectName.parse("s3://trace/datasets/x/y/precious.parquet")
     either.walk.control.objects.put(name, b"rows")
     (either.settings.home / "precious.key").write_text("key")
@@ -169,13 +169,13 @@ async def test_it_finds_neither_other_bundles_nor_the_store_nor_our_home(either:
     }
 
 
-async def test_what_one_sandbox_wrote_is_not_there_for_another(rig: Rig) -> None:
-    await rig.run(rig.python("def handler(event, context): open('/tmp/left', 'w').write('x')\n"))
+async def test_what_one_sandbox_wrote_is_not_there_for_another(system: RunnerSystem) -> None:
+    await system.run(system.python("def handler(event, context): open('/tmp/left', 'w').write('x')\n"))
     looking = "import os\ndef handler(event, context): return os.listdir('/tmp')\n"
-    assert (await rig.run(rig.python(looking))).body == []
+    assert (await system.run(system.python(looking))).body == []
 
 
-async def test_it_can_write_nowhere_but_its_tmp(either: Rig) -> None:
+async def test_it_can_write_nowhere_but_its_tmp(either: RunnerSystem) -> None:
     answer = await either.run(
         either.python(
             """
@@ -204,9 +204,9 @@ async def test_it_can_write_nowhere_but_its_tmp(either: Rig) -> None:
     assert set(answer.body) <= {"/tmp", "/dev/shm"}  # noqa: S108 - its own
 
 
-async def test_it_fills_no_disk(rig: Rig) -> None:
-    answer = await rig.run(
-        rig.python(
+async def test_it_fills_no_disk(system: RunnerSystem) -> None:
+    answer = await system.run(
+        system.python(
             """
             import errno
             def fill(folder):
@@ -227,10 +227,10 @@ async def test_it_fills_no_disk(rig: Rig) -> None:
     assert not answer.failed, answer.body
     for written, why in answer.body.values():
         assert why in {"ENOSPC", "EFBIG"}
-        assert written <= rig.settings.udf.tmp_mb << 20
+        assert written <= system.settings.udf.tmp_mb << 20
 
 
-async def test_it_fills_no_table_of_inodes(either: Rig) -> None:
+async def test_it_fills_no_table_of_inodes(either: RunnerSystem) -> None:
     """Empty files take no byte of /tmp's size, and a kilobyte of the kernel's memory each."""
     answer = await either.run(
         either.python(
@@ -247,9 +247,9 @@ async def test_it_fills_no_table_of_inodes(either: Rig) -> None:
     assert f"more than {either.settings.udf.tmp_files} files in /tmp" in answer.body["errorMessage"]
 
 
-async def test_what_an_attempt_writes_to_the_store_is_bounded_in_bytes_and_objects(rig: Rig) -> None:
+async def test_what_an_attempt_writes_to_the_store_is_bounded_in_bytes_and_objects(system: RunnerSystem) -> None:
     """Of eight requests at once as of one after the other; what was refused is not there, and another attempt may."""
-    udf = rig.python(
+    udf = system.python(
         """
         import json, os
         from concurrent.futures import ThreadPoolExecutor
@@ -268,22 +268,24 @@ async def test_what_an_attempt_writes_to_the_store_is_bounded_in_bytes_and_objec
         """
     )
     for _ in range(2):  # the same sandbox, another attempt
-        answer = await rig.run(udf)
+        answer = await system.run(udf)
         assert not answer.failed, answer.body
         stored = [status for status, _ in answer.body["large"] if status == 200]
         refused = [json.loads(text)["error"] for status, text in answer.body["large"] if status != 200]
-        assert len(stored) == rig.settings.udf.put_mb
+        assert len(stored) == system.settings.udf.put_mb
         assert {(item["code"], item["where"]) for item in refused} == {("limit_reached", "udf.put_mb")}
         assert [status for status, _ in answer.body["same"]] == [200] * len(stored), "said again, it costs nothing"
         small = [text for status, text in answer.body["small"] if status != 200]
-        assert len(answer.body["small"]) - len(small) == rig.settings.udf.put_objects - len(stored)
+        assert len(answer.body["small"]) - len(small) == system.settings.udf.put_objects - len(stored)
         assert {json.loads(text)["error"]["where"] for text in small} == {"udf.put_objects"}
 
 
-async def test_a_token_that_it_prints_or_fails_with_is_not_kept(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_token_that_it_prints_or_fails_with_is_not_kept(
+    system: RunnerSystem, capfd: pytest.CaptureFixture[str]
+) -> None:
     """It was given the token, and can say it; whoever reads logs and errors later was not."""
-    claimed = await rig.claimed()
-    udf = rig.python(
+    claimed = await system.claimed()
+    udf = system.python(
         """
         from helpers import task
         def handler(event, context):
@@ -293,9 +295,9 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(rig: Rig, capfd:
             return task(event, "logs", lines=[line], first=500)
         """
     )
-    answer = await rig.run(udf, claimed)  # answered when its lines are kept
+    answer = await system.run(udf, claimed)  # answered when its lines are kept
     assert answer.body[0] == 200, answer.body
-    failing = rig.python(
+    failing = system.python(
         """
         from helpers import task
         def handler(event, context):
@@ -303,8 +305,8 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(rig: Rig, capfd:
             return task(event, "complete", status="Failed", error_message=said, retryable=False)
         """
     )
-    assert (await rig.run(failing, claimed)).body[0] == 200
-    pool, token = rig.walk.control.pool, claimed.capability_token
+    assert (await system.run(failing, claimed)).body[0] == 200
+    pool, token = system.walk.control.pool, claimed.capability_token
     kept = "SELECT string_agg(text, E'\\n' ORDER BY n) FROM task_logs WHERE task_id = $1"
     lines = await pool.fetchval(kept, claimed.task.task_id)
     assert "my token: *** and that was it" in lines
@@ -313,13 +315,13 @@ async def test_a_token_that_it_prints_or_fails_with_is_not_kept(rig: Rig, capfd:
         "SELECT t::text FROM tasks t WHERE id = $1 UNION ALL SELECT a::text FROM task_attempts a WHERE task_id = $1",
         claimed.task.task_id,
     )
-    said = lines + "".join(row[0] for row in rows) + "".join(capfd.readouterr())
-    assert "no luck with ***!" in said
-    assert token not in said
-    assert token.rpartition(".")[2] not in said
+    output = lines + "".join(row[0] for row in rows) + "".join(capfd.readouterr())
+    assert "no luck with ***!" in output
+    assert token not in output
+    assert token.rpartition(".")[2] not in output
 
 
-async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
+async def test_it_opens_no_socket_but_its_doors(either: RunnerSystem) -> None:
     abstract, name = socket.socket(socket.AF_UNIX), f"trace-hostile-{uuid4()}"
     abstract.bind(f"\0{name}")
     abstract.listen()
@@ -369,10 +371,10 @@ async def test_it_opens_no_socket_but_its_doors(either: Rig) -> None:
     assert {answer.body[item] for item in ("packet", "netlink", "vsock", "alg")} <= {"EAFNOSUPPORT", "EPERM"}
 
 
-async def test_nothing_internal_can_be_reached_through_its_doors(rig: Rig) -> None:
+async def test_nothing_internal_can_be_reached_through_its_doors(system: RunnerSystem) -> None:
     """Not even with a worker token in hand: the path does not exist for it."""
-    answer = await rig.run(
-        rig.python(
+    answer = await system.run(
+        system.python(
             """
             import http.client, os
             PATHS = ["/internal/jwks/task", "/internal/task-claim", "/internal/v1/dags", "/internal/openapi.json",
@@ -399,9 +401,9 @@ async def test_nothing_internal_can_be_reached_through_its_doors(rig: Rig) -> No
     assert set(answer.body.values()) <= {400, 404}, answer.body
 
 
-async def test_a_request_in_a_request_is_not_passed_on(rig: Rig) -> None:
-    answer = await rig.run(
-        rig.python(
+async def test_a_request_in_a_request_is_not_passed_on(system: RunnerSystem) -> None:
+    answer = await system.run(
+        system.python(
             """
             import os, socket
             TOKEN = b"X-Trace-Worker-Token: the worker token\\r\\n"
@@ -433,7 +435,7 @@ async def test_a_request_in_a_request_is_not_passed_on(rig: Rig) -> None:
     assert not [text for text in answer.body if "200 OK" in text or '"keys"' in text], answer.body
 
 
-async def test_a_fork_bomb_ends_with_its_sandbox(rig: Rig) -> None:
+async def test_a_fork_bomb_ends_with_its_sandbox(system: RunnerSystem) -> None:
     bomb = """
         import os
         def handler(event, context):
@@ -443,14 +445,14 @@ async def test_a_fork_bomb_ends_with_its_sandbox(rig: Rig) -> None:
                 except OSError:
                     pass
         """
-    answer = await rig.run(rig.python(bomb), timeout_seconds=2)
+    answer = await system.run(system.python(bomb), timeout_seconds=2)
     assert answer.failed
-    await works(rig)
+    await works(system)
 
 
-async def test_it_gets_no_more_processes_than_it_may_have(rig: Rig) -> None:
-    answer = await rig.run(
-        rig.python(
+async def test_it_gets_no_more_processes_than_it_may_have(system: RunnerSystem) -> None:
+    answer = await system.run(
+        system.python(
             """
             import os, time
             def handler(event, context):
@@ -466,23 +468,23 @@ async def test_it_gets_no_more_processes_than_it_may_have(rig: Rig) -> None:
             """
         )
     )
-    assert answer.body < rig.settings.udf.processes
+    assert answer.body < system.settings.udf.processes
 
 
-async def test_memory_has_an_end_in_one_process(rig: Rig) -> None:
+async def test_memory_has_an_end_in_one_process(system: RunnerSystem) -> None:
     bomb = """
         def handler(event, context):
             held = []
             while True:
                 held.append(bytearray(1 << 20))
         """
-    answer = await rig.run(rig.python(bomb))
+    answer = await system.run(system.python(bomb))
     assert answer.failed
     assert "MemoryError" in str(answer.body) or "MiB of memory" in str(answer.body), answer.body
-    await works(rig)
+    await works(system)
 
 
-async def test_memory_has_an_end_in_many_processes(rig: Rig) -> None:
+async def test_memory_has_an_end_in_many_processes(system: RunnerSystem) -> None:
     bomb = """
         import os, time
         def handler(event, context):
@@ -492,40 +494,40 @@ async def test_memory_has_an_end_in_many_processes(rig: Rig) -> None:
                     time.sleep(3600)
             time.sleep(3600)
         """
-    answer = await rig.run(rig.python(bomb))
+    answer = await system.run(system.python(bomb))
     assert answer.failed
     assert "MiB of memory" in answer.body["errorMessage"]
-    await works(rig)
+    await works(system)
 
 
-async def test_memory_has_an_end_in_node(rig: Rig) -> None:
+async def test_memory_has_an_end_in_node(system: RunnerSystem) -> None:
     bomb = "export const handler = async () => { const held = []; for (;;) held.push(Buffer.alloc(1 << 20, 1)); };"
-    assert (await rig.run(rig.node(bomb))).failed
-    await works(rig)
+    assert (await system.run(system.node(bomb))).failed
+    await works(system)
 
 
-async def test_spinning_ends_at_the_time_limit(rig: Rig) -> None:
+async def test_spinning_ends_at_the_time_limit(system: RunnerSystem) -> None:
     spin = "def handler(event, context):\n    while True: pass\n"
-    answer = await rig.run(rig.python(spin), timeout_seconds=1)
+    answer = await system.run(system.python(spin), timeout_seconds=1)
     assert answer.failed
     assert "timed out" in answer.body["errorMessage"]
 
 
-async def test_a_million_lines_end_and_disturb_nobody(rig: Rig) -> None:
+async def test_a_million_lines_end_and_disturb_nobody(system: RunnerSystem) -> None:
     shout = "def handler(event, context):\n    for n in range(1_000_000): print('x' * 8)\n    return 'done'\n"
-    shouting = asyncio.create_task(rig.run(rig.python(shout)))
-    await works(rig)
+    shouting = asyncio.create_task(system.run(system.python(shout)))
+    await works(system)
     answer = await shouting
     assert answer.body == "done"
 
 
-async def test_a_line_without_an_end_is_no_harm(rig: Rig) -> None:
+async def test_a_line_without_an_end_is_no_harm(system: RunnerSystem) -> None:
     shout = "import sys\ndef handler(event, context):\n    sys.stdout.write('x' * 2_000_000)\n    return 'done'\n"
-    assert (await rig.run(rig.python(shout))).body == "done"
+    assert (await system.run(system.python(shout))).body == "done"
 
 
-async def test_a_huge_result_is_refused(rig: Rig) -> None:
-    answer = await rig.run(rig.python("def handler(event, context):\n    return 'x' * (7 << 20)\n"))
+async def test_a_huge_result_is_refused(system: RunnerSystem) -> None:
+    answer = await system.run(system.python("def handler(event, context):\n    return 'x' * (7 << 20)\n"))
     assert answer.failed
     assert answer.body["errorType"] == "Function.ResponseSizeTooLarge"
 
@@ -552,13 +554,13 @@ MISBEHAVIOUR = {
     "half a number": ("post(f'invocation/{id}/response', b'1e')", "not JSON"),
     "bytes": ("post(f'invocation/{id}/response', bytes(range(256)))", "not JSON"),
     "deep": ("post(f'invocation/{id}/response', b'[' * 100000)", "not JSON"),
-    "another id": ("post('invocation/00000000-0000-4000-8000-000000000000/response', b'1')", "not in hand"),
+    "another id": ("post('invocation/00000000-0000-4000-8000-000000000000/response', b'1')", "not current"),
     "a path as id": (
         "post('invocation/..%2f..%2f/response', b'1'); post('invocation/x/response', b'1')",
-        "not in hand",
+        "not current",
     ),
-    "next without an answer": ("take()", "without having answered"),
-    "an error of another": ("post('invocation/x/error', b'{}')", "not in hand"),
+    "next without an answer": ("take()", "before it had answered"),
+    "an error of another": ("post('invocation/x/error', b'{}')", "not current"),
     "gone": ("os._exit(3)", "process ended"),
     "killed": ("os.kill(os.getpid(), 9)", "process ended"),
     "everybody killed": ("os.kill(-1, 9)", "process ended"),
@@ -568,26 +570,26 @@ MISBEHAVIOUR = {
 
 
 @pytest.mark.parametrize("case", MISBEHAVIOUR)
-async def test_what_breaks_the_runtime_apis_rules_fails_and_is_not_used_again(rig: Rig, case: str) -> None:
-    said, expected = MISBEHAVIOUR[case]
-    udf = rig.executable(TALKER.replace("BODY", said))
-    answer = await rig.run(udf, timeout_seconds=2 if expected == "timed out" else 50)
+async def test_what_breaks_the_runtime_apis_rules_fails_and_is_not_used_again(system: RunnerSystem, case: str) -> None:
+    output, expected = MISBEHAVIOUR[case]
+    udf = system.executable(TALKER.replace("BODY", output))
+    answer = await system.run(udf, timeout_seconds=2 if expected == "timed out" else 50)
     assert answer.failed
     assert expected in answer.body["errorMessage"]
-    assert not [host for host in rig.functions.pool._idle if host.key.sha256 == udf.sha256]
+    assert not [host for host in system.functions.pool._idle if host.key.sha256 == udf.sha256]
 
 
-async def test_an_answer_given_twice_ends_the_sandbox(rig: Rig) -> None:
-    udf = rig.executable(TALKER.replace("BODY", "[post(f'invocation/{id}/response', b'1') for _ in 'ab']"))
-    answer = await rig.run(udf)
+async def test_an_answer_given_twice_ends_the_sandbox(system: RunnerSystem) -> None:
+    udf = system.executable(TALKER.replace("BODY", "[post(f'invocation/{id}/response', b'1') for _ in 'ab']"))
+    answer = await system.run(udf)
     assert answer.body == 1
     async with asyncio.timeout(60):
-        while rig.functions.pool._busy:  # noqa: ASYNC110 - the housework is waited for
+        while system.functions.pool._busy:  # noqa: ASYNC110 - the housework is waited for
             await asyncio.sleep(0.01)
-    assert not [host for host in rig.functions.pool._idle if host.key.sha256 == udf.sha256]
+    assert not [host for host in system.functions.pool._idle if host.key.sha256 == udf.sha256]
 
 
-async def test_calls_that_climb_are_refused(either: Rig) -> None:
+async def test_calls_that_climb_are_refused(either: RunnerSystem) -> None:
     answer = await either.run(
         either.python(
             """
@@ -626,17 +628,17 @@ async def test_calls_that_climb_are_refused(either: Rig) -> None:
     assert answer.body == {}
 
 
-async def test_the_object_door_opens_what_the_token_names_and_nothing_else(rig: Rig) -> None:
+async def test_the_object_door_opens_what_the_token_names_and_nothing_else(system: RunnerSystem) -> None:
     """The hostile names of storage, asked at this door; and another task's token, and none."""
-    claimed, other = await rig.claimed(), await rig.claimed()
-    ours = rig.walk.control.objects
+    claimed, other = await system.claimed(), await system.claimed()
+    ours = system.walk.control.objects
     dataset = claimed.task.outputs[0].dataset_uuid
     told = {"dataset": dataset, "task": claimed.task.task_id}
     good = f"trace-scratch/buffers/{dataset}/{claimed.task.task_id}/1/b.jsonl"
     names = [uri.removeprefix("s3://").format(**told) for uri in ESCAPES.values()]
     secret = ObjectName.parse("s3://trace/datasets/theirs/v/part.parquet")
     ours.put(secret, b"theirs", replace=True)
-    udf = rig.python(
+    udf = system.python(
         f"""
         import http.client, os
         from helpers import ask
@@ -672,7 +674,7 @@ async def test_the_object_door_opens_what_the_token_names_and_nothing_else(rig: 
             }
         """
     )
-    answer = await rig.run(udf, claimed)
+    answer = await system.run(udf, claimed)
     assert not answer.failed, answer.body
     body = answer.body
     assert body["good"] == [200, 200, 409, [200, "{}"]], body["good"]
@@ -685,9 +687,9 @@ async def test_the_object_door_opens_what_the_token_names_and_nothing_else(rig: 
     assert ours.get(secret) == b"theirs"
 
 
-async def test_a_flood_of_connections_is_cut_off_and_the_door_stays(rig: Rig) -> None:
-    answer = await rig.run(
-        rig.python(
+async def test_a_flood_of_connections_is_cut_off_and_the_door_stays(system: RunnerSystem) -> None:
+    answer = await system.run(
+        system.python(
             """
             import os, select, socket, time
             from helpers import *
@@ -712,32 +714,32 @@ async def test_a_flood_of_connections_is_cut_off_and_the_door_stays(rig: Rig) ->
                         return [len(refused), complete(event)[0]]
                     except OSError:
                         time.sleep(0.1)
-            """.replace("WANTED", str(40 - rig.settings.udf.connections))
+            """.replace("WANTED", str(40 - system.settings.udf.connections))
         )
     )
     assert not answer.failed, answer.body
     refused, completed = answer.body
-    assert refused == 40 - rig.settings.udf.connections
+    assert refused == 40 - system.settings.udf.connections
     assert completed == 200
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "a/../../evil.py", "a\\..\\evil.py"])
-async def test_a_bundle_with_a_name_that_leads_out_is_not_unpacked(rig: Rig, name: str) -> None:
+async def test_a_bundle_with_a_name_that_leads_out_is_not_unpacked(system: RunnerSystem, name: str) -> None:
     archive = zipped(("main.py", b"def handler(event, context): return 1\n"), (name, b"evil"))
-    answer = await rig.run(rig.shelf.put(archive, "python", "main.handler"))
+    answer = await system.run(system.bundles.put(archive, "python", "main.handler"))
     assert (answer.failed, answer.body["errorType"]) == (True, "Trace.invalid_bundle")
-    assert not list(rig.settings.home.rglob("evil.py"))
+    assert not list(system.settings.home.rglob("evil.py"))
 
 
-async def test_a_bundle_with_a_link_or_a_bomb_is_not_unpacked(rig: Rig) -> None:
+async def test_a_bundle_with_a_link_or_a_bomb_is_not_unpacked(system: RunnerSystem) -> None:
     link = zipped(("main.py", b"/etc/passwd"), mode=stat.S_IFLNK | 0o777)
     bomb = zipped(("main.py", b"\0" * (64 << 20)))
     for archive in (link, bomb):
-        answer = await rig.run(rig.shelf.put(archive, "python", "main.handler"))
+        answer = await system.run(system.bundles.put(archive, "python", "main.handler"))
         assert (answer.failed, answer.body["errorType"]) == (True, "Trace.invalid_bundle")
 
 
-async def works(rig: Rig) -> None:
+async def works(system: RunnerSystem) -> None:
     """The runner still serves."""
-    answer = await rig.run(rig.python(f"def handler(event, context): return 'well'  # {uuid4()}\n"))
+    answer = await system.run(system.python(f"def handler(event, context): return 'well'  # {uuid4()}\n"))
     assert answer.body == "well", answer

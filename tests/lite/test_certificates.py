@@ -174,7 +174,7 @@ def test_an_authority_nearly_over_is_followed_by_another_and_both_are_trusted(fo
     seen = reload_if_changed(old_client, files, None)
 
     renewed = ensure_certificates(folder, NOW)
-    assert ["nearly over" in note for note in renewed.notes] == [True]
+    assert ["about to expire" in note for note in renewed.notes] == [True]
     assert [item == first for item in certificates(files.ca)] == [False, True]
     with listener(old_door) as port:  # a door that has not restarted yet
         assert greet(port, client_context(files.ca), "localhost") == b"hello"
@@ -198,7 +198,7 @@ def test_an_authority_with_enough_time_left_stays(folder: Path) -> None:
 def test_a_clock_before_the_authority_is_an_error_and_not_a_new_authority(folder: Path) -> None:
     ensure_certificates(folder, NOW)
     before = contents(folder)
-    with pytest.raises(SetupError, match="the clock says") as refused:
+    with pytest.raises(SetupError, match="the clock is") as refused:
         ensure_certificates(folder, datetime(1970, 1, 2, tzinfo=UTC))
     assert "set the clock" in str(refused.value.hint)
     assert contents(folder) == before
@@ -309,13 +309,13 @@ def test_a_server_pair_is_no_authority(folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetupError, match="cannot be kept") as refused:
+    with pytest.raises(SetupError, match="cannot be stored") as refused:
         ensure_certificates(tmp_path / "file" / "tls", NOW)
     assert refused.value.hint
     ensure_certificates(tmp_path / "tls", NOW)
     (tmp_path / "tls" / "ca-key.pem").unlink()
     (tmp_path / "tls" / "ca-key.pem").mkdir()
-    with pytest.raises(SetupError, match="cannot be kept"):
+    with pytest.raises(SetupError, match="cannot be stored"):
         ensure_certificates(tmp_path / "tls", NOW)
 
 
@@ -350,8 +350,8 @@ print(files.ca.read_text(), files.cert.read_text(), files.notes)
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        said, _ = process.communicate(timeout=30)
-        answers.add(said)
+        output, _ = process.communicate(timeout=30)
+        answers.add(output)
     assert len(answers) == 1
     assert answers.pop().endswith("()\n")
     assert works(ensure_certificates(folder, NOW))

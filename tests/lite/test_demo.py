@@ -53,22 +53,22 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 def test_the_demo_shows_everything_finds_it_right_and_touches_nothing_of_yours(folder: Path) -> None:
     process = start(folder)
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
     for dataset in DATASETS:
-        assert re.search(rf"^  {dataset} .*  yes, ", said, re.MULTILINE), (dataset, said)
+        assert re.search(rf"^  {dataset} .*  yes, ", output, re.MULTILINE), (dataset, output)
     for words in (
-        "kill -9 of the Dispatcher: another took over",
+        "kill -9 of the Dispatcher: restarted",
         "kill -9 of the runner",
-        "run again, and done",
+        "retried, and completed",
         "reorg: the last 11 blocks",
         "2 ranges of 50 final blocks are Parquet now",
         "none is false",
-        "each told once to the webhook, signed",
+        "each delivered once to the webhook, signed",
         "trace why transfers 0-499",
         "What to try next",
     ):
-        assert words in said
+        assert words in output
     assert left_of(folder) == []
 
 
@@ -76,11 +76,11 @@ def test_ctrl_c_in_the_middle_of_the_demo_leaves_nothing(folder: Path) -> None:
     process = start(folder)
     assert process.stdout is not None
     for line in process.stdout:
-        if "Knocking at the doors" in line:
+        if "Access: TLS" in line:
             break
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    said, _ = process.communicate(timeout=200)
-    assert (process.returncode, "Traceback" in said) == (130, False), said
+    output, _ = process.communicate(timeout=200)
+    assert (process.returncode, "Traceback" in output) == (130, False), output
     assert left_of(folder) == []
 
 

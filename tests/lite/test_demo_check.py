@@ -118,7 +118,7 @@ def made(tmp_path: Path, chain: Chain) -> Made:
 
 def test_datasets_that_hold_every_block_once_equal_the_chain(made: Made) -> None:
     seen = made.seen()
-    assert [item.verdict for item in seen.values() if item.wrong] == []
+    assert [item.verdict for item in seen.values() if item.error] == []
     assert list(seen) == [
         *("past_blocks", "past_transactions", "past_logs", "recent_blocks", "recent_transactions", "recent_logs"),
         *("hot_blocks", "transfers", "daily_volume", "blocks_checked", "critical_days"),
@@ -126,7 +126,7 @@ def test_datasets_that_hold_every_block_once_equal_the_chain(made: Made) -> None
 
 
 @pytest.mark.parametrize(
-    ("spans", "said"),
+    ("spans", "output"),
     [
         ([], "it is empty; blocks 0 to 39 are missing"),
         ([(0, 19)], "blocks 20 to 39 are missing"),
@@ -136,9 +136,9 @@ def test_datasets_that_hold_every_block_once_equal_the_chain(made: Made) -> None
         ([(0, 39), (40, 49)], "blocks 40 to 49 do not belong there"),
     ],
 )
-def test_partitions_that_are_missing_doubled_or_too_many_are_named(made: Made, spans: Spans, said: str) -> None:
+def test_partitions_that_are_missing_doubled_or_too_many_are_named(made: Made, spans: Spans, output: str) -> None:
     made.blocks("past_blocks", spans)
-    assert made.seen()["past_blocks"].verdict == f"NO: {said}"
+    assert made.seen()["past_blocks"].verdict == f"NO: {output}"
 
 
 def test_a_range_that_was_not_compacted_is_missed_although_nothing_in_the_dataset_says_so(made: Made) -> None:
@@ -151,10 +151,10 @@ def test_rows_within_a_partition_are_missed_found_twice_and_found_false(made: Ma
     assert "3 rows are missing" in made.seen()["past_blocks"].verdict
     twice = [truth_table(chain, "blocks", 0, 39), truth_table(chain, "blocks", 5, 5)]
     made.write("past_blocks", [(0, 39)], lambda _: pa.concat_tables(twice))
-    assert "1 rows are there more than once" in made.seen()["past_blocks"].verdict
+    assert "1 rows are duplicates" in made.seen()["past_blocks"].verdict
     other = truth_table(Chain(seed=8, blocks=40), "blocks", 0, 39)
     made.write("past_blocks", [(0, 39)], lambda _: other)
-    assert made.seen()["past_blocks"].verdict == "NO: rows hold other values than the chain"
+    assert made.seen()["past_blocks"].verdict == "NO: rows have other values than the chain"
 
 
 def test_the_hot_table_is_compared_from_where_the_follower_began_up_to_the_tip(made: Made, chain: Chain) -> None:
@@ -166,14 +166,14 @@ def test_a_piece_that_was_not_checked_or_did_not_hold_is_told(made: Made) -> Non
     made.write("blocks_checked", PAST[:1], lambda _: checked(passed=True))
     assert made.seen()["blocks_checked"].verdict == "NO: blocks 20 to 39 are missing"
     made.write("blocks_checked", PAST, lambda _: checked(passed=False))
-    assert made.seen()["blocks_checked"].verdict == "NO: 6 checks were made and 4 held, where 6 must"
+    assert made.seen()["blocks_checked"].verdict == "NO: 6 checks were made and 4 passed, of 6"
 
 
 def test_sums_are_compared_with_the_chain_and_the_alerts(made: Made) -> None:
     made.write("critical_days", [(0, 0)], lambda _: critical_days(3))
     made.write("daily_volume", [], lambda _: checked(passed=True))
     seen = made.seen()
-    assert seen["critical_days"].wrong
+    assert seen["critical_days"].error
     assert seen["daily_volume"].verdict == "NO: it is empty"
 
 

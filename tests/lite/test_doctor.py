@@ -101,7 +101,7 @@ def test_a_read_only_home_is_found(tmp_path: Path) -> None:
 def test_a_home_on_a_network_disk_or_one_without_programs_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for mount, ok, said in (
+    for mount, ok, output in (
         (("nfs4", {"rw"}), None, "network disk"),
         (("ext4", {"rw", "noexec"}), False, "noexec"),
         (("ext4", {"rw"}), True, "ext4"),
@@ -109,7 +109,7 @@ def test_a_home_on_a_network_disk_or_one_without_programs_is_found(
         monkeypatch.setattr(doctor, "_mount_of", lambda _, mount=mount: mount)
         finding = doctor._home(tmp_path)
         assert finding.ok is ok
-        assert said in finding.found
+        assert output in finding.found
 
 
 def test_the_mount_of_a_path_is_the_nearest_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_damaged_issuer_key_is_said_not_replaced(home: Home) -> None:
 
 def test_a_home_that_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match="cannot be made"):
+    with pytest.raises(SetupError, match="cannot be created"):
         Home(tmp_path / "file" / "home").make()
 
 

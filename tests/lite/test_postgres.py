@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import QUICK
 from tests.support.postgres import RunningServer, running
 from tracelake.errors import PostgresFailed
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.postgres import Cluster, prepare, reset_password
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from tracelake.errors import SetupError
+from tracelake.lite.child import FAILURES_BEFORE_HELD_BACK, Child, ChildStatus
 from tracelake.lite.end_orphans import end_sessions, members_of
 from tracelake.lite.launch import Launch
 from tracelake.lite.log_files import rotate_log
-from tracelake.lite.supervisor import FAILURES_BEFORE_HELD_BACK, Child, Seen, Supervisor
+from tracelake.lite.supervisor import Supervisor
 from tracelake.settings import UpSettings
 
 SPEAKS = """
@@ -55,11 +56,11 @@ class Watched:
         self.story: list[tuple[str, str]] = []
         self.supervisor = Supervisor(settings, folder, folder / "s", self.note)
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: ChildStatus) -> None:
         self.story.append((seen.name, seen.state))
 
-    def seen(self, name: str) -> Seen:
-        return next(item for item in self.supervisor.seen if item.name == name)
+    def seen(self, name: str) -> ChildStatus:
+        return next(item for item in self.supervisor.statuses if item.name == name)
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -305,11 +306,11 @@ def test_a_child_is_asked_to_stop_once_and_finishes_what_it_has_in_hand(folder: 
 
     async def work(watched: Watched) -> None:
         await watched.supervisor.start([child("one", counts)])
-        (kept,) = watched.supervisor._kept
+        (kept,) = watched.supervisor._children
         stopping = asyncio.create_task(watched.supervisor.stop())
-        await watched.until(lambda: kept._heard.status == "has heard it")
-        beaten = kept._heard.last
-        await watched.until(lambda: kept._heard.last > beaten)  # whoever asks at every beat has asked again
+        await watched.until(lambda: kept._reported.status == "has heard it")
+        beaten = kept._reported.last
+        await watched.until(lambda: kept._reported.last > beaten)  # whoever asks at every beat has asked again
         (folder / "go").touch()
         await stopping
 

@@ -30,7 +30,7 @@ import pytest
 from tests.support.postgres import RunningServer
 from tracelake.errors import SetupError
 from tracelake.lite.end_orphans import members_of
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.up import _both
 
 TRACE = [sys.executable, "-m", "tracelake"]
@@ -315,7 +315,7 @@ def test_down_stops_everything_and_leaves_nothing(system: System) -> None:
     stopped = system.trace("down")
     assert stopped.returncode == 0, stopped.stderr
     assert "stopped process" in stopped.stdout
-    assert "nothing is left running" in system.output()
+    assert "no process is left" in system.output()
     assert system.process is not None
     assert system.process.returncode == 0
     assert members_of(families) == []
@@ -331,8 +331,8 @@ def test_a_signal_stops_everything_in_order(folder: Path, how: signal.Signals) -
     families = system.pids()
     assert system.stop(how) == 0
     assert members_of(families) == []
-    said = system._said
-    ends = [said.index(f"{name:<15} stopped") for name in ("gateway", "dispatcher", "postgres-state")]
+    message = system._said
+    ends = [message.index(f"{name:<15} stopped") for name in ("gateway", "dispatcher", "postgres-state")]
     assert ends == sorted(ends)
 
 
@@ -416,9 +416,9 @@ def test_the_doors_are_open_and_verbs_answered_while_spark_is_still_on_its_way(f
     finally:
         families = system.pids()
         system.process.kill()  # not asked to stop: Spark's start cannot be
-        said = system.process.communicate()[0]
+        message = system.process.communicate()[0]
         wait_until(lambda: not members_of(families), 60)
-    assert "the doors are open" in said
+    assert "the listeners are open" in message
 
 
 def test_a_process_killed_again_and_again_in_a_start_stops_nothing_else(folder: Path) -> None:

@@ -19,8 +19,8 @@ from tracelake.dispatcher.events.trigger import trigger
 from tracelake.dispatcher.read_gauges import Gauges
 from tracelake.errors import SetupError, Unauthenticated
 from tracelake.gateway.process import public_api
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.plan import _metrics
-from tracelake.lite.ports import free_port
 from tracelake.query.process import metrics_route
 from tracelake.runtime.metrics import GAUGES, Metrics
 from tracelake.runtime.metrics_listener import serve_metrics

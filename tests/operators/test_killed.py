@@ -17,8 +17,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.chain_walk.rig import Rig as ChainRig
-from tests.chain_walk.rig import rows_of, truth
+from tests.chain_walk.chain_system import ChainSystem, rows_of, truth
 from tests.dispatcher.support import PULL
 from tests.operators.rig import Rig, operator
 from tests.operators.test_evm_decode import write_logs
@@ -186,7 +185,7 @@ class KilledSystem:
 
     rig: Rig
     sink: SinkRig
-    chain: ChainRig
+    chain: ChainSystem
     victim_settings: dict[str, Any]
 
 
@@ -196,7 +195,7 @@ async def system(rig: Rig, queue_db: str, data_db: str, devchain: Devchain) -> A
     pools = {"dev": {"endpoints": f"a={devchain.node('a')}", "chain_id": devchain.chain_id}}
     victim_settings = event_status(rig.walk, queue_db, rig.folder, data=data_db, pools=pools)
     sink = SinkRig(rig.walk, rig.spark, data_db, rig.folder)
-    chain = ChainRig(rig.walk, data_db, rig.spark, devchain)
+    chain = ChainSystem(rig.walk, data_db, rig.spark, devchain)
     with registered(pull=replace(PULL, runtimes=frozenset({"ecs_udf"}))), operator("some_logs", write_logs):
         async with sink.sinking():
             yield KilledSystem(replace(rig, resources=resources), sink, chain, victim_settings)

@@ -22,8 +22,8 @@ from tests.walk.walking import TOKEN
 from tracelake.data.hot.tables import ensure
 from tracelake.data.hot.writer import rewrite
 from tracelake.domain.object_names import Folder
+from tracelake.lite.network_ports import free_port
 from tracelake.lite.plan import child_environment
-from tracelake.lite.ports import free_port
 from tracelake.runtime.http_client import AsyncClient
 from tracelake.settings import EndpointSettings, ObjectSettings, to_document
 

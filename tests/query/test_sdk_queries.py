@@ -14,8 +14,8 @@ import pytest
 
 from tests.query.query_system import QuerySystem
 from tests.query.test_limits import FOREVER
-from tests.runner.rig import invocation, settings_for
-from tests.runner.whole import bundle
+from tests.runner.runner_system import invocation, settings_for
+from tests.runner.udf_system import bundle
 from tests.udf.functions import NODE, PYTHON, ROOT, event_of
 from tracelake.settings import Settings
 from tracelake.udf.bubblewrap import choose_isolation

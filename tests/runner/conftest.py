@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.runner.rig import Rig, rigged
+from tests.runner.runner_system import RunnerSystem, running_system
 from tests.support.operators import registered
 from tests.support.postgres import RunningServer
 from tracelake.domain.dag.catalog import OperatorSpec, checked_by
@@ -25,12 +25,22 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="package")
 def dsns(postgres: RunningServer, template: Callable[[Database], str]) -> dict[str, str]:
-    names: tuple[Database, ...] = ("state", "queue")
+    return create_databases(postgres, template, ("state", "queue"))
+
+
+@pytest.fixture(scope="module")
+def udf_dsns(postgres: RunningServer, template: Callable[[Database], str]) -> dict[str, str]:
+    return create_databases(postgres, template, ("state", "queue", "data"))
+
+
+def create_databases(
+    postgres: RunningServer, template: Callable[[Database], str], names: tuple[Database, ...]
+) -> dict[str, str]:
     return {name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in names}
 
 
 @pytest.fixture(scope="package")
-async def rig(dsns: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+async def system(dsns: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunnerSystem]:
     with registered(hands=HANDS):
-        async with rigged(dsns, tmp_path_factory.mktemp("udf"), memory_mb=256, tmp_mb=16, processes=40) as made:
+        async with running_system(dsns, tmp_path_factory.mktemp("udf"), memory_mb=256, tmp_mb=16, processes=40) as made:
             yield made

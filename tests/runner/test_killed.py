@@ -8,18 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from tests.runner.rig import SECONDS
-from tests.runner.whole import DAG, RUNTIMES, Whole, a_whole
+from tests.runner.runner_system import SECONDS
+from tests.runner.udf_system import DAG, RUNTIMES, UdfSystem, udf_system
 from tests.sink.test_alerts import STANDARD
 from tests.spark_session import shared_session
-from tests.support.postgres import RunningServer
 from tracelake.dispatcher.alerts.edit import create_alert
 from tracelake.domain.crash_points import POINTS
 from tracelake.lite.end_orphans import end_sessions
@@ -27,15 +25,12 @@ from tracelake.lite.launch import Launch, spawn
 from tracelake.settings import to_document
 from tracelake.settings.telemetry import FaultSettings
 from tracelake.store.identity import find_user
-from tracelake.store.migrate import Database
-from tracelake.udf.sandbox import family, runs
+from tracelake.udf.sandbox import process_tree, runs
 from tracelake.wire.alert_messages import AlertRequest
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
-DATABASES: tuple[Database, ...] = ("state", "queue", "data")
-
 # Where it is when the runner dies: before anything was published, after it, and when all but the end was said.
 CODE = """
 import time
@@ -62,32 +57,27 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def whole(
-    postgres: RunningServer, template: Callable[[Database], str], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Whole]:
-    dsns: dict[str, str] = {
-        name: postgres.create_database(f"{name}_{uuid4().hex[:12]}", template(name)) for name in DATABASES
-    }
-    async with a_whole(dsns, tmp_path_factory.mktemp("k"), shared_session()) as made:
+async def system(udf_dsns: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[UdfSystem]:
+    async with udf_system(udf_dsns, tmp_path_factory.mktemp("udf"), shared_session()) as made:
         yield made
 
 
 @contextmanager
-def a_runner(whole: Whole, log: Path, point: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def a_runner(system: UdfSystem, log: Path, point: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """`trace runner`, as `trace up` starts it; it does not survive the point.
 
     And as `trace up` ends it: with its session, for what it had not locked in yet when it died. All others must go by
     themselves.
     """
-    settings = whole.settings.model_copy(update={"faults": FaultSettings(point=point)})
+    settings = system.settings.model_copy(update={"faults": FaultSettings(point=point)})
     launch = Launch(
         [sys.executable, "-m", "tracelake", "runner", "--settings", "-"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdin=to_document(settings).encode(),
     )
-    with log.open("ab") as said:
-        process = spawn(launch, said)
+    with log.open("ab") as output:
+        process = spawn(launch, output)
     try:
         yield process
     finally:
@@ -96,11 +86,11 @@ def a_runner(whole: Whole, log: Path, point: str | None = None) -> Iterator[subp
         end_sessions({process.pid})
 
 
-async def listens(whole: Whole) -> None:
+async def listens(system: UdfSystem) -> None:
     async with asyncio.timeout(SECONDS):
         while True:
             try:
-                _, writer = await asyncio.open_connection("127.0.0.1", whole.settings.udf.port)
+                _, writer = await asyncio.open_connection("127.0.0.1", system.settings.udf.port)
             except OSError:
                 await asyncio.sleep(0.05)
             else:
@@ -108,28 +98,28 @@ async def listens(whole: Whole) -> None:
                 return
 
 
-async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(whole: Whole, tmp_path: Path) -> None:
+async def test_nothing_is_left_of_a_killed_runner_and_rows_are_there_once(system: UdfSystem, tmp_path: Path) -> None:
     places = [(runtime, place) for runtime in RUNTIMES for place in ("before", "after")]
     names = [
-        await whole.deployed(CODE.replace("PLACE", repr(place)), runtime, lease=4, attempts=5)
+        await system.deployed(CODE.replace("PLACE", repr(place)), runtime, lease=4, attempts=5)
         for runtime, place in places
     ]
     log = tmp_path / "log"
-    with a_runner(whole, log) as runner:
-        await listens(whole)
-        tasks = [await whole.asked(name) for name in names]
+    with a_runner(system, log) as runner:
+        await listens(system)
+        tasks = [await system.asked(name) for name in names]
         for task in tasks:
-            await whole.until(task, "progress IS NOT NULL")
-        left = family(runner.pid)
+            await system.until(task, "progress IS NOT NULL")
+        left = process_tree(runner.pid)
         assert len(left) > 6, log.read_text()
         runner.send_signal(signal.SIGKILL)
         runner.wait()
     await gone(left)
-    with a_runner(whole, log):
-        rows = [await whole.over(task) for task in tasks]
+    with a_runner(system, log):
+        rows = [await system.over(task) for task in tasks]
         assert [row["status"] for row in rows] == ["Completed"] * len(tasks), (rows, log.read_text())
         for name in names:
-            assert await whole.rows(name) == [("a", 1), ("b", 2)]
+            assert await system.rows(name) == [("a", 1), ("b", 2)]
 
 
 ALERTING = DAG[: DAG.index("publish:")].replace(
@@ -155,33 +145,33 @@ def handler(task):
 
 
 async def test_alerts_that_were_raised_before_the_runner_was_killed_are_there_once(
-    whole: Whole, tmp_path: Path
+    system: UdfSystem, tmp_path: Path
 ) -> None:
-    user = await find_user(whole.walk.control.pool, "test|acme")
+    user = await find_user(system.walk.control.pool, "test|acme")
     assert user is not None
     alert = await create_alert(
-        whole.walk.control.pool, user, AlertRequest(name="whales", severity="critical", channels=[])
+        system.walk.control.pool, user, AlertRequest(name="whales", severity="critical", channels=[])
     )
-    names = [await whole.deployed(ALERTS, runtime, lease=4, attempts=5, dag=ALERTING) for runtime in RUNTIMES]
+    names = [await system.deployed(ALERTS, runtime, lease=4, attempts=5, dag=ALERTING) for runtime in RUNTIMES]
     log = tmp_path / "log"
-    with a_runner(whole, log) as runner:
-        await listens(whole)
-        tasks = [await whole.asked(name) for name in names]
+    with a_runner(system, log) as runner:
+        await listens(system)
+        tasks = [await system.asked(name) for name in names]
         for task in tasks:
-            await whole.until(task, "progress IS NOT NULL")
-        left = family(runner.pid)
+            await system.until(task, "progress IS NOT NULL")
+        left = process_tree(runner.pid)
         runner.send_signal(signal.SIGKILL)
         runner.wait()
     await gone(left)
-    with a_runner(whole, log):
-        rows = [await whole.over(task) for task in tasks]
+    with a_runner(system, log):
+        rows = [await system.over(task) for task in tasks]
         assert {row["status"] for row in rows} == {"Completed"}, (rows, log.read_text())
         assert all(row["attempt"] > 1 for row in rows)
     own = str(alert.alert_definition_id)
     for name in names:
-        assert await whole.rows(name, "dedupe_key, alert_definition_id") == [(f"k{place}", own) for place in range(3)]
+        assert await system.rows(name, "dedupe_key, alert_definition_id") == [(f"k{place}", own) for place in range(3)]
     sent = "SELECT attempt, count(*) AS n FROM buffer_publishes WHERE task_id = ANY ($1) GROUP BY 1"
-    published = {row["attempt"]: row["n"] for row in await whole.sink.fetch(sent, tasks)}
+    published = {row["attempt"]: row["n"] for row in await system.sink.fetch(sent, tasks)}
     assert published[1] == 2 * len(RUNTIMES), "what was raised before the kill was on its way"
 
 
@@ -211,43 +201,43 @@ def test_every_point_of_the_runner_is_hit_on_some_runtime() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 async def test_a_runner_killed_at_any_point_loses_nothing_and_doubles_nothing(
-    whole: Whole, tmp_path: Path, runtime: str
+    system: UdfSystem, tmp_path: Path, runtime: str
 ) -> None:
-    log, name, tasks = tmp_path / "log", await whole.deployed(ROW, runtime, lease=4, attempts=40), []
+    log, name, tasks = tmp_path / "log", await system.deployed(ROW, runtime, lease=4, attempts=40), []
     for point in HIT[runtime]:
         if point.startswith("runner.bundle"):
-            shutil.rmtree(whole.settings.home / "cache" / "udf", ignore_errors=True)
-        tasks.append(await whole.asked(name))
-        await gone(await killed(whole, log, point))
-    with a_runner(whole, log) as runner:
-        rows = [await whole.over(task) for task in tasks]
+            shutil.rmtree(system.settings.home / "cache" / "udf", ignore_errors=True)
+        tasks.append(await system.asked(name))
+        await gone(await killed(system, log, point))
+    with a_runner(system, log) as runner:
+        rows = [await system.over(task) for task in tasks]
         assert {row["status"] for row in rows} == {"Completed"}, (rows, log.read_text())
-        assert await whole.rows(name) == sorted((str(task), 1) for task in tasks)
-        left = family(runner.pid)
+        assert await system.rows(name) == sorted((str(task), 1) for task in tasks)
+        left = process_tree(runner.pid)
         runner.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(runner.wait, SECONDS) == 0, log.read_text()
     await gone(left)
-    assert not list((whole.settings.home / "run" / "udf").iterdir()), "what a killed runner left, the next one removes"
-    (published,) = await whole.sink.fetch("SELECT count(*) AS n FROM buffer_publishes")
+    assert not list((system.settings.home / "run" / "udf").iterdir()), "what a killed runner left, the next one removes"
+    (published,) = await system.sink.fetch("SELECT count(*) AS n FROM buffer_publishes")
     told = "SELECT count(*) AS n, count(DISTINCT cursor_value) AS apart FROM events WHERE origin = 'sink'"
-    (events,) = await whole.sink.fetch(told)
+    (events,) = await system.sink.fetch(told)
     assert (events["n"], events["apart"]) == (published["n"], published["n"])
 
 
-async def killed(whole: Whole, log: Path, point: str) -> Sequence[int]:
+async def killed(system: UdfSystem, log: Path, point: str) -> Sequence[int]:
     """A runner that came to the point; the processes that it had."""
     left: Sequence[int] = ()
     while True:
-        with a_runner(whole, log, point) as runner:
+        with a_runner(system, log, point) as runner:
             while runner.poll() is None:
-                left = family(runner.pid) or left
+                left = process_tree(runner.pid) or left
                 await asyncio.sleep(0.01)
-        said = await asyncio.to_thread(log.read_text)
+        output = await asyncio.to_thread(log.read_text)
         if runner.returncode == -signal.SIGKILL:
-            assert f"crash point {point}: SIGKILL" in said
+            assert f"crash point {point}: SIGKILL" in output
             return left
-        assert said.count("Address already in use") < MOST_TRIES, (point, said)
-        assert "Address already in use" in said, (point, said)  # by another test, for a moment
+        assert output.count("Address already in use") < MOST_TRIES, (point, output)
+        assert "Address already in use" in output, (point, output)  # by another test, for a moment
 
 
 async def gone(left: Sequence[int]) -> None:
@@ -256,13 +246,13 @@ async def gone(left: Sequence[int]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_runner_that_is_asked_to_stop_leaves_nothing(whole: Whole, tmp_path: Path) -> None:
-    name = await whole.deployed(CODE.replace("PLACE", "''"), "lambda")
+async def test_a_runner_that_is_asked_to_stop_leaves_nothing(system: UdfSystem, tmp_path: Path) -> None:
+    name = await system.deployed(CODE.replace("PLACE", "''"), "lambda")
     log = tmp_path / "log"
-    with a_runner(whole, log) as runner:
-        assert (await whole.ran(name))["status"] == "Completed", log.read_text()
-        left = family(runner.pid)
+    with a_runner(system, log) as runner:
+        assert (await system.ran(name))["status"] == "Completed", log.read_text()
+        left = process_tree(runner.pid)
         runner.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(runner.wait, SECONDS) == 0, log.read_text()
     assert not [pid for pid in left if runs(pid)]
-    assert not list((whole.settings.home / "run" / "udf").iterdir())
+    assert not list((system.settings.home / "run" / "udf").iterdir())

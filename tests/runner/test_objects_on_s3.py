@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.runner.conftest import HANDS
-from tests.runner.rig import rigged
+from tests.runner.runner_system import running_system
 from tests.support.operators import registered
 from tracelake.domain.object_names import ObjectName
 from tracelake.lite.seaweedfs import SeaweedFS
@@ -29,13 +29,13 @@ async def test_a_function_writes_and_reads_at_s3_with_keys_minted_for_its_token(
     s3 = {"objects": objects, "minter": make_minter(settings), "places": places}
     dsns = {"state": clone("state"), "queue": clone("queue")}
     with registered(hands=HANDS):
-        async with rigged(dsns, tmp_path / "s3", s3=s3) as rig:
-            claimed = await rig.claimed()
+        async with running_system(dsns, tmp_path / "s3", s3=s3) as system:
+            claimed = await system.claimed()
             dataset = claimed.task.outputs[0].dataset_uuid
             name = f"{places.scratch_bucket}/buffers/{dataset}/{claimed.task.task_id}/1/b.jsonl"
             theirs = ObjectName.parse(f"s3://{places.bucket}/datasets/theirs/v/part.parquet")
             objects.put(theirs, b"theirs", replace=True)
-            udf = rig.python(
+            udf = system.python(
                 f"""
                 import os
                 from helpers import ask
@@ -48,6 +48,6 @@ async def test_a_function_writes_and_reads_at_s3_with_keys_minted_for_its_token(
                             ask(door + {theirs.bucket + "/" + theirs.key!r}, "GET", None, token)[0]]
                 """
             )
-            answer = await rig.run(udf, claimed)
+            answer = await system.run(udf, claimed)
             assert answer.body == [200, 200, 409, [200, "one"], 403], answer
             assert objects.get(ObjectName.parse(f"s3://{name}")) == b"one"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.dispatcher.support import an_org, deployed_and_active
-from tests.runner.rig import DAG, INVOKE_TOKEN, SECONDS, Rig, invocation
+from tests.runner.runner_system import DAG, INVOKE_TOKEN, SECONDS, RunnerSystem, invocation
 from tracelake.udf.process import PATH, PLACES
 from tracelake.udf.sandbox import runs
 
@@ -32,9 +32,9 @@ def handler(event, context):
 """
 
 
-async def test_a_python_function_is_run_with_its_task(rig: Rig) -> None:
-    claimed = await rig.claimed()
-    answer = await rig.run(rig.python(ECHO), claimed)
+async def test_a_python_function_is_run_with_its_task(system: RunnerSystem) -> None:
+    claimed = await system.claimed()
+    answer = await system.run(system.python(ECHO), claimed)
     assert answer.status == 200, answer
     assert not answer.failed, answer.body
     assert answer.body["task"] == str(claimed.task.task_id)
@@ -42,9 +42,9 @@ async def test_a_python_function_is_run_with_its_task(rig: Rig) -> None:
     UUID(answer.body["request"])
 
 
-async def test_a_node_function_is_run_with_its_task(rig: Rig) -> None:
-    claimed = await rig.claimed()
-    udf = rig.node(
+async def test_a_node_function_is_run_with_its_task(system: RunnerSystem) -> None:
+    claimed = await system.claimed()
+    udf = system.node(
         """
         export async function handler(event, context) {
           const url = process.env.TRACE_TASK_URL + "/v1/task/complete";
@@ -56,18 +56,18 @@ async def test_a_node_function_is_run_with_its_task(rig: Rig) -> None:
         }
         """
     )
-    answer = await rig.run(udf, claimed)
+    answer = await system.run(udf, claimed)
     assert (answer.body, answer.failed) == ({"status": 200, "left": True}, False)
-    assert await rig.status(claimed.task.task_id) == "Completed"
+    assert await system.status(claimed.task.task_id) == "Completed"
 
 
-async def test_node_takes_common_js_and_callbacks(rig: Rig) -> None:
-    udf = rig.node("exports.handler = (event, context, done) => done(null, event.attempt);", "main.cjs")
-    assert (await rig.run(udf)).body == 1
+async def test_node_takes_common_js_and_callbacks(system: RunnerSystem) -> None:
+    udf = system.node("exports.handler = (event, context, done) => done(null, event.attempt);", "main.cjs")
+    assert (await system.run(udf)).body == 1
 
 
-async def test_an_executable_named_bootstrap_is_run_as_it_is(rig: Rig) -> None:
-    udf = rig.executable(
+async def test_an_executable_named_bootstrap_is_run_as_it_is(system: RunnerSystem) -> None:
+    udf = system.executable(
         """
         #!/bin/sh
         api="http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation"
@@ -83,95 +83,95 @@ async def test_an_executable_named_bootstrap_is_run_as_it_is(rig: Rig) -> None:
         done
         """
     )
-    answer = await rig.run(udf)
+    answer = await system.run(udf)
     assert answer.body == "from a shell", answer
 
 
-async def test_a_function_completes_its_own_task(rig: Rig) -> None:
-    claimed = await rig.claimed()
-    answer = await rig.run(
-        rig.python("from helpers import *\ndef handler(event, context):\n    return complete(event)[0]\n"), claimed
+async def test_a_function_completes_its_own_task(system: RunnerSystem) -> None:
+    claimed = await system.claimed()
+    answer = await system.run(
+        system.python("from helpers import *\ndef handler(event, context):\n    return complete(event)[0]\n"), claimed
     )
     assert answer.body == 200
-    assert await rig.status(claimed.task.task_id) == "Completed"
+    assert await system.status(claimed.task.task_id) == "Completed"
 
 
-async def test_where_a_bundle_lies_is_not_told_to_it(rig: Rig) -> None:
-    answer = await rig.run(rig.python("def handler(event, context):\n    return event\n"))
+async def test_where_a_bundle_lies_is_not_told_to_it(system: RunnerSystem) -> None:
+    answer = await system.run(system.python("def handler(event, context):\n    return event\n"))
     assert "bundle_url" not in answer.body
     assert "url" not in answer.body["udf"]
-    assert rig.shelf.url not in str(answer.body)
+    assert system.bundles.url not in str(answer.body)
 
 
-async def test_a_warm_sandbox_serves_the_next_task_of_the_same_code(rig: Rig) -> None:
-    udf = rig.python(COUNT)
-    first, second = (await rig.run(udf)).body, (await rig.run(udf)).body
+async def test_a_warm_sandbox_serves_the_next_task_of_the_same_code(system: RunnerSystem) -> None:
+    udf = system.python(COUNT)
+    first, second = (await system.run(udf)).body, (await system.run(udf)).body
     assert (first[0], second[0]) == (1, 2)
 
 
-async def test_no_sandbox_serves_two_organisations(rig: Rig) -> None:
-    other = await an_org(rig.walk.control.pool, "other")
-    await deployed_and_active(rig.walk.control, other, DAG.replace("name: code", "name: code"))
-    udf = rig.python(COUNT + "# shared by two\n")
-    ours = (await rig.run(udf)).body
-    theirs = (await rig.run(udf, await rig.claimed(other))).body
+async def test_no_sandbox_serves_two_organisations(system: RunnerSystem) -> None:
+    other = await an_org(system.walk.control.pool, "other")
+    await deployed_and_active(system.walk.control, other, DAG.replace("name: code", "name: code"))
+    udf = system.python(COUNT + "# shared by two\n")
+    ours = (await system.run(udf)).body
+    theirs = (await system.run(udf, await system.claimed(other))).body
     assert (ours[0], theirs[0]) == (1, 1)
 
 
-async def test_an_error_of_the_function_is_told_as_lambda_tells_it(rig: Rig) -> None:
-    answer = await rig.run(rig.python("def handler(event, context):\n    raise ValueError('what it said')\n"))
+async def test_an_error_of_the_function_is_told_as_lambda_tells_it(system: RunnerSystem) -> None:
+    answer = await system.run(system.python("def handler(event, context):\n    raise ValueError('what it said')\n"))
     assert (answer.status, answer.failed) == (200, True)
     assert (answer.body["errorType"], answer.body["errorMessage"]) == ("ValueError", "what it said")
 
 
-async def test_code_that_cannot_be_loaded_says_why(rig: Rig) -> None:
-    answer = await rig.run(rig.python("import no_such_module\n"))
+async def test_code_that_cannot_be_loaded_says_why(system: RunnerSystem) -> None:
+    answer = await system.run(system.python("import no_such_module\n"))
     assert answer.failed
     assert "no_such_module" in answer.body["errorMessage"]
 
 
-async def test_a_function_is_ended_at_its_time_limit(rig: Rig) -> None:
-    udf = rig.python("import time\ndef handler(event, context):\n    time.sleep(3600)\n")
-    answer = await rig.run(udf, timeout_seconds=1)
+async def test_a_function_is_ended_at_its_time_limit(system: RunnerSystem) -> None:
+    udf = system.python("import time\ndef handler(event, context):\n    time.sleep(3600)\n")
+    answer = await system.run(udf, timeout_seconds=1)
     assert answer.failed
     assert "timed out" in answer.body["errorMessage"]
 
 
-async def test_the_door_asks_for_the_dispatchers_token(rig: Rig) -> None:
-    udf = rig.python(ECHO)
-    for token in ("", "wrong", rig.settings.identity.worker_token.get_secret_value()):  # type: ignore[union-attr]
-        answer = await rig.run(udf, token=token or "x")
+async def test_the_door_asks_for_the_dispatchers_token(system: RunnerSystem) -> None:
+    udf = system.python(ECHO)
+    for token in ("", "wrong", system.settings.identity.worker_token.get_secret_value()):  # type: ignore[union-attr]
+        answer = await system.run(udf, token=token or "x")
         assert (answer.status, answer.body["error"]["code"]) == (401, "unauthenticated")
 
 
-async def test_the_runner_says_how_many_places_it_has_to_the_dispatcher_alone(rig: Rig) -> None:
-    udf = rig.settings.udf
-    told = await rig.http.get(PLACES, headers={"Authorization": f"Bearer {INVOKE_TOKEN}"})
+async def test_the_runner_says_how_many_places_it_has_to_the_dispatcher_alone(system: RunnerSystem) -> None:
+    udf = system.settings.udf
+    told = await system.http.get(PLACES, headers={"Authorization": f"Bearer {INVOKE_TOKEN}"})
     assert told.json() == {"total": udf.sandboxes, "per_org": udf.per_org}
-    assert (await rig.http.get(PLACES, headers={"Authorization": "Bearer another"})).status_code == 401
+    assert (await system.http.get(PLACES, headers={"Authorization": "Bearer another"})).status_code == 401
 
 
-async def test_a_bundle_that_is_not_what_was_said_is_not_run(rig: Rig) -> None:
-    udf = rig.python(ECHO + "# told wrongly\n")
-    archive = rig.shelf.archives[udf.sha256]
+async def test_a_bundle_that_is_not_what_was_said_is_not_run(system: RunnerSystem) -> None:
+    udf = system.python(ECHO + "# told wrongly\n")
+    archive = system.bundles.archives[udf.sha256]
     for lie in (archive + b"x", archive[:-1], archive[:-1] + b"x"):
-        rig.shelf.archives[udf.sha256] = lie
-        answer = await rig.run(udf)
+        system.bundles.archives[udf.sha256] = lie
+        answer = await system.run(udf)
         assert answer.failed, answer
         assert "bundle" in answer.body["errorMessage"]
-    rig.shelf.archives[udf.sha256] = archive
-    assert not (await rig.run(udf)).failed
+    system.bundles.archives[udf.sha256] = archive
+    assert not (await system.run(udf)).failed
 
 
-async def test_a_token_of_another_attempt_is_refused(rig: Rig) -> None:
-    claimed, other = await rig.claimed(), await rig.claimed()
-    answer = await rig.run(rig.python(ECHO), claimed, capability_token=other.capability_token)
+async def test_a_token_of_another_attempt_is_refused(system: RunnerSystem) -> None:
+    claimed, other = await system.claimed(), await system.claimed()
+    answer = await system.run(system.python(ECHO), claimed, capability_token=other.capability_token)
     assert (answer.failed, answer.body["errorType"]) == (True, "Trace.forbidden")
 
 
-async def test_a_caller_that_hangs_up_ends_the_function(rig: Rig) -> None:
+async def test_a_caller_that_hangs_up_ends_the_function(system: RunnerSystem) -> None:
     """Whoever asked is gone, so it is ended at once: seen by the file that it would have gone on writing."""
-    udf = rig.python(
+    udf = system.python(
         """
         import time
         from helpers import *
@@ -181,34 +181,36 @@ async def test_a_caller_that_hangs_up_ends_the_function(rig: Rig) -> None:
                 time.sleep(0.05)
         """
     )
-    claimed = await rig.claimed()
+    claimed = await system.claimed()
     body = msgspec.json.encode(invocation(claimed, udf))
-    asked = asyncio.create_task(rig.http.post(PATH, content=body, headers={"authorization": f"Bearer {INVOKE_TOKEN}"}))
+    asked = asyncio.create_task(
+        system.http.post(PATH, content=body, headers={"authorization": f"Bearer {INVOKE_TOKEN}"})
+    )
     heard = "SELECT progress IS NOT NULL FROM tasks WHERE id = $1"
     async with asyncio.timeout(SECONDS):
-        while not await rig.walk.control.pool.fetchval(heard, claimed.task.task_id):  # noqa: ASYNC110 - others' work
+        while not await system.walk.control.pool.fetchval(heard, claimed.task.task_id):  # noqa: ASYNC110 - others' work
             await asyncio.sleep(0.02)
-        (host,) = [host for host in rig.functions.pool._busy if host.key.sha256 == udf.sha256]
+        (host,) = [host for host in system.functions.pool._busy if host.key.sha256 == udf.sha256]
         first = host._sandbox._first  # type: ignore[union-attr]
         asked.cancel()
         while runs(first):  # noqa: ASYNC110 - the kernel's work is waited for
             await asyncio.sleep(0.01)
 
 
-async def test_a_burst_waits_shortly_and_is_then_told_to_come_again(rig: Rig) -> None:
-    udf = rig.python("import time\ndef handler(event, context):\n    time.sleep(3600)\n# of a burst\n")
-    tasks = [await rig.claimed() for _ in range(rig.settings.udf.per_org + 1)]
-    asked = [asyncio.create_task(rig.run(udf, claimed)) for claimed in tasks]
+async def test_a_burst_waits_shortly_and_is_then_told_to_come_again(system: RunnerSystem) -> None:
+    udf = system.python("import time\ndef handler(event, context):\n    time.sleep(3600)\n# of a burst\n")
+    tasks = [await system.claimed() for _ in range(system.settings.udf.per_org + 1)]
+    asked = [asyncio.create_task(system.run(udf, claimed)) for claimed in tasks]
     told, running = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
     assert [item.result().status for item in told] == [429]
     for item in running:  # whoever hangs up ends his
         item.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    await settled(rig)
+    await settled(system)
 
 
-async def test_a_thread_that_outlives_its_invocation_does_not_meet_the_next_task(rig: Rig) -> None:
-    udf = rig.python(
+async def test_a_thread_that_outlives_its_invocation_does_not_meet_the_next_task(system: RunnerSystem) -> None:
+    udf = system.python(
         """
         import threading, time
         seen = []
@@ -218,13 +220,13 @@ async def test_a_thread_that_outlives_its_invocation_does_not_meet_the_next_task
             return seen
         """
     )
-    await rig.run(udf)
-    await settled(rig)
-    assert len((await rig.run(udf)).body) == 1
+    await system.run(udf)
+    await settled(system)
+    assert len((await system.run(udf)).body) == 1
 
 
-async def test_a_process_that_outlives_its_invocation_does_not_meet_the_next_task(rig: Rig) -> None:
-    udf = rig.python(
+async def test_a_process_that_outlives_its_invocation_does_not_meet_the_next_task(system: RunnerSystem) -> None:
+    udf = system.python(
         """
         import subprocess
         seen = []
@@ -234,33 +236,35 @@ async def test_a_process_that_outlives_its_invocation_does_not_meet_the_next_tas
             return seen
         """
     )
-    await rig.run(udf)
-    await settled(rig)
-    assert len((await rig.run(udf)).body) == 1
+    await system.run(udf)
+    await settled(system)
+    assert len((await system.run(udf)).body) == 1
 
 
-async def test_a_timer_of_node_that_outlives_its_invocation_does_not_meet_the_next_task(rig: Rig) -> None:
-    udf = rig.node("let seen = 0; export const handler = async () => { setInterval(() => {}, 1000); return ++seen; };")
-    await rig.run(udf)
-    await settled(rig)
-    assert (await rig.run(udf)).body == 1
+async def test_a_timer_of_node_that_outlives_its_invocation_does_not_meet_the_next_task(system: RunnerSystem) -> None:
+    udf = system.node(
+        "let seen = 0; export const handler = async () => { setInterval(() => {}, 1000); return ++seen; };"
+    )
+    await system.run(udf)
+    await settled(system)
+    assert (await system.run(udf)).body == 1
 
 
-async def test_a_warm_node_serves_the_next_task(rig: Rig) -> None:
-    udf = rig.node("let seen = 0; export const handler = async () => ++seen;")
-    await rig.run(udf)
-    await settled(rig)
-    assert (await rig.run(udf)).body == 2
+async def test_a_warm_node_serves_the_next_task(system: RunnerSystem) -> None:
+    udf = system.node("let seen = 0; export const handler = async () => ++seen;")
+    await system.run(udf)
+    await settled(system)
+    assert (await system.run(udf)).body == 2
 
 
-async def test_a_hung_up_body_is_no_invocation(rig: Rig) -> None:
-    answer = await rig.http.post(PATH, content=b"{", headers={"authorization": f"Bearer {INVOKE_TOKEN}"})
+async def test_a_hung_up_body_is_no_invocation(system: RunnerSystem) -> None:
+    answer = await system.http.post(PATH, content=b"{", headers={"authorization": f"Bearer {INVOKE_TOKEN}"})
     assert answer.status_code == httpx.codes.BAD_REQUEST
 
 
-async def settled(rig: Rig) -> None:
+async def settled(system: RunnerSystem) -> None:
     """Until no sandbox is lent, or on its way back."""
     deadline = time.monotonic() + SECONDS
-    while rig.functions.pool._busy or rig.functions.pool._housework:
+    while system.functions.pool._busy or system.functions.pool._background:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ from tracelake.domain.grants import StorageGrant
 from tracelake.domain.object_names import Folder
 from tracelake.domain.session_policy import session_policy
 from tracelake.errors import CredentialsUnavailable, Forbidden
-from tracelake.lite.ports import free_port
+from tracelake.lite.network_ports import free_port
 from tracelake.settings import CredentialSettings, ObjectSettings, Settings
 from tracelake.wiring import make_minter
 

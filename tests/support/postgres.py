@@ -13,7 +13,7 @@ import psycopg
 
 from tracelake.errors import PostgresFailed
 from tracelake.lite.launch import spawn
-from tracelake.lite.postgres import SUPERUSER, Cluster, _last_complaint, answers, prepare, reset_password
+from tracelake.lite.postgres import SUPERUSER, Cluster, _last_error, answers, prepare, reset_password
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def wait_ready(dsn: str, process: subprocess.Popen[bytes], seconds: float, log: 
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            said = _last_complaint(log.read_text(errors="replace"))
+            said = _last_error(log.read_text(errors="replace"))
             raise PostgresFailed(f"Postgres ended at start: {said}", where=str(log))
         if answers(dsn):
             return

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.dispatcher.chain import drained
 from tests.gateway.system import System
-from tests.udf.push import BUNDLE, WRITER, sha256
+from tests.udf.bundle_calls import BUNDLE, WRITER, sha256
 
 DAG = """\
 name: watch

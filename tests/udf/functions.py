@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 import msgspec
 
 from tests.dispatcher.support import deployed_and_active
+from tests.udf.bundle_calls import BUNDLE, sha256
 from tests.udf.dags import dag
-from tests.udf.push import BUNDLE, sha256
 from tests.walk.walking import Walk, walking
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.events.trigger import trigger

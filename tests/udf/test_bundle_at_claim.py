@@ -16,8 +16,8 @@ import pytest
 from tests.dispatcher.chain import claimed
 from tests.dispatcher.support import control_for
 from tests.gateway.system import System, over
+from tests.udf.bundle_calls import BUNDLE, WRITER, pushed, sha256, uploaded
 from tests.udf.dags import dag, deployed, triggered
-from tests.udf.push import BUNDLE, WRITER, pushed, sha256, uploaded
 from tests.udf.zips import zipped
 from tracelake.capability.verifier import Verifier
 from tracelake.dispatcher.bundles.url import bundle_bytes, bundle_url
@@ -175,13 +175,13 @@ REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 async def test_a_job_whose_bundle_cannot_be_run_is_not_deployed(trace: System) -> None:
-    for other, where, said in REFUSALS.values():
+    for other, where, output in REFUSALS.values():
         if other:
             await pushed(trace)
         answer = await trace.ask(WRITER, "POST", "/v1/dags/watch/versions", json={"yaml": dag(**other)})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["where"]) == (409, "conflict", where)
-        assert said in error["message"]
+        assert output in error["message"]
         assert error["hint"]
     assert (await trace.got(WRITER, "GET", "/v1/dags"))["dags"] == []
 
@@ -189,9 +189,9 @@ async def test_a_job_whose_bundle_cannot_be_run_is_not_deployed(trace: System) -
 async def test_a_bundle_that_was_not_judged_or_was_refused_is_not_deployed(trace: System) -> None:
     await uploaded(trace)
     await pushed(trace, EVIL)
-    for archive, said in ((BUNDLE, "is ready"), (EVIL, "leads out of the bundle")):
+    for archive, output in ((BUNDLE, "is ready"), (EVIL, "leads out of the bundle")):
         answer = await trace.ask(WRITER, "POST", "/v1/dags/watch/versions", json={"yaml": dag(archive)})
-        assert (answer.status_code, said in answer.json()["error"]["message"]) == (409, True)
+        assert (answer.status_code, output in answer.json()["error"]["message"]) == (409, True)
 
 
 async def test_another_organisations_bundle_is_nobodys(trace: System) -> None:

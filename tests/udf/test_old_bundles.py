@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from tests.gateway.system import System
+from tests.udf.bundle_calls import BUNDLE, pushed, uploaded
 from tests.udf.dags import dag, deployed
-from tests.udf.push import BUNDLE, pushed, uploaded
 from tests.udf.zips import zipped
 from tracelake.dispatcher.maintenance.delete_unused_bundles import REASON, DeleteUnusedBundles
 from tracelake.domain.object_names import ObjectName

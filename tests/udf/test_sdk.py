@@ -51,9 +51,9 @@ def handler(task):
 @pytest.mark.anyio
 async def test_a_function_publishes_tells_remembers_and_completes(there: Functions) -> None:
     claimed = await there.claimed()
-    answer, said = await there.run(GOOD, claimed)
+    answer, message = await there.run(GOOD, claimed)
     assert answer["status"] == "Completed"
-    assert "WARNING three rows\n" in said
+    assert "WARNING three rows\n" in message
     assert await there.status(claimed.task.task_id) == ("Completed", None, False)
     (batch,) = await there.batches()  # in another order it was the same one
     body = there.walk.control.objects.get(ObjectName.parse(batch["batch_uri"]))
@@ -77,14 +77,14 @@ FAILURES = {
 
 @pytest.mark.anyio
 async def test_what_a_function_raises_fails_the_attempt_with_its_words_and_place(there: Functions) -> None:
-    for number, (line, (said, retried)) in enumerate(FAILURES.items()):
+    for number, (line, (message, retried)) in enumerate(FAILURES.items()):
         claimed = await there.claimed(start=100 * number, end=100 * number + 9)
         code = f"from trace_udf import udf\n\n@udf\ndef handler(task):\n    {line}\n"
         answer, _ = await there.run(code, claimed)
         assert (answer["status"], answer["retryable"]) == ("Failed", retried), line
-        assert said in answer["error_message"]
+        assert message in answer["error_message"]
         status, error, again = await there.status(claimed.task.task_id)
-        assert (status, said in (error or ""), again) == ("Failed", True, retried), line
+        assert (status, message in (error or ""), again) == ("Failed", True, retried), line
 
 
 BUSY = "{'code': 'busy', 'message': 'no room', 'retryable': True}"
@@ -224,9 +224,9 @@ async def test_a_function_whose_task_is_canceled_is_ended_whatever_it_catches(th
     control, task = there.walk.control, claimed.task.task_id
     running = asyncio.create_task(there.run(SPINS, claimed, heartbeat_seconds=1))
     await cancel_task(control, there.walk.org.id, task, "changed our mind")
-    answer, said = await running
+    answer, message = await running
     assert answer["status"] == "Canceled"
-    assert "the attempt is over" in said
+    assert "the attempt is over" in message
     assert (await there.status(task))[0] == "Canceled"
 
 
@@ -261,8 +261,8 @@ exports.handler = udf(async (task) => {
 async def test_a_node_function_does_the_same(there: Functions) -> None:
     script = SCRIPT.replace("process.env.TRACE_UDF_JS", json.dumps(str(SDK / "node" / "trace_udf.js")))
     claimed = await there.claimed()
-    answer, said = await there.run(script, claimed, file="main.js")
-    assert (answer["status"], "WARNING three rows\n" in said) == ("Completed", True)
+    answer, message = await there.run(script, claimed, file="main.js")
+    assert (answer["status"], "WARNING three rows\n" in message) == ("Completed", True)
     assert (await there.status(claimed.task.task_id))[0] == "Completed"
     (batch,) = await there.batches()
     body = there.walk.control.objects.get(ObjectName.parse(batch["batch_uri"]))

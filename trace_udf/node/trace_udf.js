@@ -28,7 +28,7 @@ const agents = {
 /** Throw it when another try cannot help: the task fails for good. */
 class Final extends Error {}
 
-/** A door said no. The platform's own words are in it; `code` is stable. */
+/** A call was refused, with the platform's message; `code` is stable. */
 class Refused extends Error {
   constructor(asked, status, error) {
     const where = error.where ? ` [at ${error.where}]` : "";
@@ -76,7 +76,7 @@ class Task {
     return answer.rows.map((row) => Object.fromEntries(row.map((value, n) => [names[n], value])));
   }
 
-  /** Add rows to a buffered dataset. `key`: the column or columns that tell rows apart; of two the last counts. */
+  /** Add rows to a buffered dataset. `key`: the column or columns that identify a row; of two equal keys the last counts. */
   async publish(rows, { dataset, key } = {}) {
     const output = this._output(dataset, true);
     let sent = 0;
@@ -87,7 +87,7 @@ class Task {
     return sent;
   }
 
-  /** Tell the readers of an output that something is new; with the completion, or not at all. */
+  /** Emits an event for the readers of an output, with the completion. */
   emit(output, { cursor, partition_key, start, end } = {}) {
     const { dataset_uuid, dataset_version } = this._output(output, false);
     this._events.push({ dataset_uuid, dataset_version, cursor, partition_key, start, end });
@@ -108,10 +108,10 @@ class Task {
    * `definition`: one of `task.alerts`, or its name or id. More: chain_id, block_number, block_hash, tx_hash, severity,
    * payload. They go to the job's own buffered dataset; where it has several, to `alert_events` or what `dataset` names.
    */
-  async alert(definition, { dataset: wanted, severity, ...told }) {
+  async alert(definition, { dataset: wanted, severity, ...message }) {
     const about = this._definition(definition);
     const dataset = this._alertOutput(wanted).dataset_uuid;
-    const row = { alert_definition_id: about.alert_definition_id, ...told, severity: severity ?? about.severity };
+    const row = { alert_definition_id: about.alert_definition_id, ...message, severity: severity ?? about.severity };
     const waiting = this._waiting.get(dataset) ?? [];
     waiting.push(Object.fromEntries(Object.entries(row).filter(([, value]) => value !== undefined && value !== null)));
     this._waiting.set(dataset, waiting);
@@ -126,8 +126,8 @@ class Task {
   }
 
   async beat() {
-    const told = this._progress ? { progress: this._progress } : {};
-    const answer = await this._post(url("TRACE_TASK_URL"), "/v1/task/heartbeat", told);
+    const message = this._progress ? { progress: this._progress } : {};
+    const answer = await this._post(url("TRACE_TASK_URL"), "/v1/task/heartbeat", message);
     if (answer.capability_token) this._token = answer.capability_token;
     if (answer.canceled) this.ended = new Ended("the task was canceled");
     return answer;
@@ -136,13 +136,13 @@ class Task {
   // `error_code`: of the refusal that ended it, if one did.
   outcome(status, error_message, retryable = true, error_code = undefined) {
     if (status !== "Completed") return { status, error_message, retryable, error_code };
-    const told = { status };
-    if (this._events.length) told.events = this._events;
+    const message = { status };
+    if (this._events.length) message.events = this._events;
     if (this.state !== null && JSON.stringify(this.state) !== JSON.stringify(this.event.state ?? null)) {
-      told.state = this.state;
+      message.state = this.state;
     }
-    if (this._progress) told.progress = this._progress;
-    return told;
+    if (this._progress) message.progress = this._progress;
+    return message;
   }
 
   async complete(outcome) {
@@ -167,8 +167,8 @@ class Task {
     const place = name.slice("s3://".length);
     if (process.env.TRACE_OBJECTS_URL) {
       const headers = { "x-trace-task-capability": this._token };
-      const said = await call(url("TRACE_OBJECTS_URL"), "PUT", `/${place}`, body, headers);
-      if (said.status !== 200) throw refusal(`PUT ${name}`, said);
+      const response = await call(url("TRACE_OBJECTS_URL"), "PUT", `/${place}`, body, headers);
+      if (response.status !== 200) throw refusal(`PUT ${name}`, response);
       return;
     }
     const keys = await this.credentials();
@@ -211,13 +211,13 @@ class Task {
     throw new Error(`there is no alert ${JSON.stringify(wanted)} for this task; it has: ${names}`);
   }
 
-  async _post(base, path, told) {
+  async _post(base, path, message) {
     if (this.ended) throw this.ended;
     const fence = { task_id: this.id, attempt: this.attempt, lease_token: this.event.lease_token };
     const headers = { "content-type": "application/json", "x-trace-task-capability": this._token };
-    const said = await call(base, "POST", path, Buffer.from(JSON.stringify({ ...fence, ...told })), headers);
-    if (said.status === 200) return JSON.parse(said.body.toString());
-    const refused = refusal(`POST ${path}`, said);
+    const response = await call(base, "POST", path, Buffer.from(JSON.stringify({ ...fence, ...message })), headers);
+    if (response.status === 200) return JSON.parse(response.body.toString());
+    const refused = refusal(`POST ${path}`, response);
     if (refused.code === "lease_lost") {
       this.ended = new Ended(refused.message);
       throw this.ended;
@@ -253,10 +253,10 @@ async function ending(run, task) {
     return task.outcome("Completed");
   } catch (wrong) {
     if (wrong instanceof Ended) throw wrong;
-    const said = String(wrong?.stack ?? wrong).replaceAll("\0", "?").slice(0, 20000);
-    task.log.error(said);
+    const text = String(wrong?.stack ?? wrong).replaceAll("\0", "?").slice(0, 20000);
+    task.log.error(text);
     const retryable = wrong instanceof Refused ? wrong.retryable : !(wrong instanceof Final);
-    return task.outcome("Failed", said, retryable, codeOf(wrong));
+    return task.outcome("Failed", text, retryable, codeOf(wrong));
   }
 }
 
@@ -325,9 +325,9 @@ function plain(_, value) {
 async function call(base, method, path, body, headers) {
   for (let tried = 1, wait = 100; ; tried += 1, wait = Math.min(2 * wait, 5000)) {
     try {
-      const said = await once(base, method, path, body, headers);
+      const response = await once(base, method, path, body, headers);
       // 504: it took too long, and would take as long again.
-      if (tried === TRIES || said.status === 504 || (said.status !== 429 && said.status < 500)) return said;
+      if (tried === TRIES || response.status === 504 || (response.status !== 429 && response.status < 500)) return response;
     } catch (away) {
       if (tried === TRIES) {
         const message = `${base} does not answer: ${away.message}`;
@@ -354,11 +354,11 @@ function once(base, method, path, body, headers) {
   });
 }
 
-function refusal(asked, said) {
+function refusal(asked, response) {
   try {
-    return new Refused(asked, said.status, JSON.parse(said.body.toString()).error);
+    return new Refused(asked, response.status, JSON.parse(response.body.toString()).error);
   } catch {
-    return new Refused(asked, said.status, { code: "unknown", message: said.body.toString().slice(0, 500) });
+    return new Refused(asked, response.status, { code: "unknown", message: response.body.toString().slice(0, 500) });
   }
 }
 
@@ -367,32 +367,32 @@ async function putAtS3(keys, place, body) {
   const key = place.slice(bucket.length);
   const base = keys.endpoint ?? `https://${bucket}.s3.${keys.region}.amazonaws.com`;
   const path = (keys.endpoint ? `/${bucket}` : "") + key.split("/").map(encodeURIComponent).join("/");
-  const said = await call(base, "PUT", path, body, signed(keys, "PUT", base, path, body));
-  if (said.status !== 200 && said.status !== 412) {
-    throw new Refused(`PUT s3://${place}`, said.status, { code: "objects", message: said.body.toString().slice(0, 500) });
+  const response = await call(base, "PUT", path, body, signed(keys, "PUT", base, path, body));
+  if (response.status !== 200 && response.status !== 412) {
+    throw new Refused(`PUT s3://${place}`, response.status, { code: "objects", message: response.body.toString().slice(0, 500) });
   }
 }
 
 /** The headers of a request, with AWS' signature version 4. */
 function signed(keys, method, base, path, body) {
   const now = new Date().toISOString().replace(/[-:]|\.\d+/g, "");
-  const told = {
+  const message = {
     host: new URL(base).host,
     "if-none-match": "*",
     "x-amz-content-sha256": sha256(body),
     "x-amz-date": now,
     "x-amz-security-token": keys.session_token,
   };
-  const names = Object.keys(told).sort();
-  const lines = names.map((name) => `${name}:${told[name]}\n`).join("");
-  const asked = [method, path, "", lines, names.join(";"), told["x-amz-content-sha256"]].join("\n");
+  const names = Object.keys(message).sort();
+  const lines = names.map((name) => `${name}:${message[name]}\n`).join("");
+  const asked = [method, path, "", lines, names.join(";"), message["x-amz-content-sha256"]].join("\n");
   const scope = `${now.slice(0, 8)}/${keys.region}/s3/aws4_request`;
   const parts = [now.slice(0, 8), keys.region, "s3", "aws4_request"];
   const key = parts.reduce((made, part) => mac(made, part), Buffer.from(`AWS4${keys.secret_access_key}`));
   const signature = mac(key, ["AWS4-HMAC-SHA256", now, scope, sha256(Buffer.from(asked))].join("\n")).toString("hex");
   const credential = `Credential=${keys.access_key_id}/${scope}`;
-  told.authorization = `AWS4-HMAC-SHA256 ${credential}, SignedHeaders=${names.join(";")}, Signature=${signature}`;
-  return told;
+  message.authorization = `AWS4-HMAC-SHA256 ${credential}, SignedHeaders=${names.join(";")}, Signature=${signature}`;
+  return message;
 }
 
 function mac(key, text) {

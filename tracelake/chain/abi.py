@@ -77,7 +77,7 @@ class Event:
 
     @property
     def topics(self) -> int:
-        """How many its logs have: what tells an ERC-20 transfer from an ERC-721 one."""
+        """The number of topics of its logs, which distinguishes ERC-20 transfers from ERC-721 ones."""
         return 1 + sum(argument.indexed for argument in self.arguments)
 
 
@@ -87,8 +87,8 @@ def abi_in(path: Path) -> Any:
         if path.stat().st_size > _LARGEST:
             raise InvalidAbi("this is too large for an ABI", where=str(path))
         text = path.read_text(encoding="utf-8")
-    except OSError as wrong:
-        raise InvalidAbi(f"the file cannot be read: {wrong.strerror}", where=str(path)) from None
+    except OSError as error:
+        raise InvalidAbi(f"the file cannot be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError:
         raise _no_json(str(path)) from None
     return document_of(text, where=str(path))
@@ -106,7 +106,7 @@ def _no_json(where: str) -> InvalidAbi:
 
 
 def read_abi(document: Any) -> tuple[Event, ...]:
-    """Its events; anonymous ones have no name in their logs, so cannot be found and are left out."""
+    """Its events without anonymous ones, whose logs cannot be found by name."""
     entries = document.get("abi") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         raise InvalidAbi("an ABI is a list", where="/", hint='or an object with the list under "abi"')
@@ -181,7 +181,7 @@ BUILT_IN = {
     "erc20": (ERC20_TRANSFER, ERC20_APPROVAL),
     "erc721": (ERC721_TRANSFER, ERC721_APPROVAL),
 }
-"""Known without a file."""
+"""Built-in events."""
 
 
 def table_names(events: Iterable[Event]) -> dict[str, Event]:

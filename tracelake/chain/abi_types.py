@@ -16,11 +16,11 @@ _FIXED_BYTES = re.compile(r"bytes([0-9]{1,4})")
 _WIDEST = 256
 _WORD = 32
 _MOST_WORDS = 100_000
-"""Of an array whose size its type says: no log holds more. One of nothing is none, as in Solidity."""
+"""The most words of a fixed-size array: no log has more."""
 _SMALL_UINT, _SMALL_INT = 56, 64
 """Bits that fit an int64."""
 _DEEPEST = 16
-"""How far arrays and tuples may nest: a hostile ABI is refused, not followed."""
+"""The maximum nesting of arrays and tuples; deeper ABIs are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class AbiType:
 
     @property
     def dynamic(self) -> bool:
-        """Whether it stands behind an offset."""
+        """Whether it is encoded behind an offset."""
         if self.kind == "array":
             return self.size is None or self.parts[0].dynamic
         return self.kind in {"bytes", "string"} or any(part.dynamic for part in self.parts)
 
     @property
     def elementary(self) -> bool:
-        """One word, which says it all."""
+        """Whether it is encoded in one word."""
         return self.kind in {"uint", "int", "address", "bool", "fixed_bytes"}
 
     @property
@@ -64,7 +64,7 @@ class AbiType:
 
     @property
     def words(self) -> int:
-        """How many it takes in the head."""
+        """Its number of words in the head."""
         if self.dynamic or self.elementary:
             return 1
         if self.kind == "array":

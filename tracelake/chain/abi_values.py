@@ -1,4 +1,4 @@
-"""ABI data, value by value: what does not stand in one word. Never reads outside of what was given, nor without end."""
+"""Decodes ABI values that need more than one word. Reads are bounded by the data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tracelake.chain.abi_types import AbiType
 
 WORD = 32
 _MOST = 4
-"""How many times its data a log may unpack to. What compilers write is never more than the data itself; but offsets may
-lead many times to one place, and so a few kilobytes to gigabytes."""
+"""How many times its data a log may unpack to. Compilers never write more than the data itself; but many offsets may
+point to one place, and so turn a few kilobytes into gigabytes."""
 
 
 class Undecodable(ValueError):
-    """The data does not hold what the event says."""
+    """The data does not match the event."""
 
 
 class LogData:
-    """The data of one log, and how much may still be made of it, by all that is read from it."""
+    """The data of one log, and how much may still be decoded from it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = _MOST * len(data)
 
     def value(self, kind: AbiType, head: int) -> Any:
-        """The value whose head stands at `head`. Numbers and bytes as Python has them."""
+        """Decodes the value whose head is at `head`, as a Python number, bytes, ..."""
         return self._value(kind, 0, head)
 
     def _value(self, kind: AbiType, base: int, head: int) -> Any:
@@ -45,7 +45,7 @@ class LogData:
         count = self._length(at) if kind.size is None else kind.size
         start = at + WORD if kind.size is None else at
         if start + count * WORD * kind.parts[0].words > len(self._data):
-            raise Undecodable("an array says that it is longer than its data")
+            raise Undecodable("an array claims to be longer than its data")
         return self._row(repeat(kind.parts[0], count), start)
 
     def _content(self, kind: AbiType, at: int) -> bytes | str:

@@ -1,7 +1,7 @@
-"""A second endpoint is asked for the last block of a range: the blocks before it are proved by it, and it by nothing.
+"""Reads the last block of a range from a second endpoint: it proves the blocks before it, but nothing proves it.
 
-One that lags is waited for a little; one that is down, slow or lies cannot speak for or against anybody. One that
-stands by another block, and can prove it as far as the first could, makes the range doubtful: nothing of it counts.
+An endpoint that lags is waited for briefly; one that is down, slow or wrong is ignored. One that has another valid
+block makes the range doubtful, and it is refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tracelake.errors import ChainMoved, ProviderError, ProviderLagged
 
 log = structlog.get_logger()
 PATIENCE_SECONDS = 3.0
-"""How long a laggard, or an answer, is waited for: nodes of one chain are seldom further apart."""
+"""How long to wait for a response or a lagging endpoint."""
 
 
 async def confirm(client: RpcClient, wants: Wants, number: int, block_hash: str, by: int) -> None:
-    """Return if another endpoint has the same block, or if none can say; raise ChainMoved if one has another."""
+    """Returns if another endpoint has the same block, or if none answers; raises ChainMoved if one has another."""
     until, silent = time.monotonic() + PATIENCE_SECONDS, {by}
     while (one := await client.health.witness(silent, until)) is not None:
         began, lane = time.monotonic(), Lane(client, one)
@@ -32,18 +32,18 @@ async def confirm(client: RpcClient, wants: Wants, number: int, block_hash: str,
                 if await _hash_of(lane, number) == block_hash:
                     return
             await read_blocks(lane, range(max(0, number - 1), number + 1), wants)
-        except TimeoutError:  # maybe we are the busy ones, so it does not rest; the next one has the same time
+        except TimeoutError:  # our own load may be the cause, so it is not paused; the next endpoint gets the same time
             silent.add(one.place)
             until = time.monotonic() + PATIENCE_SECONDS
             continue
-        except ProviderError as wrong:
-            client.health.failed(one, wrong, began)
-            if not isinstance(wrong, ProviderLagged):
+        except ProviderError as error:
+            client.health.failed(one, error, began)
+            if not isinstance(error, ProviderLagged):
                 silent.add(one.place)
             continue
         first, second = client.pool.endpoints[by].label, lane.label
-        said = f"{first} and {second} have different blocks {number}: the chain moved, or one of them lies"
-        raise ChainMoved(said, where=f"{first}, {second}")
+        message = f"{first} and {second} have different blocks {number}: the chain moved, or one of them is wrong"
+        raise ChainMoved(message, where=f"{first}, {second}")
     if len(client.pool.endpoints) > 1:
         log.warning("block_unconfirmed", pool=client.pool.name, block=number, by=client.pool.endpoints[by].label)
 

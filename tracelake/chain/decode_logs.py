@@ -1,7 +1,7 @@
-"""`decode_logs`: a table of logs and an event -> the event's rows. What one word says is decoded for all rows at once.
+"""`decode_logs`: a table of logs and an event -> the event's rows. Single words are decoded for all rows at once.
 
-A log is this event's if its first topic and the number of its topics are. One whose data does not hold what the event
-says is left out and counted: anybody may write a contract that emits nonsense.
+A log belongs to the event if its first topic and its number of topics match. Logs whose data does not match are left
+out and counted: any contract may emit them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tracelake.chain.schemas import LOGS
 READ = pa.schema(
     [LOGS.field(name) for name in (*BASE_COLUMNS, "chain_id", "topic0", "topic1", "topic2", "topic3", "data")]
 )
-"""What of a log is needed: its rows of a dataset may have more columns."""
+"""The columns of logs that are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     table: pa.Table
     undecodable: int
-    """Logs of this event whose data is not what the event says."""
+    """Logs of this event whose data does not match it."""
 
 
 def decode_logs(logs: pa.Table, event: Event) -> Decoded:
@@ -71,7 +71,7 @@ def _of_event(logs: pa.Table, event: Event) -> pa.Table:
 
 
 def _placed(event: Event) -> Iterator[tuple[Argument, str, int]]:
-    """Each argument with where it stands: a topic's column, or `data` and the word of its head."""
+    """Each argument with its position: a topic's column, or `data` and the word of its head."""
     topic, word = 1, 0
     for argument in event.arguments:
         if argument.indexed:

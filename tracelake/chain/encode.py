@@ -1,4 +1,4 @@
-"""What nodes hash: headers, transactions, receipts and withdrawals in their own encoding, for every fork to Prague.
+"""Encodes headers, transactions, receipts and withdrawals as nodes hash them, for every fork to Prague.
 
 Every block that is proved goes through here, so fields are put together in place, not by a call for each. A length is
 checked wherever a field has a fixed one: the borders between fields are part of what is proved.
@@ -86,7 +86,7 @@ def _check_no_gap(header: Header) -> None:
 
 
 def encode_transaction(tx: Transaction) -> bytes:
-    """As it stands in the transactions tree; its Keccak is the transaction's hash."""
+    """The leaf of the transactions tree; its Keccak is the transaction's hash."""
     kind = int(tx.type, 16) if tx.type else 0
     if kind == _FEE_MARKET:
         begin = f"{QUANTITIES[tx.chain_id]}{QUANTITIES[tx.nonce]}{_fees(tx)}"
@@ -126,7 +126,7 @@ def _set_code_kind(tx: Transaction) -> tuple[str, str]:
 
 _FEE_MARKET = 2
 _RARER: dict[int, Callable[[Transaction], tuple[str, str]]] = {1: _access_list_kind, 3: _blob_kind, 4: _set_code_kind}
-"""What stands before a transaction's gas, and what between its data and its signature."""
+"""The encoding before a transaction's gas, and between its data and its signature."""
 
 
 def _fees(tx: Transaction) -> str:
@@ -155,16 +155,16 @@ def _access(entry: Access) -> str:
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
-    """As it stands in the receipts tree. Before Byzantium it names the state's root, since then the outcome.
+    """The leaf of the receipts tree. Before Byzantium it has the state's root, since then the outcome.
 
-    Its bloom filter is taken as it was told: the root that this leads to proves it, or not.
+    The bloom filter of the response is used: the resulting root proves it.
     """
     outcome = text_of_word(receipt.root) if receipt.root else QUANTITIES[receipt.status]
     bloom, logs = receipt.logs_bloom, receipt.logs
     if len(bloom) != _BLOOM:
         raise ValueError("a bloom filter does not have 256 bytes")
-    said = text_of_list("".join([_log(log) for log in logs])) if logs else "c0"
-    body = text_of_list(f"{outcome}{text_of_quantity(receipt.cumulative_gas_used)}b90100{bloom[2:]}{said}")
+    message = text_of_list("".join([_log(log) for log in logs])) if logs else "c0"
+    body = text_of_list(f"{outcome}{text_of_quantity(receipt.cumulative_gas_used)}b90100{bloom[2:]}{message}")
     kind = int(receipt.type, 16) if receipt.type else 0
     return unhexlify(f"{kind:02x}{body}" if kind else body)
 
@@ -177,8 +177,8 @@ def _log(log: Log) -> str:
         if len(topic) != _WORD:
             raise ValueError("a topic does not have 32 bytes")
         named += f"a0{topic[2:]}"
-    told = f"a0{data[2:]}" if len(data) == _WORD else text_of_data(data)
-    return text_of_list(f"94{address[2:]}{text_of_list(named)}{told}")
+    encoded = f"a0{data[2:]}" if len(data) == _WORD else text_of_data(data)
+    return text_of_list(f"94{address[2:]}{text_of_list(named)}{encoded}")
 
 
 def encode_withdrawal(withdrawal: Withdrawal) -> bytes:

@@ -1,4 +1,4 @@
-"""`fetch_range`: an inclusive range of blocks -> checked Arrow tables, or an error; never something in between.
+"""`fetch_range`: an inclusive range of blocks -> checked Arrow tables, or an error; never a part.
 
 The range is cut into pieces of one batch each; a few are under way at once, on whichever endpoints are well, and each
 is checked before it counts (`read_blocks.py`). Pieces must then link by parent hash. If they do not, because one
@@ -51,7 +51,7 @@ class Fetched:
     first_parent_hash: bytes
     """What the block before `start` must have as its hash."""
     first_by: int
-    """The place in the pool of the endpoint that told the first block."""
+    """The index in the pool of the endpoint that returned the first block."""
     last_by: int
     """The same of the last one."""
     finalized: int | None = None
@@ -72,7 +72,7 @@ def fetch_range_sync(
 
 @contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
-    """Answers are trees, freed as they are let go. Looking for cycles among them takes a fifth of all the time."""
+    """Responses have no cycles: the garbage collector would take a fifth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -135,13 +135,13 @@ async def _fetch(client: RpcClient, numbers: range, wants: Wants, only: int | No
         async with asyncio.TaskGroup() as group:
             for _ in range(client.pool.max_concurrency):
                 group.create_task(lane())
-    except ExceptionGroup as wrong:
-        raise _first(wrong) from None
+    except ExceptionGroup as error:
+        raise _first(error) from None
     return collected.done(numbers)
 
 
 async def _piece(client: RpcClient, numbers: range, wants: Wants, only: int | None) -> list[Known]:
-    """One piece; in halves if it is too large for whoever was asked."""
+    """Fetches one piece; in halves if it is too large for the endpoint."""
     try:
         return await client.work(lambda lane: read_blocks(lane, numbers, wants), splittable=len(numbers) > 1, only=only)
     except SizeRefused:
@@ -158,7 +158,7 @@ def _pieces(numbers: range, size: int) -> Iterator[range]:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first; the other lanes were only stopped."""
+    """The first error; the other lanes were only stopped."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
@@ -189,8 +189,10 @@ class _Collected:
         if self._hashes and parent != self._hashes[-1]:
             number = int(piece[0].block.number or "0x0", 16)
             before, after = (self._pool.endpoints[place].label for place in (self._by[-1], piece[0].by))
-            said = f"block {number} of {after} does not follow block {number - 1} of {before}: they are on other forks"
-            raise ChainMoved(said, where=before if before == after else f"{before}, {after}")
+            message = (
+                f"block {number} of {after} does not follow block {number - 1} of {before}: they are on other forks"
+            )
+            raise ChainMoved(message, where=before if before == after else f"{before}, {after}")
         self._first_parent = self._first_parent or parent
         self._hashes += [known.block.hash or "" for known in piece]
         self._by += [known.by for known in piece]
@@ -209,14 +211,14 @@ class _Collected:
         return {table: BATCHES[table](row, self._pool.chain_id) for table in self._batches}
 
     def _culprit(self) -> ProviderError:
-        """Whose block it is that does not become rows: they are tried one by one, which only an error has time for."""
+        """Finds the block that cannot be converted, one by one: slow, but only after an error."""
         for known in self._row:
             try:
                 self._made([known])
-            except ValueError as wrong:
+            except ValueError as error:
                 label, number = self._pool.endpoints[known.by].label, int(known.block.number or "0x0", 16)
-                kind = ValueTooLarge if isinstance(wrong, TooLarge) else ProviderLied
-                return kind(f"{label}: block {number}: {wrong}", where=label)
+                kind = ValueTooLarge if isinstance(error, TooLarge) else ProviderLied
+                return kind(f"{label}: block {number}: {error}", where=label)
         raise AssertionError("unreachable: blocks that are good one by one are good together")
 
     def done(self, numbers: range) -> Fetched:

@@ -1,7 +1,7 @@
-"""Which endpoint is asked next: round robin over those that do not rest; one that failed rests, longer each time.
+"""Chooses the next endpoint: round robin without those that are paused; a failed endpoint is paused with backoff.
 
-What is known of a pool is known to a whole process (`health_of`): its limits are not begun anew by each range that a
-Spark worker fetches, nor is a node asked again at once that another range was sent away by.
+The health of a pool is shared in a process (`health_of`): all ranges that a Spark worker fetches share limits and
+pauses.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Health:
         """The next in turn that does not rest, none of `avoid` if it can be helped; waits if all of them rest."""
         now = time.monotonic()
         with self._lock:
-            ring = self.standings[self._next :] + self.standings[: self._next]
-            turn = ring if only is None else [self.standings[only]]
+            in_turn = self.standings[self._next :] + self.standings[: self._next]
+            turn = in_turn if only is None else [self.standings[only]]
             wanted = [item for item in turn if item.place not in avoid] or turn
             chosen = min(wanted, key=lambda item: max(0.0, item.rests_until - now))
             self._next = (chosen.place + 1) % len(self.standings)
@@ -103,7 +103,7 @@ class Health:
         standing.failures = 0
 
     def failed(self, standing: Standing, error: ProviderError, began: float) -> None:
-        """Rest it. What began before its last rest says nothing new: many requests fail together."""
+        """Pauses it. Requests that began before the last pause are ignored: many fail together."""
         now = time.monotonic()
         asked_for = error.retry_after if isinstance(error, ProviderThrottled) else None
         if began >= standing.rests_until or asked_for:

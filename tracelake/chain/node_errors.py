@@ -1,4 +1,4 @@
-"""A node's error, read as one of ours. Codes are used as each provider likes, so the words count as well."""
+"""Maps a node's error to one of ours. Providers use codes differently, so the message counts as well."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INVALID = {-32600, -32602, 401, 403}
 _THROTTLE_CODES = {429, _LIMIT_EXCEEDED, -32007, -32012, -32016, -32029, -32090, -32097}
 _TOO_MANY_REQUESTS, _TOO_LARGE, _TIMEOUT = 429, 413, 408
 _LONGEST = 300
-"""Characters of a node's own words that are passed on."""
+"""The most characters of a node's message that are passed on."""
 
 _LAGS = re.compile(
     r"beyond (current|latest|the) head|unknown block|(header|block)( was| is)? not (found|available)|"
@@ -50,13 +50,13 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 def read_error(endpoint: Endpoint, method: str, error: RpcError) -> ProviderError:
-    """What one call's error means for whoever asked."""
+    """The error of a call as one of ours."""
     words = endpoint.hide(error.message)[:_LONGEST] or "no reason given"
-    said, where = f"{endpoint.label} answered {method} with error {error.code}: {words}", endpoint.label
+    message, where = f"{endpoint.label} answered {method} with error {error.code}: {words}", endpoint.label
     kind = _meaning(method, error.code, words)
     if kind is ProviderThrottled:
-        return ProviderThrottled(said, where=where, retry_after=_wait_told(words))
-    return kind(said, where=where)
+        return ProviderThrottled(message, where=where, retry_after=_wait_in(words))
+    return kind(message, where=where)
 
 
 def _meaning(method: str, code: int, words: str) -> type[ProviderError]:
@@ -79,14 +79,14 @@ def _meaning(method: str, code: int, words: str) -> type[ProviderError]:
 def read_status(endpoint: Endpoint, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
     """What an HTTP status other than 200 means. Secrets are hidden before the words are cut: half a key is one too."""
     words = endpoint.hide(body.decode(errors="replace"))[:_LONGEST]
-    said, where = f"{endpoint.label} answered with HTTP status {status}: {words}", endpoint.label
+    message, where = f"{endpoint.label} answered with HTTP status {status}: {words}", endpoint.label
     callers_fault = 400 <= status < 500 and status != _TIMEOUT  # noqa: PLR2004 - HTTP's classes
     if status == _TOO_MANY_REQUESTS or (callers_fault and status != _TOO_LARGE and _THROTTLES.search(words)):
         wait = _seconds(headers.get("Retry-After"))
-        return ProviderThrottled(said, where=where, retry_after=_wait_told(words) if wait is None else wait)
+        return ProviderThrottled(message, where=where, retry_after=_wait_in(words) if wait is None else wait)
     if status == _TOO_LARGE or (callers_fault and _TOO_MUCH.search(words)):
-        return SizeRefused(said, where=where)
-    return ProviderRefused(said, where=where) if callers_fault else ProviderUnavailable(said, where=where)
+        return SizeRefused(message, where=where)
+    return ProviderRefused(message, where=where) if callers_fault else ProviderUnavailable(message, where=where)
 
 
 def _is_limit_of_size(method: str, code: int, words: str) -> bool:
@@ -95,10 +95,10 @@ def _is_limit_of_size(method: str, code: int, words: str) -> bool:
     return bare and method in {"eth_getLogs", "a batch"}
 
 
-def _wait_told(words: str) -> float | None:
+def _wait_in(words: str) -> float | None:
     """`retry in 10s`, where nodes have no header to say it in."""
-    told = _ASKED_TO_WAIT.search(words)
-    return float(told[1]) * _SECONDS[told[2].lower()] if told else None
+    match = _ASKED_TO_WAIT.search(words)
+    return float(match[1]) * _SECONDS[match[2].lower()] if match else None
 
 
 def _seconds(header: str | None) -> float | None:

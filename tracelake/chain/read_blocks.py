@@ -97,8 +97,8 @@ async def read_blocks(lane: Lane, numbers: range, wants: Wants) -> list[Known]:
             await _add_logs(lane, known, numbers, set(with_receipts))
     except UnknownType as unknown:
         hint = "set this pool's verify_roots to 0: other kinds of chain hash transactions in ways of their own"
-        said = f"{lane.label}: {str(unknown)[:_LONGEST]} cannot be checked"
-        raise ProviderRefused(said, where=lane.label, hint=hint) from None
+        message = f"{lane.label}: {str(unknown)[:_LONGEST]} cannot be checked"
+        raise ProviderRefused(message, where=lane.label, hint=hint) from None
     except OtherFork as moved:
         raise ChainMoved(f"{lane.label}: {moved}", where=lane.label) from None
     except ValueError as untrue:  # Untrue, or hex that is none

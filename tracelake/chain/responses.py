@@ -1,4 +1,4 @@
-"""What nodes answer, as far as we read it. Everything stays hex text until somebody needs it as something else.
+"""The fields of nodes' responses that we read. Values stay hex text until they are converted.
 
 Unknown fields are skipped by the decoder and cost next to nothing. None of these can be part of a reference cycle, so
 the garbage collector need not look.

@@ -1,8 +1,8 @@
-"""A JSON-RPC client for a pool of nodes: batches, bounded concurrency, another node when one fails, rest for that one.
+"""A JSON-RPC client for a pool of nodes: batches, bounded concurrency, another node when one fails.
 
-`work` is the door: it gives a piece of work one endpoint (a `Lane`) at a time until one of them does it right. What
-"right" means is up to the work: it checks what it got and raises a ProviderError, which is why a node that lies is left
-as one that is down is. Errors name an endpoint, never its address.
+`work` gives a piece of work one endpoint (a `Lane`) at a time until it succeeds. The work checks the responses and
+raises a ProviderError, so that a wrong node is treated like one that is down. Errors name an endpoint, never its
+address.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class RpcClient:
             began = time.monotonic()
             try:
                 result = await task(Lane(self, one))
-            except ProviderError as wrong:
-                if splittable and isinstance(wrong, SizeRefused):
+            except ProviderError as error:
+                if splittable and isinstance(error, SizeRefused):
                     raise
-                self.health.failed(one, wrong, began)
-                log.warning("endpoint_failed", pool=self.pool.name, endpoint=one.endpoint.label, error=wrong.code)
-                if not wrong.retryable:
-                    refused[one.place] = wrong
+                self.health.failed(one, error, began)
+                log.warning("endpoint_failed", pool=self.pool.name, endpoint=one.endpoint.label, error=error.code)
+                if not error.retryable:
+                    refused[one.place] = error
                 if attempt == tries or len(refused) == (len(self.pool.endpoints) if only is None else 1):
                     raise
             else:
@@ -101,7 +101,7 @@ class RpcClient:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def post(self, standing: Standing, body: bytes, calls: int) -> bytes:
-        """One HTTP request; whatever goes wrong with it is a ProviderError without an address in it."""
+        """One HTTP request; every failure is a ProviderError without an address in it."""
         assert self._session is not None, "use the client as a context manager"  # noqa: S101 - a bug of the caller
         label = standing.endpoint.label
         async with self.health.slots:
@@ -116,9 +116,9 @@ class RpcClient:
                     return content
             except TimeoutError:
                 raise ProviderUnavailable(f"{label} did not answer in {self.pool.timeout:g} s", where=label) from None
-            except (aiohttp.ClientError, OSError) as wrong:
-                said = f"{label} cannot be reached or broke off ({type(wrong).__name__})"
-                raise ProviderUnavailable(said, where=label) from None
+            except (aiohttp.ClientError, OSError) as error:
+                message = f"{label} cannot be reached or broke off ({type(error).__name__})"
+                raise ProviderUnavailable(message, where=label) from None
 
 
 class Lane:
@@ -166,9 +166,9 @@ class Lane:
             )
         self._client.checked.add(self.standing.place)
 
-    def _chain_id(self, told: str) -> int:
+    def _chain_id(self, text: str) -> int:
         try:
-            return int(told if len(told) <= _LONGEST_NUMBER else "", 16)
+            return int(text if len(text) <= _LONGEST_NUMBER else "", 16)
         except ValueError:
             raise self.lied("its chain id is no number") from None
 
@@ -194,8 +194,8 @@ class Lane:
         for position, (method, _) in enumerate(calls):
             answer = by_id.get(position)
             if answer is None:
-                said = f"{self.label} answered {len(answers)} of {len(calls)} calls"
-                raise ProviderUnavailable(said, where=self.label)
+                message = f"{self.label} answered {len(answers)} of {len(calls)} calls"
+                raise ProviderUnavailable(message, where=self.label)
             if answer.error is not None:
                 raise read_error(self.standing.endpoint, method, answer.error)
             if answer.result is msgspec.UNSET:
@@ -207,9 +207,9 @@ class Lane:
         """Decode, or say that it cannot be read."""
         try:
             return decode(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-            said = f"{self.label} answered what cannot be read: {self.standing.endpoint.hide(str(wrong))}"
-            raise ProviderUnavailable(said, where=self.label) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            message = f"{self.label} answered what cannot be read: {self.standing.endpoint.hide(str(error))}"
+            raise ProviderUnavailable(message, where=self.label) from None
 
     def lied(self, what: str) -> ProviderLied:
         return ProviderLied(f"{self.label}: {what[:_LONGEST_REASON]}", where=self.label)

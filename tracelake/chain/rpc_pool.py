@@ -42,7 +42,7 @@ class Endpoint:
 
 
 def _account(parts: SplitResult) -> tuple[str, str, str]:
-    """The name and password of an address, and both as the header says them in which they are sent."""
+    """The name and password in an address, and their form in the Authorization header."""
     name, password = parts.username or "", parts.password or ""
     both = f"{unquote(name)}:{unquote(password)}"
     return name, password, b64encode(both.encode("latin1", "replace")).decode()

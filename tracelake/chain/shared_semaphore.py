@@ -54,7 +54,7 @@ class Slots:
                 turn = self._line.popleft()
                 try:
                     turn.get_loop().call_soon_threadsafe(_tell, turn)
-                except RuntimeError:  # whoever waited is gone, with its loop
+                except RuntimeError:  # the waiter is gone with its event loop
                     continue
                 return
             self._free += 1

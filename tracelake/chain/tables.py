@@ -34,7 +34,7 @@ class Known:
     receipts: Sequence[Receipt]
     logs: Sequence[Log]
     by: int = 0
-    """The place in its pool of the endpoint that told it."""
+    """The index in the pool of the endpoint that returned it."""
 
 
 def blocks_batch(known: Sequence[Known], chain_id: int) -> pa.RecordBatch:

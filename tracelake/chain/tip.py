@@ -1,4 +1,4 @@
-"""The end of the chain, for whoever follows it: heads, and headers to walk back along when it was reorganised."""
+"""The tip of the chain for followers: heads, and headers to go back along after a reorg."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Heads:
     safe: Header | None
     finalized: Header | None
     by: int
-    """The place in the pool of the endpoint that said so."""
+    """The index in the pool of the endpoint that returned it."""
 
 
 async def heads(client: RpcClient) -> Heads:
@@ -43,7 +43,7 @@ async def heads(client: RpcClient) -> Heads:
 
 
 async def finalized_number(client: RpcClient) -> int | None:
-    """Asked once, for a remark: None on a chain that does not have it, and if whoever is asked cannot say."""
+    """One call, for information only: None if the chain or the endpoint does not have it."""
     try:
         found = await client.work(lambda lane: _tagged(lane, "finalized"), attempts=1)
     except ProviderError:

@@ -22,7 +22,7 @@ _TABLED = TABLE - 64
 """Values below this have their leaf's prefix in the table too: a path is at most 33 bytes, a prefix three."""
 
 Key = tuple[str, int]
-"""Hex digits, one a step down the tree; and the position they stand for."""
+"""Hex digits, one per level of the tree, and their position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,6 @@ def _reference(node: bytes) -> bytes:
 
 
 def _path(digits: str, *, leaf: bool) -> bytes:
-    """Digits packed two a byte, encoded; the first digit says leaf or not, odd or even."""
+    """Digits packed two per byte, encoded; the first digit marks leaf and odd length."""
     flag = 2 if leaf else 0
     return encode_bytes(bytes.fromhex(f"{flag + 1}{digits}" if len(digits) & 1 else f"{flag}0{digits}"))

@@ -1,8 +1,8 @@
-"""Is a block what its hash says? A header proves itself; everything else is proved by the header.
+"""Checks a block against its hash. A header proves itself; it proves everything else.
 
 The checks of the header, of places and of logs cost little and run on every block. Those of roots hash every
-transaction and receipt up to the header: nothing signed can be wrong after them. What is left unproved is said in
-docs/concepts/chain_verification.md.
+transaction and receipt up to the header: nothing signed can be wrong after them. docs/concepts/chain_verification.md
+lists what is left unproved.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FEE_MARKET = 2
 
 
 class Untrue(ValueError):
-    """What was answered cannot be true; the caller knows who answered, and says so."""
+    """The response cannot be true; the caller adds the endpoint."""
 
 
 class OtherFork(Untrue):
-    """Each may be true, but not both: the chain moved between two answers, or one of them is a lie."""
+    """The responses contradict each other: the chain moved between them, or one is wrong."""
 
 
 def check_header(header: Header, wanted: int | None = None) -> None:
@@ -48,7 +48,7 @@ def check_link(parent: Header, child: Header) -> None:
 
 
 def check_transactions(block: Block) -> None:
-    """They say that they are of this block, in order; and there are none only if the header says so."""
+    """They belong to this block, in order; there are none only if the header says so."""
     _check_presence(block, "transactions", block.transactions_root, len(block.transactions))
     for position, tx in enumerate(block.transactions):
         if tx.block_hash != block.hash or tx.transaction_index != hex(position):

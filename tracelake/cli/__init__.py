@@ -1,4 +1,4 @@
-"""The command line: one verb, one file. A refusal is said as a person would say it; nobody sees a stack trace."""
+"""The command line: one file per verb. Errors are printed as sentences, never as stack traces."""
 
 from tracelake.cli.app import main
 

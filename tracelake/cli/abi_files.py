@@ -1,7 +1,7 @@
-"""`abi_file: token.json` in a DAG becomes `abi: '...'`, the events of that file, before the DAG is sent or checked.
+"""Replaces `abi_file: token.json` in a DAG by `abi: '...'`, the events of that file, before the DAG is sent or checked.
 
-So what is deployed is whole: its hash covers the ABI itself, and nobody needs the file again. The lines stay where they
-are, for whoever reads a refusal.
+So the hash of a deployed DAG covers the ABI, and the file is not needed again. Line numbers do not change, so that
+errors point to the right lines.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ FIELD = "abi_file"
 
 
 def with_abi_files(text: str, folder: Path, problems: list[Problem]) -> str:
-    """The DAG with its ABIs in it; they lie in `folder` or below. What is no YAML is left for the check to refuse.
+    """Returns the DAG with its ABIs, which must be in `folder` or below it. Invalid YAML is left to the check.
 
-    An ABI that cannot be used is noted in `problems` and stays as it is named.
+    An ABI that cannot be used is added to `problems`, and its field is not changed.
     """
-    # From the end, so that places before it stay right.
+    # From the end, so that earlier positions stay valid.
     for place, key, value in reversed(list(_named(text))):
         try:
             events = _events(folder, str(value.value))
-        except InvalidAbi as wrong:
+        except InvalidAbi as error:
             mark = value.start_mark
-            said = f"{wrong.message} ({wrong.where})" if wrong.where else wrong.message
             problems.append(
                 Problem(
                     line=mark.line + 1,
                     column=mark.column + 1,
                     field=f"jobs[{place}].config.{FIELD}",
                     code="bad_abi_file",
-                    reason=said,
-                    suggestion=wrong.hint,
+                    reason=f"{error.message} ({error.where})" if error.where else error.message,
+                    suggestion=error.hint,
                 )
             )
             continue
@@ -47,7 +46,7 @@ def with_abi_files(text: str, folder: Path, problems: list[Problem]) -> str:
 
 
 def _named(text: str) -> Iterator[tuple[int, Any, Any]]:
-    """The job's place, and key and value as they stand in the text, of each `abi_file` in a config."""
+    """The index of the job, and the key and value nodes, of each `abi_file` in a config."""
     for place, job in enumerate(items(entry(composed(text), "jobs"))):
         for key, value in pairs(entry(job, "config")):
             if key.value == FIELD and isinstance(value.value, str):
@@ -55,12 +54,14 @@ def _named(text: str) -> Iterator[tuple[int, Any, Any]]:
 
 
 def _events(folder: Path, name: str) -> str:
-    """As the file declares them, as JSON; functions and errors of the contract are of no use here."""
+    """The events that the file declares, as JSON; functions and errors are left out."""
     from tracelake.chain.abi import abi_in, read_abi
 
     path = folder / name
     if "\0" in name or not path.resolve().is_relative_to(folder.resolve()):
-        raise InvalidAbi("an ABI lies beside its DAG, or below it", where=name, hint="copy the file there")
+        raise InvalidAbi(
+            "an ABI file must be in the folder of its DAG, or below it", where=name, hint="copy the file there"
+        )
     document = abi_in(path)
     read_abi(document)
     entries = document["abi"] if isinstance(document, dict) else document

@@ -1,4 +1,4 @@
-"""How verbs reach a running Trace: through its Gateway, as any user would. A refusal there is a refusal here."""
+"""Calls a running Trace through its Gateway, as any user does. Its errors are raised here."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tracelake.wire.user_calls import CALLS
 
 A = TypeVar("A", bound=Message)
 SECONDS = 60.0
-BESIDE_SECONDS = 30.0
-"""Above what the Gateway waits for an answer: the way there and back."""
-NOT_BEGUN = (Busy, TooManyConnections, NoConnection)
-"""Refusals of calls of which nothing was done: any of them may be made again."""
-AGAIN_SECONDS, LONGEST_PAUSE = 30.0, 8.0
+NETWORK_SECONDS = 30.0
+"""Added to the time that the Gateway waits for an answer."""
+NOT_STARTED = (Busy, TooManyConnections, NoConnection)
+"""The call was not started, so any call may be repeated."""
+RETRY_SECONDS, LONGEST_PAUSE = 30.0, 8.0
 CLIENT, GATEWAY = "TRACE_CLIENT__", "TRACE_CLIENT__GATEWAY_URL"
 
 
@@ -54,30 +54,30 @@ class Remote:
 
     http: httpx.Client
 
-    def ask(
+    def call(
         self,
         call: str,
         answer: type[A],
         *,
         query: Mapping[str, object] | None = None,
         body: Message | None = None,
-        again: bool = False,
+        repeatable: bool = False,
         **path: object,
     ) -> A:
-        """What was refused for lack of room is asked again for a while; `again`: also what may have been done."""
-        known, until, tries = CALLS[call], time.monotonic() + AGAIN_SECONDS, 0
+        """Retries a call that was not started, with backoff; `repeatable`: also one that may have been done."""
+        known, until, tries = CALLS[call], time.monotonic() + RETRY_SECONDS, 0
         while True:
             try:
-                return self._once(known, answer, query, body, path)
-            except Unavailable as away:
-                pause = min(away.retry_after * 2**tries, LONGEST_PAUSE)
-                is_safe = isinstance(away, NOT_BEGUN) or (again and away.where != str(self.http.base_url))
+                return self._call_once(known, answer, query, body, path)
+            except Unavailable as error:
+                pause = min(error.retry_after * 2**tries, LONGEST_PAUSE)
+                is_safe = isinstance(error, NOT_STARTED) or (repeatable and error.where != str(self.http.base_url))
                 if not is_safe or time.monotonic() + pause > until:
                     raise
             tries += 1
             time.sleep(pause)
 
-    def _once(
+    def _call_once(
         self,
         known: Call,
         answer: type[A],
@@ -85,55 +85,48 @@ class Remote:
         body: Message | None,
         path: Mapping[str, object],
     ) -> A:
-        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        content = b"" if body is None else msgspec.json.encode(body)
-        try:
-            said = self.http.request(
-                known.method,
-                _path(known, path),
-                params=given,
-                content=content,
-                headers={"content-type": "application/json"},
-                timeout=known.seconds + BESIDE_SECONDS,
-            )
-        except httpx.HTTPError as away:
-            raise _away(away, self.http) from None
-        if said.is_error:
-            raise refusal_in(said)
-        return _decoded(said, answer)
+        params = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        response = self._request(
+            known.method,
+            _path(known, path),
+            params=params,
+            content=b"" if body is None else msgspec.json.encode(body),
+            headers={"content-type": "application/json"},
+            timeout=known.seconds + NETWORK_SECONDS,
+        )
+        return _decode(response, answer)
 
     def send(self, call: str, answer: type[A], content: Iterable[bytes], size: int, **path: object) -> A:
-        """A call whose body is bytes and not a message; they are sent as they come."""
+        """Makes a call whose body is a stream of bytes."""
         known = CALLS[call]
         headers = {"content-type": known.takes_bytes or "", "content-length": str(size)}
-        try:
-            said = self.http.request(known.method, _path(known, path), content=content, headers=headers, timeout=None)
-        except httpx.HTTPError as away:
-            raise _away(away, self.http) from None
-        if said.is_error:
-            raise refusal_in(said)
-        return _decoded(said, answer)
+        options: dict[str, Any] = {"content": content, "headers": headers, "timeout": None}
+        return _decode(self._request(known.method, _path(known, path), **options), answer)
 
     def query(self, request: Message, *, arrow: bool) -> bytes:
-        """The answer to a question, as JSON or as an Arrow stream. It may take as long as the service allows."""
+        """Runs a query; the result is JSON or an Arrow stream. There is no timeout but the service's."""
         headers = {"content-type": "application/json", "accept": ARROW if arrow else "application/json"}
+        body = msgspec.json.encode(request)
+        return self._request("POST", "/v1/query", content=body, headers=headers, timeout=None).content
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            said = self.http.post("/v1/query", content=msgspec.json.encode(request), headers=headers, timeout=None)
-        except httpx.HTTPError as away:
-            raise _away(away, self.http) from None
-        if said.is_error:
-            raise refusal_in(said)
-        return said.content
+            response = self.http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise _unavailable(error, self.http) from None
+        if response.is_error:
+            raise refusal_in(response)
+        return response
 
 
 def _path(call: Call, parts: Mapping[str, object]) -> str:
-    """With each part quoted: a name that was typed or answered is never more than a name."""
+    """Quotes each part, so that a name cannot change the path."""
     return "/v1" + call.path.format(**{name: quote(str(value), safe="") for name, value in parts.items()})
 
 
-def _away(away: httpx.HTTPError, http: httpx.Client) -> ServiceUnavailable:
+def _unavailable(error: httpx.HTTPError, http: httpx.Client) -> ServiceUnavailable:
     return ServiceUnavailable(
-        f"the Gateway does not answer: {away or type(away).__name__}",
+        f"the Gateway does not answer: {error or type(error).__name__}",
         where=str(http.base_url),
         hint="`trace status` shows whether it runs; `trace up` starts it",
     )
@@ -141,15 +134,15 @@ def _away(away: httpx.HTTPError, http: httpx.Client) -> ServiceUnavailable:
 
 @contextmanager
 def remote(home: Path | None) -> Iterator[Remote]:
-    """The system in the home that `--home` names; else the one that the settings name (`client.*`), if they do."""
+    """The system in the home that `--home` names; else the one that the settings name (`client.*`)."""
     settings = _settings_for(home)
     with _open(_from_settings(settings) if settings.client.gateway_url else _from_home(settings)) as opened:
         yield opened
 
 
 @contextmanager
-def at_home(settings: Settings, token: str) -> Iterator[Remote]:
-    """The system that runs in the home, whatever the settings name, for who holds this token."""
+def remote_at_home(settings: Settings, token: str) -> Iterator[Remote]:
+    """The system that runs in the home, whatever the settings name, with this token."""
     with _open(replace(_from_home(settings), token=token)) as opened:
         yield opened
 
@@ -166,7 +159,7 @@ def _open(target: _Target) -> Iterator[Remote]:
 
 
 def _settings_for(home: Path | None) -> Settings:
-    """A Gateway that the environment names is another system than the home's, and so are its CA and token."""
+    """With `--home`, a Gateway that the environment names is ignored, and its CA and token with it."""
     env: Mapping[str, str] = os.environ
     if home is not None and GATEWAY in env:
         env = {name: value for name, value in env.items() if not name.startswith(CLIENT)}
@@ -195,8 +188,8 @@ def _from_settings(settings: Settings) -> _Target:
 def _from_home(settings: Settings) -> _Target:
     ready = settings.home / "run" / "ready.json"
     try:
-        told = json.loads(ready.read_text())
-        url, ca, token = told["endpoints"]["gateway"], Path(told["ca_file"]), told["user_token"]
+        document = json.loads(ready.read_text())
+        url, ca, token = document["endpoints"]["gateway"], Path(document["ca_file"]), document["user_token"]
     except FileNotFoundError:
         raise SetupError(
             f"no Trace runs in {settings.home}",
@@ -205,35 +198,37 @@ def _from_home(settings: Settings) -> _Target:
         ) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise SetupError(
-            "the running system does not say where its Gateway is",
+            "the address of the Gateway is missing",
             where=str(ready),
             hint="was it started without one (`trace up --without gateway`)?",
         ) from None
-    given = settings.client.token
-    return _Target(url, ca, given.get_secret_value() if given else token, local=True)
+    override = settings.client.token
+    return _Target(url, ca, override.get_secret_value() if override else token, local=True)
 
 
-def refusal_in(said: httpx.Response) -> TraceError:
-    """The refusal as the Gateway meant it, with its place and hint."""
+def refusal_in(response: httpx.Response) -> TraceError:
+    """The error that the Gateway sent, with its place and hint."""
     try:
-        told: dict[str, Any] = said.json()["error"]
-        if told["code"] == InvalidDag.code:
-            warnings = [Problem(**warning) for warning in told.get("warnings", ())]
-            return InvalidDag([Problem(**problem) for problem in told["problems"]], warnings)
-        if told["code"] == InvalidSql.code:
-            return _invalid_sql(told)
-        refusal = KINDS.get(told["code"], Refused)(told["message"], where=told["where"], hint=told["hint"])
+        document: dict[str, Any] = response.json()["error"]
+        if document["code"] == InvalidDag.code:
+            warnings = [Problem(**warning) for warning in document.get("warnings", ())]
+            return InvalidDag([Problem(**problem) for problem in document["problems"]], warnings)
+        if document["code"] == InvalidSql.code:
+            return _invalid_sql(document)
+        refusal = KINDS.get(document["code"], Refused)(
+            document["message"], where=document["where"], hint=document["hint"]
+        )
     except (ValueError, KeyError, TypeError):
-        return ServiceUnavailable(f"the Gateway answered {said.status_code}, and not as a Gateway would")
-    if isinstance(refusal, Unavailable) and (again := said.headers.get("retry-after", "")).isdecimal():
-        refusal.retry_after = int(again)
+        return ServiceUnavailable(f"the Gateway answered {response.status_code}, without an error document")
+    if isinstance(refusal, Unavailable) and (seconds := response.headers.get("retry-after", "")).isdecimal():
+        refusal.retry_after = int(seconds)
     return refusal
 
 
-def _invalid_sql(told: dict[str, Any]) -> InvalidSql:
+def _invalid_sql(document: dict[str, Any]) -> InvalidSql:
     """Its place is a line and a column."""
-    refusal = InvalidSql(told["message"], hint=told["hint"])
-    refusal.where = told["where"]
+    refusal = InvalidSql(document["message"], hint=document["hint"])
+    refusal.where = document["where"]
     return refusal
 
 
@@ -244,11 +239,11 @@ KINDS: Mapping[str, type[TraceError]] = {
 }
 
 
-def _decoded(said: httpx.Response, answer: type[A]) -> A:
+def _decode(response: httpx.Response, answer: type[A]) -> A:
     try:
-        return msgspec.json.decode(said.content, type=answer)
-    except msgspec.DecodeError as wrong:
+        return msgspec.json.decode(response.content, type=answer)
+    except msgspec.DecodeError as error:
         raise Refused(
-            f"the Gateway's answer is not understood: {wrong}",
-            hint="is it of another version than this command line?",
+            f"the Gateway's answer cannot be decoded: {error}",
+            hint="the Gateway and this command line may have different versions",
         ) from None

@@ -1,4 +1,4 @@
-"""The verbs, put together. Each verb's file imports what it needs when it runs, so that `trace --help` is quick."""
+"""All verbs. A verb's file imports what it needs when the verb runs, so that `trace --help` is quick."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ app = typer.Typer(
     name="trace",
     cls=GroupedHelp,
     help="Trace: curate, combine, enrich, alert on and analyse chain data and other data, past and live.",
-    epilog="Begin with `trace up`. Every verb explains itself: `trace up --help`.",
+    epilog="Begin with `trace up`. Every verb has its own help: `trace up --help`.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -63,37 +63,35 @@ def _options(
     """Options of `trace` itself."""
 
 
-# Which group of `trace --help` each of them stands in: `grouped_help.py`.
+# `grouped_help.py` has the groups of `trace --help`.
 app.command("up", short_help="Start everything on this machine; Ctrl-C stops it.")(up.up)
 app.command("down", short_help="Stop everything, and wait until it has stopped.")(down.down)
-app.command("demo", short_help="A tour: a whole Trace on a chain of its own, then gone.")(demo.demo)
-app.command("devchain", short_help="Serve a made-up Ethereum chain to try things on.")(devchain.devchain)
+app.command("demo", short_help="Run a whole Trace on a test chain, show it, remove it.")(demo.demo)
+app.command("devchain", short_help="Serve a simulated Ethereum chain for tests.")(devchain.devchain)
 app.command("status", short_help="Show every process and whether it runs.")(status.status)
-app.command("doctor", short_help="Check what this machine needs, and say how to fix it.")(doctor.doctor)
+app.command("doctor", short_help="Check whether this machine can run Trace.")(doctor.doctor)
 app.add_typer(dag.app, name="dag")
 app.add_typer(dataset.app, name="datasets")
-app.add_typer(dataset.app, name="dataset", hidden=True)  # as it was called first
-app.command("query", short_help="Ask by SQL over datasets (without SQL: the Query service).")(query.query)
-app.add_typer(udf.app, name="udf", short_help="Code of your own, in a sandbox: build, push, list, test.")
+app.add_typer(dataset.app, name="dataset", hidden=True)  # its former name
+app.command("query", short_help="Query datasets with SQL (without SQL: run the query service).")(query.query)
+app.add_typer(udf.app, name="udf", short_help="User functions: build, test, push and list bundles.")
 app.add_typer(alert.app, name="alert")
 app.add_typer(task.app, name="task")
-app.command("why", short_help="Tell why something is there, or why not yet.")(why.why)
+app.command("why", short_help="Explain why a task or dataset is in its state.")(why.why)
 app.add_typer(source.app, name="source")
 app.command("trigger", short_help="Start a manual source.")(trigger.trigger)
-app.command("invalidate", short_help="Say that a range no longer holds; its readers do it again.")(
-    invalidate.invalidate
-)
+app.command("invalidate", short_help="Invalidate a range; jobs that read it recompute it.")(invalidate.invalidate)
 app.add_typer(config.app, name="config")
 app.add_typer(db.app, name="db")
 app.add_typer(outbox.app, name="outbox")
-app.command("token", short_help="Print a token for the API of this machine's Trace.")(token.token)
+app.command("token", short_help="Print an API token of the Trace on this machine.")(token.token)
 app.add_typer(sink.app, name="sink", short_help="Drains batches into data Postgres; lists and replays dead ones.")
 for name, verb in processes.VERBS.items():
     app.command(name)(verb)
 
 
 def main() -> None:
-    """Run the command line; the only place where a refusal becomes an exit code."""
+    """Runs the command line; only here an error becomes an exit code."""
     try:
         app(prog_name="trace")
     except TraceError as refusal:

@@ -1,4 +1,4 @@
-"""Batches that the sink refused, as the verbs show them: where, why, and how they are tried again."""
+"""Shows batches that the sink refused: where, why, and how to replay them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from tracelake.cli import render
 if TYPE_CHECKING:
     from tracelake.wire.user_datasets import DeadBatchRow
 
-REPLAY = "`trace sink replay PUBLISH_ID` tries one again, with `--batch FILE` a repaired one"
+REPLAY = "`trace sink replay PUBLISH_ID` replays one; `--batch FILE` replays a repaired file instead"
 
 
 def show_dead_batches(batches: Sequence[DeadBatchRow], total: int) -> None:
-    """Below what they belong to; nothing where there are none."""
     if not batches:
         return
     render.title(f"dead batches ({total})")

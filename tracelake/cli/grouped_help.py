@@ -1,4 +1,4 @@
-"""The list of all verbs in `trace --help`, in the order in which a newcomer meets them."""
+"""Groups the verbs in `trace --help`, in the order in which a new user needs them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "delivery",
     ),
 }
-"""Every verb stands in one of them; a test looks for one that does not."""
+"""A test checks that every verb is in a group."""
 
 
 class GroupedHelp(TyperGroup):
-    """Typer keeps verbs and families of verbs in two lists, so their order has to be told again."""
+    """Typer keeps commands and groups in two lists, so their order must be given again."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         del ctx
         wide = max(map(len, self.commands))
         for title, names in GROUPS.items():
             with formatter.section(title):
-                # No limit: what does not fit goes on in the next line, and is not cut off.
+                # No limit: long texts are wrapped, not cut off.
                 rows = [(name.ljust(wide), self.commands[name].get_short_help_str(1000)) for name in names]
                 formatter.write_dl(rows)

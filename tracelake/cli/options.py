@@ -14,9 +14,9 @@ from tracelake.settings import Settings, load_settings, stray_variables
 
 Home = Annotated[
     Path | None,
-    typer.Option("--home", help="The folder that holds everything.", show_default="~/.trace", metavar="DIR"),
+    typer.Option("--home", help="The home folder of Trace.", show_default="~/.trace", metavar="DIR"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def settings_of(home: Path | None, env: Mapping[str, str] = os.environ) -> Settings:

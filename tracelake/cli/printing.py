@@ -1,7 +1,7 @@
-"""How the command line speaks: tables for eyes, JSON for programs, refusals for both.
+"""Prints tables, JSON and errors.
 
-Everything that a verb prints goes through here, so that text of others (errors of user code, values, names) is shown
-and never obeyed by the terminal.
+Every verb prints through this module, so that control characters in foreign text (errors of user code, values, names)
+are shown and do not reach the terminal.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tracelake.errors import TraceError
 
 
 class VisibleConsole(Console):
-    """A console on which only Rich's own controls, such as those of a progress bar, reach the terminal."""
+    """A console that escapes all control characters but Rich's own."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Escaped before it is laid out: a table's columns are as wide as what they show."""
+        """Escapes before layout, so that columns of tables have the right width."""
         return super().render_str(visible(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -35,14 +35,14 @@ class VisibleConsole(Console):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
-# A pipe has no width: what is cut off at 80 columns there is lost to whoever reads it.
+# A pipe has no width: without this, lines would be cut off at 80 columns.
 out = VisibleConsole(highlight=False, emoji=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 err = VisibleConsole(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 @contextmanager
 def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[None]:
-    """On standard error, while the block lasts: what is waited for, and how long already; into a file by lines."""
+    """Shows on standard error what the block waits for and how long already: a spinner, or lines in a file."""
     if quiet:
         yield
     elif err.is_terminal:
@@ -52,16 +52,16 @@ def waiting(what: str, *, quiet: bool = False, every: float = 5.0) -> Iterator[N
             yield
     else:
         done = Event()
-        saying = Thread(target=_say_waiting, args=(what, every, done), daemon=True)
-        saying.start()
+        reporter = Thread(target=_report_waiting, args=(what, every, done), daemon=True)
+        reporter.start()
         try:
             yield
         finally:
             done.set()
-            saying.join()
+            reporter.join()
 
 
-def _say_waiting(what: str, every: float, done: Event) -> None:
+def _report_waiting(what: str, every: float, done: Event) -> None:
     began = time.monotonic()
     while not done.wait(every):
         err.print(f"{what}: {time.monotonic() - began:.0f} s so far", markup=False)
@@ -72,12 +72,12 @@ def as_json(value: Any) -> None:
 
 
 def json_text(document: bytes) -> bytes:
-    """A JSON document of others, as it may be written anywhere."""
+    """A foreign JSON document with control characters escaped."""
     return visible_json(document.decode()).encode()
 
 
 def document(body: bytes) -> None:
-    """A document such as CSV or YAML: byte for byte into a pipe or file, made visible on a terminal."""
+    """Writes CSV, YAML and the like: unchanged to a pipe or file, escaped to a terminal."""
     if sys.stdout.isatty():
         body = visible(body.decode(errors="backslashreplace")).encode()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The table of processes, the same in `trace up`, `trace status` and `trace demo`."""
+"""The table of processes in `trace up`, `trace status` and `trace demo`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.domain.escape_controls import visible
-from tracelake.lite.supervisor import Seen
+from tracelake.lite.child import ChildStatus
 
 COLOURS = {
     "ready": "green",
@@ -21,18 +21,20 @@ COLOURS = {
 }
 
 
-def process_table(everyone: Sequence[Seen]) -> Table:
+def process_table(children: Sequence[ChildStatus]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("process", "state", "pid", "since", "restarts", "listens", "says"):
-        table.add_column(column, justify="right" if column in {"pid", "restarts"} else "left", no_wrap=column != "says")
-    for seen in everyone:
+    for column in ("process", "state", "pid", "since", "restarts", "listens", "status"):
+        table.add_column(
+            column, justify="right" if column in {"pid", "restarts"} else "left", no_wrap=column != "status"
+        )
+    for child in children:
         table.add_row(
-            seen.name,
-            Text(seen.state, style=COLOURS.get(seen.state, "dim")),
-            str(seen.pid or ""),
-            time.strftime("%H:%M:%S", time.localtime(seen.since)) if seen.since else "",
-            str(seen.restarts or ""),
-            " ".join(listener.removeprefix("https://") for listener in seen.listeners),
-            Text(visible(seen.status)),
+            child.name,
+            Text(child.state, style=COLOURS.get(child.state, "dim")),
+            str(child.pid or ""),
+            time.strftime("%H:%M:%S", time.localtime(child.since)) if child.since else "",
+            str(child.restarts or ""),
+            " ".join(listener.removeprefix("https://") for listener in child.listeners),
+            Text(visible(child.status)),
         )
     return table

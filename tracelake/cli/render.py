@@ -1,4 +1,4 @@
-"""Answers for eyes: tables, times, and pairs of a name and a value."""
+"""Formats answers as tables, times and pairs of name and value."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ COLOURS = {"Completed": "green", "Running": "yellow", "Failed": "red", "Canceled
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Sequence[str] = ("id",)) -> None:
-    """`whole`: columns that are never broken, such as ids to be copied."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    """`whole`: columns that are never wrapped, such as ids."""
+    rich_table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(Text(visible(column)), no_wrap=column in whole, overflow="fold")
+        rich_table.add_column(Text(visible(column)), no_wrap=column in whole, overflow="fold")
     for row in rows:
-        made.add_row(*(cell(value) for value in row))
+        rich_table.add_row(*(cell(value) for value in row))
     if printing.out.is_terminal:
-        printing.out.print(made, soft_wrap=False)
+        printing.out.print(rich_table, soft_wrap=False)
     else:
-        _piped(made)
+        _piped(rich_table)
 
 
-def _piped(made: Table) -> None:
-    """Not cut to a width, and without the blanks that fill a terminal's line."""
+def _piped(rich_table: Table) -> None:
+    """Without a maximum width, and without trailing blanks."""
     wide = Console(width=WIDE, highlight=False, emoji=False)
     with wide.capture() as drawn:
-        wide.print(made)
+        wide.print(rich_table)
     for line in drawn.get().splitlines():
         printing.out.print(line.rstrip(), markup=False)
 
 
 def pairs(values: Iterable[tuple[str, object]]) -> None:
-    """One a line; what there is nothing to say about is left out. Further lines of a value stand below its first."""
+    """Prints one pair per line without empty values; further lines of a value are indented."""
     known = [(name, value) for name, value in values if value not in (None, "", [])]
     width = max((len(name) for name, _ in known), default=0)
     for name, value in known:
@@ -62,7 +62,7 @@ def cell(value: object) -> Text:
 
 
 def first_line(text: str | None, most: int = 100) -> str | None:
-    """For a list: the first line of a text, and not too much of it."""
+    """The first line of a text, shortened for a list."""
     if text is None:
         return None
     line = text.strip().partition("\n")[0].rstrip()
@@ -71,7 +71,7 @@ def first_line(text: str | None, most: int = 100) -> str | None:
 
 
 def when(moment: datetime) -> str:
-    """In the reader's own time zone."""
+    """In the local time zone."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
@@ -83,9 +83,26 @@ def note(text: str) -> None:
     printing.out.print(text, markup=False)
 
 
-def said(text: str, style: str = "") -> None:
-    """A line of a log: one line, whatever stands in it."""
+def log_line(text: str, style: str = "") -> None:
+    """Prints one line of a log, with control characters escaped."""
     printing.out.print(Text(visible(text, keep="	"), style=style))
+
+
+def answer(message: msgspec.Struct, text: str, *, in_json: bool) -> None:
+    """Prints the message as JSON, or the text."""
+    if in_json:
+        as_json(message)
+    else:
+        note(text)
+
+
+def json_or_empty(answer: msgspec.Struct, rows: Sequence[object], empty: str, *, in_json: bool) -> bool:
+    """Prints the answer as JSON, or `empty` if there are no rows; False if there are rows to show."""
+    if in_json:
+        as_json(answer)
+    elif not rows:
+        note(empty)
+    return in_json or not rows
 
 
 def as_json(answer: msgspec.Struct) -> None:

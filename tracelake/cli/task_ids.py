@@ -1,4 +1,4 @@
-"""A task by its id, or by the beginning of it."""
+"""Finds a task by its id or a prefix of it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 
-TaskId = Annotated[
-    str, typer.Argument(help="The task's id, or the beginning of it.", metavar="TASK", show_default=False)
-]
+TaskId = Annotated[str, typer.Argument(help="The task's id, or a prefix of it.", metavar="TASK", show_default=False)]
 
 
 def find_task(gateway: Remote, text: str) -> UUID:
-    """The one task whose id begins so; a whole id is not looked up."""
+    """The only task whose id has this prefix; a whole id is not looked up."""
     from tracelake.wire.user_tasks import TaskList
 
     try:
@@ -31,12 +29,14 @@ def find_task(gateway: Remote, text: str) -> UUID:
         pass
     if re.match(ID_PREFIX, text) is None:
         raise BadInput(f"{text[:80]!r} is not the id of a task", where="TASK", hint="`trace task list` shows the ids")
-    found = gateway.ask("list_tasks", TaskList, query={"prefix": text, "limit": SHOWN}).tasks
-    if not found:
+    tasks = gateway.call("list_tasks", TaskList, query={"prefix": text, "limit": SHOWN}).tasks
+    if not tasks:
         raise NotFound(
             f"no task has an id that begins with {text}", where="TASK", hint="`trace task list` shows the ids"
         )
-    if len(found) > 1:
-        ids = ", ".join(str(item.id) for item in found)
-        raise BadInput(f"several tasks have an id that begins with {text}: {ids}", where="TASK", hint="give more of it")
-    return found[0].id
+    if len(tasks) > 1:
+        ids = ", ".join(str(task.id) for task in tasks)
+        raise BadInput(
+            f"several tasks have an id that begins with {text}: {ids}", where="TASK", hint="give a longer prefix"
+        )
+    return tasks[0].id

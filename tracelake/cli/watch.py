@@ -1,4 +1,4 @@
-"""Two ways to watch a Lite system: a live table on a terminal, plain lines elsewhere."""
+"""Shows the start of a Lite system: as a live table on a terminal, as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from tracelake.cli.printing import out
 from tracelake.cli.process_table import process_table
 from tracelake.domain.escape_controls import visible
-from tracelake.lite.supervisor import Seen
+from tracelake.lite.child import ChildStatus
 from tracelake.lite.up import Watcher
 
 
@@ -27,40 +27,40 @@ def watching() -> Iterator[Watcher]:
 
 
 class PlainLines:
-    """A line for each change: for logs, pipes and CI."""
+    """Prints a line per change, for logs, pipes and CI."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
 
-    def changed(self, everyone: list[Seen]) -> None:
-        for seen in everyone:
-            line = f"{seen.name:<15} {seen.state:<10} {seen.status}".rstrip()
-            if seen.state != "waiting" and self._shown.get(seen.name) != line:
-                self._shown[seen.name] = line
-                self.said(line)
+    def changed(self, children: list[ChildStatus]) -> None:
+        for child in children:
+            line = f"{child.name:<15} {child.state:<10} {child.status}".rstrip()
+            if child.state != "waiting" and self._shown.get(child.name) != line:
+                self._shown[child.name] = line
+                self.note(line)
 
-    def said(self, sentence: str) -> None:
-        with suppress(OSError):  # a full disk below a log must not stop what keeps the processes alive
+    def note(self, sentence: str) -> None:
+        with suppress(OSError):  # a full disk must not stop the supervisor
             out.print(sentence, markup=False)
 
     def ready(self, document: dict[str, Any]) -> None:
         for line in how_to_reach(document):
-            self.said(line)
+            self.note(line)
 
 
 class LiveTable:
-    """The table of processes, redrawn at each change."""
+    """The table of processes, redrawn on each change."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._everyone: list[Seen] = []
+        self._children: list[ChildStatus] = []
         self._notes: list[str] = []
 
-    def changed(self, everyone: list[Seen]) -> None:
-        self._everyone = everyone
+    def changed(self, children: list[ChildStatus]) -> None:
+        self._children = children
         self._draw()
 
-    def said(self, sentence: str) -> None:
+    def note(self, sentence: str) -> None:
         self._notes = [sentence]
         self._draw()
 
@@ -69,13 +69,13 @@ class LiveTable:
         self._draw()
 
     def _draw(self) -> None:
-        self._live.update(Group(process_table(self._everyone), "", *map(Text, map(visible, self._notes))), refresh=True)
+        self._live.update(Group(process_table(self._children), "", *map(Text, map(visible, self._notes))), refresh=True)
 
 
 def held_back_lines(document: dict[str, Any]) -> list[str]:
-    """The processes that the start went on without."""
+    """The processes that did not start."""
     return [
-        f"  but {name} is held back: it {why}. It is started again by itself; `trace status` shows how it is."
+        f"  but {name} is held back: it {why}. It is restarted automatically; `trace status` shows its state."
         for name, why in document["held_back"].items()
     ]
 

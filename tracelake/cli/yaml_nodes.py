@@ -1,4 +1,4 @@
-"""A DAG's text as nodes that know where they stand: what is put into the text goes there, and all else stays."""
+"""The YAML nodes of a DAG with their positions in the text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def composed(text: str) -> Any:
-    """None for what is no YAML, or nests without end: that is left for the check to refuse."""
+    """None for invalid or too deeply nested YAML: the check reports it."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

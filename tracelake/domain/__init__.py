@@ -1,1 +1,1 @@
-"""The rules of Trace as pure functions and values: no I/O, no clock, no SQL. Everything else stands on this."""
+"""The rules of Trace as pure functions and values: no I/O, no clock, no SQL."""

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from tracelake.domain.buffered import Declaration
 
 MOST_DEFINITIONS: Final = 1_000
-"""Of one organisation: all of them are told to a task that routes."""
+"""Per organisation: a task that routes alerts gets all of them."""
 
 KEY: Final = ("alert_definition_id", "dedupe_key")
 """One event for each of these, within an organisation."""
@@ -37,17 +37,17 @@ HOST: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
 def missing_fields(declared: Declaration) -> Sequence[str]:
-    """What keeps a declaration from being one of alert events, each in words; empty: it is one."""
+    """Why a declaration is not one of alert events; empty if it is."""
     found = {column.name: column for column in declared.columns}
-    said = [f"column {name!r} ({kinds[0]}) is missing" for name, kinds in COLUMNS.items() if name not in found]
+    problems = [f"column {name!r} ({kinds[0]}) is missing" for name, kinds in COLUMNS.items() if name not in found]
     for name, kinds in COLUMNS.items():
         if name in found and found[name].type not in kinds:
-            said.append(f"column {name!r} is {found[name].type}, not {' or '.join(kinds)}")
+            problems.append(f"column {name!r} is {found[name].type}, not {' or '.join(kinds)}")
         elif name in found and name in NEEDED and found[name].nullable:
-            said.append(f"column {name!r} needs nullable: false")
+            problems.append(f"column {name!r} needs nullable: false")
     if declared.unique_key != KEY:
-        said.append(f"unique_key is not [{', '.join(KEY)}]")
-    return said
+        problems.append(f"unique_key is not [{', '.join(KEY)}]")
+    return problems
 
 
 def why_no_url(url: str) -> str | None:
@@ -56,8 +56,8 @@ def why_no_url(url: str) -> str | None:
         return "it holds blanks, backslashes or characters that are not ASCII (write those as %XX, or a host as xn--)"
     try:
         return _why_no_parts(urlsplit(url))
-    except ValueError as wrong:
-        return str(wrong)
+    except ValueError as error:
+        return str(error)
 
 
 def _is_link_local(host: str) -> bool:

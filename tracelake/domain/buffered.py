@@ -30,7 +30,7 @@ RESERVED: Final = frozenset(
 )
 """What the sink sets itself in every row: no producer gets to say it."""
 NO_KEY: Final = frozenset({"json", "double"})
-"""What a row cannot be told apart by: two spellings of one value, or two values that print alike."""
+"""Types that cannot be in a key: values have two spellings, or two values print alike."""
 MOST_COLUMNS: Final = 200
 MOST_INDEXES: Final = 16
 
@@ -47,7 +47,7 @@ SPARK_TYPES: Final = {
     "json": "string",
     "uint256": "string",
 }
-"""As readers are told; a decimal is called as it is."""
+"""The type's name for readers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a declaration cannot follow the one in force; `part` is the column at fault, or the field."""
+    """Why a declaration cannot replace the current one; `part` is the column at fault, or the field."""
 
     part: str
     reason: str
@@ -103,7 +103,7 @@ OTHER_NAME: Final = "declare a dataset of another name, and let the writers writ
 
 
 def widened(force: Declaration | None, wanted: Declaration) -> Declaration:
-    """Both together: what the table has once either was in force."""
+    """Both together: the columns and indexes of the table after either."""
     if force is None:
         return wanted
     added = tuple(column for column in wanted.columns if column.name not in force.names)
@@ -119,12 +119,12 @@ def to_json(declaration: Declaration) -> dict[str, Any]:
     }
 
 
-def from_json(told: Mapping[str, Any]) -> Declaration:
-    columns: Sequence[Mapping[str, Any]] = told["columns"]
+def from_json(document: Mapping[str, Any]) -> Declaration:
+    columns: Sequence[Mapping[str, Any]] = document["columns"]
     return Declaration(
         tuple(Column(item["name"], item["type"], item["nullable"]) for item in columns),
-        tuple(told["unique_key"]),
-        tuple(tuple(index) for index in told["indexes"]),
+        tuple(document["unique_key"]),
+        tuple(tuple(index) for index in document["indexes"]),
     )
 
 

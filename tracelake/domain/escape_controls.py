@@ -1,4 +1,4 @@
-"""Text of others, made visible: characters that a terminal obeys, or that nobody sees, are written as escapes.
+"""Escapes control characters and invisible characters in foreign text.
 
 A task's error, a value of a query or a name in a DAG is written by others. Printed as it is, `ESC` sequences would
 recolour, retitle or overwrite a terminal, and bidirectional controls would show text in another order than it has.

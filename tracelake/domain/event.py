@@ -1,4 +1,4 @@
-"""What an event says changed, and the keys by which a second telling of it is recognised (S9).
+"""What an event changes, and the keys by which a repeated event is recognised (S9).
 
 An event is about all of a dataset generation up to a cursor, about one partition of it, or about the whole. Its scope
 key is the part of its identity that says which. Dedupe keys of tasks are made from it: the plain key the first time,
@@ -142,7 +142,7 @@ def _range(start: int, end: int, key: str | None) -> Range:
         raise InvalidRequest(refusal.message, where="/start", hint=refusal.hint) from None
     if key is not None and key != format_partition_key(span):
         raise InvalidRequest(
-            f"the partition key {key[:80]!r} says another range than start and end",
+            f"the partition key {key[:80]!r} names another range than start and end",
             where="/partition_key",
             hint=f"both ends are inclusive: {format_partition_key(span)}",
         )

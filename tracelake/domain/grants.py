@@ -1,7 +1,7 @@
-"""From a token's claims to what its attempt may touch: endpoints, SQL views, storage. One function, for every door.
+"""Derives from a token's claims what its attempt may access: endpoints, SQL views, storage.
 
-What is not in one of the sets is refused: nothing is allowed because nobody forbade it. Prefixes are folders, read once
-(`objects.Folder`) and compared by segment; whoever needs them in another language (a policy, a mount) writes them last.
+What is not in one of the sets is refused: everything is denied by default. Prefixes are folders, read once
+(`objects.Folder`) and compared by segment; policies and mounts are written from them last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracelake.domain.object_names import Folder, ObjectName
 from tracelake.errors import InvalidRequest
 
 ALWAYS: Final = frozenset(f"POST /v1/task/{name}" for name in ("heartbeat", "complete", "events", "logs"))
-"""What every attempt does, whatever it was granted: be heard, tell, say, end."""
+"""What every attempt may do: heartbeats, events, logs, completion."""
 FILES: Final = "POST /v1/task/files"
 QUERY: Final = "POST /v1/task/query"
 BUFFER_PUBLISH: Final = "POST /v1/task/buffer-publish"
@@ -110,7 +110,7 @@ class Grants:
     """By name: what SQL may read, and nothing else exists for it."""
     storage: StorageGrant
     written: Mapping[UUID, GrantedDataset]
-    """By dataset: what it may write and tell of."""
+    """By dataset: what it may write and emit events for."""
 
     def read(self, dataset: UUID) -> View | None:
         return next((view for view in self.views.values() if view.dataset_uuid == dataset), None)
@@ -141,7 +141,7 @@ def check(good: object, where: str, fault: str) -> None:
 def _endpoints(
     views: Mapping[str, View], storage: StorageGrant, written: Mapping[UUID, GrantedDataset]
 ) -> frozenset[str]:
-    """A door is open to whoever has something to do behind it."""
+    """The endpoints that the grants need."""
     more = {
         FILES: views or written,
         QUERY: views,
@@ -167,7 +167,7 @@ def _storage(s3: S3Prefixes) -> StorageGrant:
 
 
 def _widest(folders: Iterable[Folder]) -> frozenset[Folder]:
-    """Without those that lie in another: the same keys, in fewer words."""
+    """Without folders inside of others: the same keys."""
     given = frozenset(folders)
     return frozenset(item for item in given if not any(other.holds(item) for other in given))
 

@@ -11,5 +11,5 @@ PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 def hadoop_path(path: Path) -> str | None:
     """Hadoop takes a path as it stands, and knows no escapes; None if it would take this one for a pattern."""
-    told = str(path.absolute())
-    return None if PATTERN.search(told) else f"file://{told}"
+    text = str(path.absolute())
+    return None if PATTERN.search(text) else f"file://{text}"

@@ -1,7 +1,7 @@
 """Names for the things of Trace, and ids made from what they mean.
 
 An id that follows from its meaning needs no lookup and makes every repeated deploy, event and completion land on the
-row it landed on before. So each maker below takes exactly the facts that tell two things apart, and nothing else.
+row it landed on before. So each maker below takes exactly the facts that distinguish two things, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DatasetVersion = NewType("DatasetVersion", UUID)
 TaskId = NewType("TaskId", UUID)
 EventId = NewType("EventId", UUID)
 InvalidationId = NewType("InvalidationId", UUID)
-"""What an outbox row promises; a second promise of the same thing has the same key."""
+"""Identifies an outbox entry; a second entry for the same effect has the same key."""
 LeaseToken = NewType("LeaseToken", UUID)
 DeliveryId = NewType("DeliveryId", UUID)
 """An alert event on its way to one channel; receivers know it as `X-Trace-Delivery`."""

@@ -1,7 +1,7 @@
 """Names in the object store: `s3://bucket/folder/` and `s3://bucket/folder/name`, read once and compared by segment.
 
 A name has one spelling. What could be read in two ways (an empty segment, `.`, `..`, a character outside the plain
-ones) is refused, so a folder never holds what does not lie in it: `a/b/` does not hold `a/bc`.
+ones) is refused, so a folder contains only what is inside of it: `a/b/` does not hold `a/bc`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Folder:
     def folder(self, *names: str) -> Folder:
         if all(map(SEGMENT.fullmatch, names)) and len(self.key) + sum(map(len, names)) + len(names) <= MAX_KEY:
             return Folder(self.bucket, self.segments + names)
-        return Folder.parse(f"{self}{'/'.join(names)}/")  # which says what is wrong with it
+        return Folder.parse(f"{self}{'/'.join(names)}/")  # which raises if a name is invalid
 
     def object(self, name: str) -> ObjectName:
         return ObjectName.parse(f"{self}{name}")

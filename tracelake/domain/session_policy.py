@@ -69,7 +69,7 @@ def _objects(arn: str, actions: Iterable[str], folders: Iterable[Folder]) -> dic
 
 
 def _canonical(folder: Folder) -> Folder:
-    """As it would be read again: one that was put together from parts nobody has read is refused."""
+    """Refuses a name that would not parse to itself again."""
     if Folder.parse(str(folder)) != folder:
         raise InvalidRequest("a folder that is not what it is written as", where="/s3")
     return folder
@@ -83,7 +83,7 @@ def refuse_wider(policy: str, storage: StorageGrant) -> None:
     """
     for statement in _read(policy):
         if not statement.keys() <= _KNOWN or statement.get("Effect") not in {"Allow", "Deny"}:
-            raise _wider("it says something that is not understood here")
+            raise _wider("it contains something unknown")
         if statement["Effect"] == "Deny":
             continue
         for action in _several(statement.get("Action")):
@@ -103,7 +103,7 @@ def _refuse_reach(action: str, resource: str, condition: Any, storage: StorageGr
     elif action in READ | WRITE and condition is None:
         heads, folders = [arn["key"] or ""], storage.write if action in WRITE else storage.read
     else:
-        raise _wider("it allows an action that nobody needs")
+        raise _wider("it allows an action that is not needed")
     for head in heads:
         literal = _WILD.split(head, maxsplit=1)[0]
         if not any(folder.bucket == arn["bucket"] and literal.startswith(folder.key) for folder in folders):

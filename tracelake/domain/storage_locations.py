@@ -1,4 +1,4 @@
-"""Where things lie in the object store: a generation's files, an attempt's scratch, the batches that it publishes.
+"""Locations in the object store: a generation's files, an attempt's scratch, the batches that it publishes.
 
 An attempt's folders carry its number, so that a losing attempt never writes where a winning one does.
 """
@@ -25,7 +25,7 @@ def buffered_table(generation: UUID) -> str:
 
 
 def is_buffered(storage_location: str | None) -> bool:
-    """Whether a generation lies in a table that the sink fills."""
+    """Whether a generation is in a table that the sink fills."""
     return (storage_location or "").startswith(f"{TABLE}{BUFFERED_SCHEMA}.")
 
 

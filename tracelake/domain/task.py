@@ -1,4 +1,4 @@
-"""The states of a task, what a claim says of one it does not get, and when the next attempt is due."""
+"""The states of a task, the result of a refused claim, and the time of the next attempt."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Backoff:
 
 
 def why_not_claimed(state: TaskState | None) -> NotClaimed | None:
-    """None if it can be claimed. A failed task says Completed: this wake-up has no work left, a retry sends its own."""
+    """None if it can be claimed. Completed for a failed task: this wake-up has no work, and a retry sends its own."""
     match state:
         case None:
             return NotClaimed.NOT_FOUND

@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 Context = Mapping[str, Any]
 
 FORMS = {r"^[a-z][a-z0-9_]{0,127}$": "a name in lower snake case, at most 128 characters"}
-"""Patterns that are easier told than read."""
+"""Descriptions of patterns."""
 MEANT = {
     **dict.fromkeys(("yes", "on", "true", "1"), "did you mean true?"),
     **dict.fromkeys(("no", "off", "false", "0"), "did you mean false?"),
@@ -35,22 +35,22 @@ class Refusal:
     suggestion: str | None = None
 
 
-def refusals(wrong: ValidationError, model: type[BaseModel], given: Any) -> list[Refusal]:
-    """One for each place. Where items of a list are wrong, they are told and not also how many are left."""
-    placed = [_Placed(error, *_place(error["loc"], model, given)) for error in wrong.errors(include_url=False)]
+def refusals(errors: ValidationError, model: type[BaseModel], given: Any) -> list[Refusal]:
+    """One per place. If items of a list are wrong, their number is not reported too."""
+    placed = [_Placed(error, *_place(error["loc"], model, given)) for error in errors.errors(include_url=False)]
     below = {item.path[:depth] for item in placed for depth in range(len(item.path))}
     left = [item for item in placed if not (item.error["type"] == "too_short" and item.path in below)]
     return [_refusal(list(same)) for _, same in groupby(left, key=lambda item: item.path)]
 
 
 def wanted(error: ErrorDetails) -> str | None:
-    """What would be right here; None if that is not known, or if the whole sentence is (`said`)."""
+    """A valid value; None if it is not known, or if the whole sentence is (`sentence`)."""
     find = WANTED.get(error["type"])
     return None if find is None else find(error.get("ctx", {}))
 
 
-def said(error: ErrorDetails) -> str:
-    """Our own validators' sentence. Of a kind of error that nobody thought of, at least its name."""
+def sentence(error: ErrorDetails) -> str:
+    """The message of our own validators, or the type of an unknown error."""
     own = error.get("ctx", {}).get("error")
     return str(own) if own is not None else f"this does not fit here: {error['type'].replace('_', ' ')}"
 
@@ -137,7 +137,7 @@ def _refusal(same: Sequence[_Placed]) -> Refusal:
         return Refusal((*path, field), "missing", f"`{field}` is required")
     asked = [words for item in same if (words := wanted(item.error))]
     if not asked:
-        return Refusal(path, "bad_config", said(error))
+        return Refusal(path, "bad_config", sentence(error))
     value, context = error["input"], error.get("ctx", {})
     if kind == "union_tag_invalid":
         path, value = (*path, context["discriminator"].strip("'")), context["tag"]

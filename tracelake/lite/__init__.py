@@ -1,1 +1,1 @@
-"""Lite: everything that makes one machine by pip alone a whole Trace: embedded Postgres, supervisor, certificates."""
+"""Lite: all of Trace on one machine, installed with pip alone: embedded Postgres, supervisor, certificates."""

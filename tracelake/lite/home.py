@@ -1,4 +1,4 @@
-"""The home folder: where everything of one Lite system lies, and who holds it."""
+"""The home folder of a Lite system, and its lock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracelake.errors import HomeInUse, SetupError
 from tracelake.runtime.disk import NO_SPACE
 
 STATUS_BYTES: Final = 16 * 1024
-"""What the status of all processes needs at most, on most systems: a file of it is a multiple of this."""
+"""The size of the status file is a multiple of this; most systems need one."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Home:
 
     @property
     def seaweedfs(self) -> Path:
-        """What the S3 server keeps, where there is one; it makes the folder itself."""
+        """Data of the S3 server, if there is one; it creates the folder itself."""
         return self.root / "seaweedfs"
 
     @property
@@ -56,7 +56,7 @@ class Home:
 
     @property
     def work(self) -> Path:
-        """Scratch of running processes: nothing in it survives a start."""
+        """Scratch of running processes, emptied at every start."""
         return self.root / "work"
 
     @property
@@ -73,12 +73,12 @@ class Home:
 
     @property
     def ready(self) -> Path:
-        """Doors and tokens of the running system, for verbs that talk to it; there while its doors are open."""
+        """Endpoints and tokens of the running system, for verbs; exists while its listeners are open."""
         return self.root / "run" / "ready.json"
 
     @property
     def all_ready(self) -> Path:
-        """The same; there while all of it is ready, Spark too."""
+        """The same; exists while all of it is ready, with Spark."""
         return self.root / "run" / "all_ready.json"
 
     @property
@@ -98,12 +98,12 @@ class Home:
                 self.lock.parent,
             ):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for folder in (self.root, self.objects, self.logs, self.keys):  # of a home from before, or made by hand
+            for folder in (self.root, self.objects, self.logs, self.keys):  # an older home, or one made by hand
                 if folder.exists():
                     folder.chmod(0o700)
-        except OSError as wrong:
+        except OSError as error:
             raise SetupError(
-                f"the home folder cannot be made: {wrong.strerror}",
+                f"the home folder cannot be created: {error.strerror}",
                 where=str(self.root),
                 hint="choose another: --home DIR",
             ) from None
@@ -111,7 +111,7 @@ class Home:
 
 @contextmanager
 def held(home: Home) -> Iterator[None]:
-    """Only one `trace up` may hold a home; the kernel lets go when it ends, however it ends."""
+    """Only one `trace up` may hold a home; the kernel releases the lock when it ends."""
     handle = os.open(home.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -127,7 +127,7 @@ def held(home: Home) -> Iterator[None]:
 
 
 def holder(home: Home) -> int | None:
-    """The process that holds the home, if one does."""
+    """The process that holds the home, or None."""
     try:
         handle = os.open(home.lock, os.O_RDWR)
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def holder(home: Home) -> int | None:
 
 
 def in_use(home: Home) -> HomeInUse:
-    """Says who holds it."""
+    """The error that names the holder."""
     noted = _noted(home)
     pid = noted.get("pid", "unknown")
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(noted.get("since", 0))))
@@ -155,7 +155,7 @@ def in_use(home: Home) -> HomeInUse:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and for this user's eyes only."""
+    """Writes atomically, readable by this user only."""
     handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
     try:
         with os.fdopen(handle, "w") as file:
@@ -169,19 +169,19 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_status(path: Path, text: str) -> None:
-    """As `write_private`; on a full disk into the room that the file has already, which is kept free for that."""
+    """As `write_private`; on a full disk it overwrites the file in place, which has spare bytes for that."""
     padded = text.ljust(-(-len(text.encode()) // STATUS_BYTES) * STATUS_BYTES)
     try:
         write_private(path, padded)
-    except OSError as wrong:
-        if wrong.errno not in NO_SPACE or len(padded.encode()) > path.stat().st_size:
+    except OSError as error:
+        if error.errno not in NO_SPACE or len(padded.encode()) > path.stat().st_size:
             raise
         with path.open("r+b", buffering=0) as file:
             file.write(padded.encode())
 
 
 def ensure_worker_token(home: Home) -> str:
-    """What this machine's trusted processes show at the internal doors; made once."""
+    """The token of this machine's trusted processes for the internal API; made once."""
     try:
         token = home.worker_token.read_text().strip()
     except FileNotFoundError:
@@ -200,11 +200,11 @@ def ensure_issuer_key(home: Home) -> ec.EllipticCurvePrivateKey:
     except FileNotFoundError:
         key = ec.generate_private_key(ec.SECP256R1())
         write_private(path, _pem(key))
-    except ValueError as wrong:
+    except ValueError as error:
         raise SetupError(
-            f"the local issuer's key cannot be read: {wrong}",
+            f"the local issuer's key cannot be read: {error}",
             where=str(path),
-            hint="remove the file: a new key is made, and tokens signed by the old one no longer hold",
+            hint="remove the file: a new key is made, and tokens signed by the old one become invalid",
         ) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)  # noqa: S101 - we wrote it
     return key

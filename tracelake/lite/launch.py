@@ -1,4 +1,4 @@
-"""Starting a child process so that it cannot outlive the one that started it."""
+"""Starts a child process that cannot outlive its parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start: everything a child gets, and nothing it does not."""
+    """What to start, with everything that the child gets."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -30,20 +30,20 @@ class Launch:
     user: int | None = None
     group: int | None = None
     orphan_signal: signal.Signals = signal.SIGKILL
-    """What the kernel sends the child when its parent dies, however it dies."""
+    """The signal that the kernel sends the child when its parent dies."""
     keep_fds: Sequence[int] = field(default=())
 
 
 def spawn(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start it in a session of its own (so that its whole family can be found), tied to this process's life.
+    """Starts it in a session of its own (so that its descendants can be found), tied to the life of this process.
 
     Call it from a thread that lives as long as the process: the kernel's parent-death signal follows the thread.
     """
     with warnings.catch_warnings():
-        # Python 3.12 and later warn of any fork beside threads: ours runs one system call and no Python locks.
+        # Python 3.12 and later warn of forks in a process with threads: ours runs one system call and no Python locks.
         warnings.simplefilter("ignore", DeprecationWarning)
         process = _start(launch, log)
-    _hand_over(process, launch.stdin)
+    _write_stdin(process, launch.stdin)
     return process
 
 
@@ -65,7 +65,7 @@ def _start(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def die_with_parent(orphan_signal: signal.Signals) -> Callable[[], None]:
-    """For `preexec_fn`: runs after the change of user, which would clear the setting."""
+    """For `preexec_fn`, which runs after the change of user: that would clear the setting."""
     parent = os.getpid()
 
     def tie() -> None:
@@ -77,10 +77,10 @@ def die_with_parent(orphan_signal: signal.Signals) -> Callable[[], None]:
     return tie
 
 
-def _hand_over(process: subprocess.Popen[bytes], data: bytes) -> None:
+def _write_stdin(process: subprocess.Popen[bytes], data: bytes) -> None:
     assert process.stdin is not None  # noqa: S101 - PIPE above
     try:
         process.stdin.write(data)
         process.stdin.close()
     except BrokenPipeError:
-        pass  # it ended before it read: its exit code and log say why
+        pass  # it ended before it read: see its exit code and log

@@ -1,4 +1,4 @@
-"""The log files of the processes that `trace up` keeps."""
+"""Log files of the processes under `trace up`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TAIL_BYTES = 64 * 1024
 
 
 def rotate_log(log: Path, megabytes: int) -> None:
-    """Copy and empty: the child goes on writing to the same open file, which is in append mode."""
+    """Copies and truncates the file: the child keeps it open, in append mode."""
     try:
         if log.stat().st_size > megabytes * 1_000_000:
             shutil.copyfile(log, log.with_suffix(".log.1"))
@@ -20,7 +20,7 @@ def rotate_log(log: Path, megabytes: int) -> None:
 
 
 def last_lines(log: Path, count: int) -> str:
-    """Empty where there is no log to read."""
+    """Empty if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))

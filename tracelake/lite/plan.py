@@ -1,4 +1,4 @@
-"""What `trace up` starts: each process with exactly what it may know, and nothing of anybody else's."""
+"""The processes that `trace up` starts, each with only the settings that it needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 
 from pydantic import SecretStr
 
+from tracelake.lite.child import Child
 from tracelake.lite.launch import Launch
-from tracelake.lite.ports import Ports
+from tracelake.lite.network_ports import Ports
 from tracelake.lite.provision import Dsns
 from tracelake.lite.seaweedfs import SeaweedFS
-from tracelake.lite.supervisor import Child
 from tracelake.runtime.process import PROCESSES
 from tracelake.runtime.tls import TlsFiles
 from tracelake.settings import (
@@ -48,7 +48,7 @@ PASSED_ON: Final = frozenset(
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
     | set(INHERITED_FOR_CLUSTERS)
 )
-"""The environment of a child is this much of ours. What is not named here (a PGPASSWORD, a DSN) does not reach it."""
+"""The variables that a child inherits. Others (a PGPASSWORD, a DSN) do not reach it."""
 
 
 def children(
@@ -70,11 +70,11 @@ def children(
         known["worker"] = known["worker"].model_copy(
             update={"rpc_pools": settings.rpc_pools, "secrets": settings.secrets}
         )
-    return [_child(name, told, ports) for name, told in known.items()]
+    return [_child(name, child_settings, ports) for name, child_settings in known.items()]
 
 
 def _introduce(known: dict[str, Settings], settings: Settings, ports: Ports) -> None:
-    """The Dispatcher and the runner share a secret that nobody else has, made at each start unless it was set."""
+    """A secret that only the Dispatcher and the runner have, made at each start unless it is set."""
     token = settings.udf.invoke_token or SecretStr(secrets.token_urlsafe(32))
     for name in known.keys() & {"dispatcher", "runner"}:
         udf = known[name].udf.model_copy(update={"invoke_url": ports.url("runner"), "invoke_token": token})
@@ -117,7 +117,7 @@ def _common(settings: Settings, ports: Ports, tls: TlsFiles, worker_token: str) 
 
 
 def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
-    """The table of who may reach what (docs/concepts/security.md) as code."""
+    """Implements the table of docs/concepts/security.md: which process may reach what."""
     state = base.state.model_copy(update={"dsn": SecretStr(dsns.state)})
     queue = QueueSettings(dsn=SecretStr(dsns.queue))
     data = DataSettings(dsn=SecretStr(dsns.data))
@@ -137,19 +137,19 @@ def _for(name: str, base: Settings, dsns: Dsns, issuer: str) -> Settings:
     return base.model_copy(update={**known[name], "metrics": _metrics(name, base.metrics)})
 
 
-def _with_store(name: str, told: Settings, settings: Settings, store: SeaweedFS | None) -> Settings:
-    """Keys of the object store reach those that read and write there; those of STS the Dispatcher alone."""
+def _with_store(name: str, child_settings: Settings, settings: Settings, store: SeaweedFS | None) -> Settings:
+    """Processes that use the object store get its keys; only the Dispatcher gets those of STS."""
     objects = store.objects_for(name) if store else settings.objects
     if name not in WITH_OBJECTS:
         objects = objects.model_copy(update={"access_key_id": None, "secret_access_key": None})
     credentials = CredentialSettings()
     if name == "dispatcher":
         credentials = store.credentials(settings.credentials) if store else settings.credentials
-    return told.model_copy(update={"objects": objects, "credentials": credentials})
+    return child_settings.model_copy(update={"objects": objects, "credentials": credentials})
 
 
 def _metrics(name: str, base: MetricsSettings) -> MetricsSettings:
-    """One listener a process: the ports count on from the one that was set, in the order of the processes."""
+    """One listener per process: consecutive ports from the one that is set, in the order of the processes."""
     return MetricsSettings(port=base.port + PROCESSES.index(name)) if base.port else base
 
 

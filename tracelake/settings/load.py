@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
-from tracelake.domain.validation_messages import said, wanted
+from tracelake.domain.validation_messages import sentence, wanted
 from tracelake.errors import SettingsError
 from tracelake.settings.base import Group
 from tracelake.settings.root import ANY_NAME, DEFAULT_HOME, PREFIX, Leaf, Settings, is_mapping, leaves
@@ -236,7 +236,7 @@ def _problem(error: ErrorDetails) -> tuple[str, str, str]:
         words = "at most 64 small letters and digits, a letter first, words joined by one underscore"
         return parts[0], f"{parts[0]}: {parts[1]!r} cannot be a name: {words}", "rename it"
     given = f" ({error['input']!r} was given)" if found and not found.secret else ""
-    words = f"{asked} is wanted" if (asked := wanted(error)) else said(error)
+    words = f"{asked} is wanted" if (asked := wanted(error)) else sentence(error)
     usual = (
         f", such as {found.default}" if found and error["type"] == "string_pattern_mismatch" and found.default else ""
     )

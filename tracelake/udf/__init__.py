@@ -1,7 +1,7 @@
-"""Untrusted code: a host of the Lambda Runtime API, the sandbox around it, and the few doors out of that.
+"""Runs untrusted code in sandboxes, behind Lambda's Invoke and Runtime APIs.
 
-In the order of one invocation: `process` (the door), `invoke` (one call, start to end), `fetch_bundle`, `pool` (warm
-sandboxes), `host` (one of them with all that is its own), `sandbox` (how it is made: `bubblewrap`, `seccomp`,
-`furnish`), `inside` (the init within), `runtime_api` (what the function is handed, and what it hands back), `bridge`
-and `object_door` (what it can reach), `tell_lines` (its logs).
+In the order of one invocation: `process` (the listener), `invoke` (one call), `fetch_bundle`, `pool` (warm sandboxes),
+`sandbox_host` (one sandbox with its listeners), `sandbox` (started with `bubblewrap`, `seccomp`, `sandbox_contents`),
+`sandbox_init` (the first process in it), `runtime_api`, `task_api_proxy` and `object_proxy` (what the function can
+reach), `forward_output` (its logs).
 """

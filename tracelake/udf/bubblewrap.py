@@ -1,8 +1,7 @@
-"""Which isolation this machine can put around untrusted code: a bubblewrap that works, as root or as anybody.
+"""Chooses how this machine isolates untrusted code: a bubblewrap that works, as root or as another user.
 
-Root has a user namespace made once, in which it is itself and a thousand others are nobody: each sandbox becomes one of
-those, so that no two share a uid and none is root outside. Anybody else gets a namespace a sandbox, in which he is
-another uid. Both are tried out before they are believed.
+Root creates one user namespace with a thousand unused uids: each sandbox gets one of them, so that no two share a uid
+and none is root outside. For another user each sandbox has its own user namespace. Both are tried before use.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if libc.unshare(0x10000000):
 print(flush=True)
 sys.stdin.read()
 """
-NOBODIES: Final = 1000
-FAR_AWAY: Final = 2_000_000_000
-"""Where uids begin that nobody has, if we have all of them."""
+UNUSED_UIDS: Final = 1000
+FIRST_UNUSED_UID: Final = 2_000_000_000
+"""The first of uids that no user has, if all uids are mapped."""
 ALONE_UID: Final = 1000
 TRY_SECONDS: Final = 30
 ALONE: Final = (
@@ -49,15 +48,15 @@ ALONE: Final = (
 
 @dataclass
 class Isolation:
-    """How a sandbox is separated from everything else. `bwrap` is None: it is not, since somebody insisted."""
+    """How sandboxes are isolated. `bwrap` is None: not at all (`udf.unsafe`)."""
 
     bwrap: Path | None
     users: int | None = None
-    """The namespace that root made, as an open file."""
-    _free: list[int] = field(repr=False, default_factory=lambda: list(range(NOBODIES, 0, -1)))
+    """The user namespace that root created, as an open file."""
+    _free: list[int] = field(repr=False, default_factory=lambda: list(range(UNUSED_UIDS, 0, -1)))
 
     def take_uid(self) -> int:
-        """Whom the code is to be in there; 0: whoever it already is."""
+        """The uid of the code in the sandbox; 0: no change."""
         return self._free.pop() if self.users is not None else 0
 
     def give_back(self, uid: int) -> None:
@@ -65,12 +64,12 @@ class Isolation:
             self._free.append(uid)
 
     @property
-    def alone(self) -> list[str]:
-        """What every sandbox is started with."""
+    def options(self) -> list[str]:
+        """Bubblewrap's options of every sandbox."""
         if self.users is None:
             who = ["--unshare-user", "--uid", str(ALONE_UID), "--gid", str(ALONE_UID), "--cap-drop", "ALL"]
         else:
-            # The init needs these two for a moment, to become somebody who has none.
+            # The init needs these two to change to a user without any.
             keep = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
             who = ["--userns", str(self.users), "--cap-drop", "ALL", *keep]
         return [*who, *ALONE]
@@ -86,26 +85,26 @@ class Isolation:
 
 
 def choose_isolation(*, unsafe: bool = False, candidates: Sequence[Path] | None = None) -> Isolation:
-    """The first way that works. SetupError if there is none, unless `unsafe`."""
-    said = []
+    """The first isolation that works. SetupError if there is none, unless `unsafe`."""
+    faults = []
     for bwrap in bwraps() if candidates is None else candidates:
-        for isolation in _ways(bwrap):
+        for isolation in _candidates(bwrap):
             fault = why_not(isolation)
             if fault is None:
                 return isolation
-            said.append(f"{bwrap}: {fault}")
+            faults.append(f"{bwrap}: {fault}")
             isolation.close()
     if unsafe:
         return Isolation(None)
     raise SetupError(
-        f"untrusted code cannot be locked in on this machine ({'; '.join(said) or 'there is no bubblewrap'})",
+        f"untrusted code cannot be isolated on this machine ({'; '.join(faults) or 'there is no bubblewrap'})",
         where="udf.unsafe",
-        hint="`trace doctor` says what is missing; TRACE_UDF__UNSAFE=1 runs such code with all rights of Trace",
+        hint="`trace doctor` shows what is missing; TRACE_UDF__UNSAFE=1 runs such code with all rights of Trace",
     )
 
 
 def bwraps(path: str | None = None) -> list[Path]:
-    """The system's, which its administrator may have given rights to; else the one that came with us."""
+    """The system's, to which an administrator may have given rights; then the one of our wheel."""
     found = shutil.which("bwrap", path=path)
     ours: list[Path] = []
     with suppress(ImportError, RuntimeError):
@@ -117,9 +116,9 @@ def bwraps(path: str | None = None) -> list[Path]:
 
 def why_not(isolation: Isolation) -> str | None:
     """Why this isolation cannot be set up; None if it can."""
-    tried = [*isolation.alone, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--size", "65536"]
+    tried = [*isolation.options, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--size", "65536"]
     tried += ["--tmpfs", "/dev/shm"]  # noqa: S108 - its own
-    with handed_over(tried) as (options, files), handed_over_bytes(program()) as seccomp:
+    with options_pipe(tried) as (options, files), pipe_with(program()) as seccomp:
         argv = [str(isolation.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--", sys.executable]
         try:
             done = subprocess.run(
@@ -131,21 +130,21 @@ def why_not(isolation: Isolation) -> str | None:
                 text=True,
                 timeout=TRY_SECONDS,
             )
-        except (OSError, subprocess.TimeoutExpired) as wrong:
-            return str(wrong)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
     words = done.stderr.strip().splitlines()
     return None if done.returncode == 0 else words[-1] if words else f"it ended with {done.returncode}"
 
 
 @contextmanager
-def handed_over(options: Sequence[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Options through a pipe: a command line can be read in the sandbox, and it would name our folders."""
-    with handed_over_bytes(b"".join(option.encode() + b"\0" for option in options)) as read:
+def options_pipe(options: Sequence[str]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Passes options through a pipe: the sandbox can read its command line, which would show our folders."""
+    with pipe_with(b"".join(option.encode() + b"\0" for option in options)) as read:
         yield read, (read,)
 
 
 @contextmanager
-def handed_over_bytes(content: bytes) -> Iterator[int]:
+def pipe_with(content: bytes) -> Iterator[int]:
     read, write = os.pipe()
     try:
         os.set_blocking(write, False)
@@ -156,16 +155,16 @@ def handed_over_bytes(content: bytes) -> Iterator[int]:
         os.close(read)
 
 
-def _ways(bwrap: Path) -> Iterator[Isolation]:
-    """Root without uids to give away gets none: what is root outside is too much, even without any right."""
+def _candidates(bwrap: Path) -> Iterator[Isolation]:
+    """Root without unused uids gets none: a sandbox must not be root outside, even without capabilities."""
     if os.geteuid() != 0:
         yield Isolation(bwrap)
-    elif (users := _namespace_of_nobodies()) is not None:
+    elif (users := _namespace_of_unused_uids()) is not None:
         yield Isolation(bwrap, users)
 
 
-def _namespace_of_nobodies() -> int | None:
-    """None where even root may not: a container with few uids, or none to give away."""
+def _namespace_of_unused_uids() -> int | None:
+    """None where root may not: in a container with too few uids."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", NEW_USER_NAMESPACE],
         stdin=subprocess.PIPE,
@@ -175,7 +174,7 @@ def _namespace_of_nobodies() -> int | None:
         try:
             if holder.stdout is None or not holder.stdout.readline():
                 return None
-            table = f"0 0 1\n1 {_first_nobody()} {NOBODIES}\n"
+            table = f"0 0 1\n1 {_first_unused_uid()} {UNUSED_UIDS}\n"
             for kind in ("uid_map", "gid_map"):
                 Path(f"/proc/{holder.pid}/{kind}").write_text(table)
             return os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY)
@@ -185,8 +184,8 @@ def _namespace_of_nobodies() -> int | None:
             holder.kill()
 
 
-def _first_nobody() -> int:
-    """Of those uids that we have, where nobody lives: far away, or the last of them."""
+def _first_unused_uid() -> int:
+    """The first of the unused uids among those that are mapped."""
     start, _, count = map(int, Path("/proc/self/uid_map").read_text().splitlines()[0].split())
     end = start + count
-    return FAR_AWAY if end > FAR_AWAY + NOBODIES else end - NOBODIES
+    return FIRST_UNUSED_UID if end > FIRST_UNUSED_UID + UNUSED_UIDS else end - UNUSED_UIDS

@@ -1,6 +1,6 @@
-"""What a function writes to its output, line by line, to the Dispatcher: bounded, in order, and before it has ended.
+"""Sends the output of a function to the Dispatcher, line by line: bounded, in order, and while it runs.
 
-Nothing depends on it: a line that is refused (the attempt has ended, its room is used up) is dropped.
+A line that is refused (the attempt has ended, or has its maximum of lines) is dropped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ LEVELS: Final[Mapping[str, Level]] = {
 AT_ONCE: Final = 500
 SOON_SECONDS: Final = 0.25
 SLOWLY_SECONDS: Final = 0.02
-"""Between two looks at an output that nobody keeps: whoever shouts waits."""
+"""The pause between reads of output that is discarded: it slows down a function that writes too much."""
 START_LINES_KEPT: Final = 4_000
 MOST_AT_THE_END: Final = 16
-"""Chunks that are still read when a function has answered; a pipe holds one."""
+"""Chunks that are read after a function has answered; a pipe holds one."""
 
 
 class Lines:
-    """Of one invocation."""
+    """The lines of one invocation."""
 
     def __init__(self, invocation: Invocation, tasks: TaskClient, settings: UdfSettings) -> None:
         self._invocation = invocation
@@ -71,8 +71,8 @@ class Lines:
         if self._soon is None or self._soon.done():
             self._soon = asyncio.create_task(self._tell_soon())
 
-    async def tell(self) -> None:
-        """All that waits."""
+    async def send(self) -> None:
+        """Sends all waiting lines."""
         async with self._turn:
             while self._waiting:
                 batch, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
@@ -84,13 +84,13 @@ class Lines:
             with suppress(asyncio.CancelledError):
                 await self._soon
         if self._dropped:
-            told = f"... and more, of which {self._dropped} lines or pieces were not kept"
-            self._waiting.append(LogLine(at=datetime.now(UTC), text=told, level="warning"))
-        await self.tell()
+            text = f"... {self._dropped} more lines or pieces were dropped"
+            self._waiting.append(LogLine(at=datetime.now(UTC), text=text, level="warning"))
+        await self.send()
 
     async def _tell_soon(self) -> None:
         await asyncio.sleep(SOON_SECONDS)
-        await self.tell()
+        await self.send()
 
     async def _post(self, batch: list[LogLine]) -> None:
         if self._deaf:
@@ -105,7 +105,7 @@ class Lines:
                 self._invocation.capability_token, LogsRequest(**fence, lines=batch, first=self._told)
             )
         except TraceError as refusal:
-            log.debug("lines not kept", **refusal.as_dict())
+            log.debug("lines dropped", **refusal.as_dict())
             self._deaf = True
         else:
             self._deaf = answer.full
@@ -113,14 +113,14 @@ class Lines:
 
 
 def _level(text: str) -> tuple[Level, str]:
-    """What the SDK's logger and most others put before a line; a line without it is as good as any."""
+    """Reads the level that the SDK's logger and most others put before a line."""
     word, _, rest = text.partition(" ")
     found = LEVELS.get(word.rstrip(":"))
     return ("info", text) if found is None else (found, rest)
 
 
 class Output:
-    """The pipe of one sandbox. Lines belong to the invocation in hand; before the first one they are kept a while."""
+    """Reads the pipe of one sandbox. Lines belong to the current invocation; earlier ones are kept for an error."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -132,7 +132,7 @@ class Output:
         self._loop.add_reader(file, self._readable)
 
     @property
-    def said_at_start(self) -> str:
+    def start_output(self) -> str:
         return self._start.decode(errors="replace")
 
     def begin(self, lines: Lines) -> None:
@@ -147,7 +147,7 @@ class Output:
         self._rest, self._lines = b"", None
 
     def drain(self) -> None:
-        """What is in the pipe by now."""
+        """Reads what is in the pipe now."""
         for _ in range(MOST_AT_THE_END):
             if not self._open or not self._read():
                 return
@@ -183,14 +183,14 @@ class Output:
         if self._lines is None:
             self._start = (self._start + data)[-START_LINES_KEPT:]
             return
-        if self._lines.full:  # not worth to be taken apart
+        if self._lines.full:  # not split into lines
             self._lines.add(data)
             self._rest = b""
             return
         *whole, rest = (self._rest + data).split(b"\n")
         for line in whole:
             self._lines.add(line)
-        if len(rest) > CHUNK:  # a line without an end
+        if len(rest) > CHUNK:  # a line without end
             self._lines.add(rest)
             rest = b""
         self._rest = rest

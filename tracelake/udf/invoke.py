@@ -1,4 +1,4 @@
-"""One invocation, start to end: whose it is, its bundle, a sandbox, the call, the sandbox back or ended."""
+"""Runs one invocation: checks its token, fetches its bundle, takes a sandbox, calls the function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.runtime.crash_points import crash_point
 from tracelake.settings import UdfSettings
 from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.pool import Pool
-from tracelake.udf.runtime_api import Ended, FunctionError
+from tracelake.udf.runtime_api import FunctionError, Result
 from tracelake.udf.sandbox_host import Key, SandboxHost
 from tracelake.wire.task_messages import Invocation, UdfRef
 
@@ -33,13 +33,15 @@ class Functions:
     settings: UdfSettings
 
     def places(self) -> Places:
-        """How many functions of the Dispatcher can run at once now, in all and of one organisation."""
+        """How many functions of the Dispatcher can run at once now, in total and per organisation."""
         return self.pool.places()
 
-    async def run(self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False) -> Ended:
-        """What the function said, or why it said nothing. Canceled: it is ended at once.
+    async def run(
+        self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False
+    ) -> Result:
+        """Returns the result, or the error. When canceled, it ends the function at once.
 
-        `more`: what it is handed beside the invocation. `alone`: in a sandbox that serves nobody else, before or after.
+        `more`: added to the payload. `alone`: in a sandbox that serves no other invocation.
         """
         claims = await self.verifier.verify(invocation.capability_token)
         udf = _checked(invocation, claims)
@@ -52,14 +54,14 @@ class Functions:
         crash_point("runner.sandbox_lent")
         return await self._run_in(host, invocation, payload_of(invocation, more or {}), alone=alone)
 
-    async def _run_in(self, host: SandboxHost, invocation: Invocation, payload: bytes, *, alone: bool) -> Ended:
+    async def _run_in(self, host: SandboxHost, invocation: Invocation, payload: bytes, *, alone: bool) -> Result:
         again = False
         try:
             ended = await host.invoke(invocation, payload, self._seconds(invocation))
             crash_point("runner.ended")
             again = not alone
         finally:
-            if not again:  # not a moment longer than it is wanted
+            if not again:  # at once
                 await asyncio.shield(host.close())
             self.pool.give_back(host, again=again)
         if isinstance(ended, FunctionError):
@@ -71,16 +73,16 @@ class Functions:
 
 
 def payload_of(invocation: Invocation, more: Mapping[str, Any]) -> bytes:
-    """What the function may know: not where its bundle lies."""
-    told: dict[str, Any] = msgspec.to_builtins(invocation)
-    told.pop("bundle_url")
-    told["udf"].pop("url")
-    return msgspec.json.encode({**told, **more})
+    """The payload for the function: without the address of its bundle."""
+    payload: dict[str, Any] = msgspec.to_builtins(invocation)
+    payload.pop("bundle_url")
+    payload["udf"].pop("url")
+    return msgspec.json.encode({**payload, **more})
 
 
 def _checked(invocation: Invocation, claims: Claims) -> UdfRef:
     if (claims.task_id, claims.attempt) != (invocation.task_id, invocation.attempt):
-        raise Forbidden("the token is another attempt's", where="/capability_token")
+        raise Forbidden("the token belongs to another attempt", where="/capability_token")
     if invocation.udf is None:
         raise InvalidRequest("the task has no code to run", where="/udf")
     return invocation.udf

@@ -1,7 +1,7 @@
-"""The object store as a sandbox sees it: what the token of the task in hand names, and nothing else (ADR 7).
+"""The object store for a sandbox: only what the current task's token grants (ADR 7).
 
-`PUT` and `GET /{bucket}/{key}`, `GET /{bucket}?prefix=`. Names are read by the same code as everywhere, asked of the
-same grants, and written once: an object is never replaced by other bytes.
+`PUT` and `GET /{bucket}/{key}`, `GET /{bucket}?prefix=`. Names and grants are checked by the same code as everywhere;
+an object is never replaced by other bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tracelake.errors import Conflict, Forbidden, LimitReached, NotFound, Object
 from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
-from tracelake.udf.unix_listener import answered, no_such
+from tracelake.udf.sandbox_listener import json_response, not_found
 from tracelake.wire.task_messages import Invocation
 
 MOST_LISTED: Final = 10_000
 StoreFor = Callable[[str, Invocation], Awaitable[ObjectStore]]
-"""The store, with the rights of that token where the store knows rights."""
+"""The store, with the rights of the token where the store supports it."""
 
 
 class Quota:
-    """What one attempt may write in all, and how much of it is used or about to be."""
+    """Limits the bytes and objects that one attempt may write."""
 
     def __init__(self, most_bytes: int, most_objects: int) -> None:
         self._most_bytes = most_bytes
@@ -43,20 +43,20 @@ class Quota:
 
     @contextmanager
     def charged(self, claims: Claims, size: int) -> Iterator[None]:
-        """Taken before the object is written, since requests may come together; given back if it was not written."""
+        """Charged before the write, since requests may be concurrent; refunded if the write fails."""
         if self._attempt != (attempt := (claims.task_id, claims.attempt)):
             self._attempt, self._bytes, self._objects = attempt, 0, 0
         if self._bytes + size > self._most_bytes:
             raise LimitReached(
                 f"this attempt may write {self._most_bytes} bytes to the object store, and has written {self._bytes}",
                 where="udf.put_mb",
-                hint="write less, or let whoever runs Trace raise the setting",
+                hint="write less, or raise the setting",
             )
         if self._objects >= self._most_objects:
             raise LimitReached(
                 f"this attempt has written {self._objects} objects, as many as it may",
                 where="udf.put_objects",
-                hint="write fewer, larger objects, or let whoever runs Trace raise the setting",
+                hint="write fewer, larger objects, or raise the setting",
             )
         self._add(attempt, size, 1)
         try:
@@ -66,7 +66,7 @@ class Quota:
             raise
 
     def _add(self, attempt: tuple[TaskId, Attempt], size: int, count: int) -> None:
-        if self._attempt == attempt:  # else it has ended meanwhile
+        if self._attempt == attempt:  # otherwise it has ended meanwhile
             self._bytes += size
             self._objects += count
 
@@ -76,7 +76,7 @@ class ObjectProxy:
         self,
         verifier: Verifier,
         store_for: StoreFor,
-        in_hand: Callable[[], Invocation | None],
+        current: Callable[[], Invocation | None],
         *,
         put_bytes: int,
         get_bytes: int,
@@ -84,7 +84,7 @@ class ObjectProxy:
     ) -> None:
         self._verifier = verifier
         self._store_for = store_for
-        self._in_hand = in_hand
+        self._current = current
         self._put_bytes = put_bytes
         self._get_bytes = get_bytes
         self._quota = quota
@@ -93,7 +93,7 @@ class ObjectProxy:
         token = request.headers.get(CAPABILITY_HEADER)
         claims = await self._verifier.verify(token)
         invocation = self._of_the_task(claims)
-        # Decoded once, as everywhere; what is left of a name must then be plain, or it is no name.
+        # Decoded once, as everywhere; a name that is still encoded is invalid.
         path, query = (unquote(part) for part in _parted(request.raw_path))
         store = await self._store_for(token or "", invocation)
         if request.method == "PUT" and not query:
@@ -102,13 +102,13 @@ class ObjectProxy:
             return await self._get(store, claims, path)
         if request.method == "GET" and query.startswith("prefix="):
             return await self._list(store, claims, f"s3:/{path}/{query.removeprefix('prefix=')}")
-        raise no_such(request)
+        raise not_found(request)
 
     def _of_the_task(self, claims: Claims) -> Invocation:
-        """A token of an earlier task, or of another's, opens nothing here, however good it is."""
-        invocation = self._in_hand()
+        """Refuses valid tokens of earlier or other tasks."""
+        invocation = self._current()
         if invocation is None or (claims.task_id, claims.attempt) != (invocation.task_id, invocation.attempt):
-            raise Forbidden("the token is not of the task in hand", where=CAPABILITY_HEADER)
+            raise Forbidden("the token does not belong to the current task", where=CAPABILITY_HEADER)
         return invocation
 
     async def _put(self, store: ObjectStore, claims: Claims, path: str, body: bytes) -> web.Response:
@@ -119,13 +119,13 @@ class ObjectProxy:
             with self._quota.charged(claims, len(body)):
                 await asyncio.to_thread(store.put, name, body)
         except (ObjectExists, LimitReached) as refused:
-            # A request whose answer was lost is made again: what is there already is answered as it was then.
+            # A retry after a lost response: an equal object gets the same response again.
             if isinstance(refused, LimitReached) and await asyncio.to_thread(store.head, name) is None:
                 raise
             if await asyncio.to_thread(store.get, name) != body:
-                raise Conflict("an object of this name is there, with other bytes", where=str(name)) from None
+                raise Conflict("an object of this name exists, with other bytes", where=str(name)) from None
         crash_point("runner.object_put")
-        return answered({"name": str(name), "size": len(body)})
+        return json_response({"name": str(name), "size": len(body)})
 
     async def _get(self, store: ObjectStore, claims: Claims, path: str) -> web.Response:
         name = ObjectName.parse(f"s3:/{path}")
@@ -145,7 +145,7 @@ class ObjectProxy:
             raise Forbidden("the token does not let this task list there", where=str(folder))
         found = await asyncio.to_thread(lambda: list(islice(store.objects(folder), MOST_LISTED + 1)))
         listed: list[dict[str, Any]] = [{"name": str(item.name), "size": item.size} for item in found[:MOST_LISTED]]
-        return answered({"objects": listed, "truncated": len(found) > MOST_LISTED})
+        return json_response({"objects": listed, "truncated": len(found) > MOST_LISTED})
 
 
 def _parted(raw: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The object store for the task in hand: the disk's as it is, S3 with keys that were minted for that very token."""
+"""The object store for the current task: the disk, or S3 with keys minted for the task's token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stores:
         self._minted: dict[bytes, tuple[float, ObjectStore]] = {}
 
     async def store_for(self, token: str, invocation: Invocation) -> ObjectStore:
-        """A door has asked the token's grants before; on S3 the store asks them again, by the keys' policy."""
+        """The proxy has checked the token's grants; on S3 the policy of the keys checks them again."""
         if self._objects is not None:
             return self._objects
         digest = hashlib.sha256(token.encode()).digest()

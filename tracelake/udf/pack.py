@@ -1,4 +1,4 @@
-"""Makes a bundle of a folder: the same files give the same bytes, whoever packs them; the author's SDK is put in."""
+"""Packs a folder into a bundle, with the SDK: the same files give the same bytes on every machine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LEFT_OUT: Final = frozenset(
     {"__pycache__", ".git", ".hg", ".svn", ".venv", "venv", ".env", ".idea", ".vscode", ".DS_Store"}
     | {".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox", ".gitignore", ".npmrc"}
 )
-"""What lies beside code and is none, or is nobody else's business."""
+"""Files that are not code, or are private."""
 LEFT_OUT_ENDINGS: Final = (".pyc", ".pyo", ".swp", "~")
 BEGINNING: Final = (1980, 1, 1, 0, 0, 0)
-"""The first moment that a zip can name: no clock gets into the bytes."""
+"""The earliest time in a zip: the bytes do not depend on the clock."""
 UNIX: Final = 3
 SDK: Final = Path(__file__).parents[2] / "trace_udf"
 
@@ -45,7 +45,7 @@ class Packed:
 
 
 def pack(folder: Path, kind: Kind | None = None, handler: str | None = None, *, limits: Limits = LIMITS) -> Packed:
-    """The folder as a bundle that keeps every rule; InvalidBundle if it cannot be one."""
+    """Packs the folder; InvalidBundle if it breaks a rule."""
     if not folder.is_dir():
         raise InvalidBundle("there is no such folder", reason="empty", where=str(folder))
     files = dict(_files(folder))
@@ -56,7 +56,7 @@ def pack(folder: Path, kind: Kind | None = None, handler: str | None = None, *, 
 
 
 def judged(archive: bytes, kind: Kind | None = None, handler: str | None = None, *, limits: Limits = LIMITS) -> Packed:
-    """A zip that is there already, checked the same way; what was not said is read off it."""
+    """Checks an existing zip; kind and handler are detected if not given."""
     bundle = check(archive, limits=limits)
     kind = kind or kind_of({entry.path: None for entry in bundle.files})
     handler = handler or _handler(bundle, kind)
@@ -65,7 +65,7 @@ def judged(archive: bytes, kind: Kind | None = None, handler: str | None = None,
 
 
 def kind_of(files: dict[str, Path] | dict[str, None], folder: Path | None = None) -> Kind:
-    """By what lies at the root: an executable `bootstrap`, else Python, else Node."""
+    """By the files at the root: an executable `bootstrap`, else Python, else Node."""
     roots = [name for name in files if "/" not in name]
     if BOOTSTRAP in roots and (folder is None or os.access(folder / BOOTSTRAP, os.X_OK)):
         return "bootstrap"
@@ -77,7 +77,7 @@ def kind_of(files: dict[str, Path] | dict[str, None], folder: Path | None = None
     raise InvalidBundle(
         "there is nothing to run at the root: no .py, no .js or .mjs, and no executable `bootstrap`",
         reason="no_entry_point",
-        hint="put `main.py` with a function `handler` there, or say which it is: --kind",
+        hint="put `main.py` with a function `handler` there, or give --kind",
     )
 
 
@@ -98,7 +98,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _refuse_special(path: Path, folder: Path) -> None:
-    """A link may lead anywhere: what it leads to is packed only if it is put there."""
+    """Refuses links, which may lead anywhere, and other special files."""
     mode = path.lstat().st_mode
     if path.name not in LEFT_OUT and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         what = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
@@ -107,7 +107,7 @@ def _refuse_special(path: Path, folder: Path) -> None:
 
 
 def _sdk(kind: Kind) -> Iterator[tuple[str, Path]]:
-    """What the author's code imports, unless the folder brings its own."""
+    """The SDK, unless the folder has its own."""
     if kind == "python":
         yield from ((f"{SDK.name}/{path.name}", path) for path in sorted(SDK.glob("*.py")))
     elif kind == "node":

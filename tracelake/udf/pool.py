@@ -1,7 +1,7 @@
-"""Warm sandboxes: each of one organisation, one bundle and one handler, lent to one invocation at a time.
+"""A pool of warm sandboxes, each for one organisation, bundle and handler, used by one invocation at a time.
 
-Bounded in all and for each organisation. Who finds no room waits a moment for it, and is then told that it is busy: the
-Dispatcher waits better than a connection does.
+Limited in total and per organisation. A call without a free sandbox waits briefly, then fails with Busy: the Dispatcher
+retries, which is cheaper than an open connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracelake.udf.sandbox_host import Key, Open, SandboxHost
 log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 0.1
-"""How often the sandboxes' memory is looked at."""
+"""How often the limits of sandboxes are checked."""
 SETTLING_SECONDS: Final = 0.05
 
 
@@ -37,23 +37,23 @@ class Pool:
         self._idle: list[SandboxHost] = []
         self._busy: set[SandboxHost] = set()
         self._of_org: Counter[UUID] = Counter()
-        """Places that are taken, also by sandboxes that are only just being made or ended."""
+        """Sandboxes per organisation, with those that are being started or ended."""
         self._alone: set[SandboxHost] = set()
-        """Lent to tasks of the queue, which the Dispatcher's calls do not get until they end."""
+        """Used by tasks of the queue; not available for calls of the Dispatcher."""
         self._changed = asyncio.Condition()
-        self._housework: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._settling: set[SandboxHost] = set()
         self._leaving = 0
         self._closed = False
 
     async def take(self, key: Key, code: Code, *, alone: bool = False) -> SandboxHost | FunctionError:
-        """A sandbox of that key; `alone`: one that served nobody. An error is of the function itself. Else Busy."""
+        """Takes a sandbox for the key; `alone`: an unused one. Returns an error of the function; raises Busy."""
         try:
             async with asyncio.timeout(self._settings.wait_seconds), self._changed:
                 if not alone:
-                    await self._one_that_settles(key)
+                    await self._wait_for_settling(key)
                 while True:
-                    if not alone and (warm := self._warm_one(key)) is not None:
+                    if not alone and (warm := self._warm_host(key)) is not None:
                         return self._lend(warm)
                     if self._has_room(key.org_id):
                         break
@@ -68,19 +68,19 @@ class Pool:
         return host
 
     def places(self) -> Places:
-        """For calls of the Dispatcher: never none, so that it goes on asking."""
+        """For calls of the Dispatcher; at least one, so that it keeps calling."""
         return Places(max(1, self._settings.sandboxes - len(self._alone)), self._settings.per_org)
 
     def give_back(self, host: SandboxHost, *, again: bool = True) -> None:
-        """To be lent again once it is at rest; otherwise ended. The caller need not wait for either."""
+        """Returns a sandbox to the pool once it is idle, or ends it, in the background."""
         task = asyncio.create_task(self._settle(host, again=again))
-        self._housework.add(task)
-        task.add_done_callback(self._housework.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def look(self) -> None:
-        """End what uses too much, what nobody needs, and what has died."""
+        """Ends sandboxes that exceed a limit, are idle for too long, or have died."""
         for host in [*self._busy, *self._idle]:
-            if (fault := host.over_its_bounds()) is not None:
+            if (fault := host.exceeded_limit()) is not None:
                 log.warning("sandbox ended", org=str(host.key.org_id), because=fault)
                 await host.kill(FunctionError("Sandbox.OutOfBounds", f"the function was ended: {fault}"))
         long_ago = time.monotonic() - self._settings.idle_seconds
@@ -94,23 +94,23 @@ class Pool:
             await self.look()
 
     async def drain(self) -> None:
-        """Until no sandbox is lent."""
+        """Waits until no sandbox is in use."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._busy)
 
     async def close(self) -> None:
         self._closed = True
-        cells = [*self._busy, *self._idle]
+        hosts = [*self._busy, *self._idle]
         self._idle.clear()
-        await asyncio.gather(*(host.close() for host in cells))
-        await asyncio.gather(*self._housework, return_exceptions=True)
+        await asyncio.gather(*(host.close() for host in hosts))
+        await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _warm_one(self, key: Key) -> SandboxHost | None:
+    def _warm_host(self, key: Key) -> SandboxHost | None:
         return next((host for host in reversed(self._idle) if host.key == key and host.good), None)
 
-    async def _one_that_settles(self, key: Key) -> None:
-        """One of this key that has just answered is free in a moment: sooner than a new one could be made."""
-        if self._warm_one(key) is None and any(host.key == key for host in self._settling):
+    async def _wait_for_settling(self, key: Key) -> None:
+        """Waits briefly for a sandbox of this key that has just answered: faster than starting a new one."""
+        if self._warm_host(key) is None and any(host.key == key for host in self._settling):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLING_SECONDS):
                     await self._changed.wait()
@@ -136,7 +136,7 @@ class Pool:
         return self._of_org.total() < self._settings.sandboxes and self._of_org[org_id] < self._settings.per_org
 
     def _make_room(self, org_id: UUID) -> None:
-        """The one that has waited longest goes; of this organisation, if it has all that it may. One at a time."""
+        """Ends the sandbox that is idle longest; one of this organisation if it is at its limit. One at a time."""
         full = self._of_org[org_id] >= self._settings.per_org
         going = [host for host in self._idle if not full or host.key.org_id == org_id]
         if going and not self._leaving:

@@ -1,7 +1,7 @@
-"""`trace runner`: untrusted code, in sandboxes, behind a door that speaks Lambda's Invoke API.
+"""`trace runner`: runs untrusted code in sandboxes, behind a listener with Lambda's Invoke API.
 
-It reaches the task doors (which its sandboxes reach through it), the internal door for the keys of tokens, and the
-object store. Tasks of `ecs_udf` are taken from their queue by whoever started it with `beside` (`cli/run_process.py`).
+It reaches the task API (for its sandboxes), the internal API for the public keys of tokens, and the object store. Tasks
+of `ecs_udf` are taken from their queue by the coroutine that is passed as `beside`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tracelake.udf.fetch_bundle import Bundles
 from tracelake.udf.invoke import Functions
 from tracelake.udf.object_stores import Stores
 from tracelake.udf.pool import Pool
-from tracelake.udf.runtime_api import Ended, FunctionError
+from tracelake.udf.runtime_api import FunctionError, Result
 from tracelake.udf.sandbox_contents import write_etc
-from tracelake.udf.sandbox_host import Surroundings, open_sandbox_host
+from tracelake.udf.sandbox_host import SandboxContext, open_sandbox_host
 from tracelake.wire.client import DispatcherClient, TaskClient, dispatcher_client, task_client
 from tracelake.wire.identity_messages import SessionCredentials
 from tracelake.wire.read_call import read_message
@@ -58,7 +58,7 @@ PATH: Final = "/2015-03-31/functions/udf/invocations"
 PLACES: Final = "/places"
 MOST_BYTES: Final = 6 * 1024 * 1024
 SOCKET_PATH: Final = 100
-"""A unix socket's path is 107 bytes at most; ours end in a few letters."""
+"""A unix socket's path has at most 107 bytes; the file name needs a few."""
 DRAIN_SECONDS: Final = 20.0
 LISTENER_CONNECTIONS: Final = 64
 
@@ -70,46 +70,48 @@ async def main(process: Process, objects: ObjectStore, made_for: MakeStore, besi
     async with (
         dispatcher_client(settings) as dispatcher,
         task_client(settings) as tasks,
-        _able(settings, dispatcher, tasks, Stores(settings, objects, tasks, made_for)) as (functions, says),
+        _able(settings, dispatcher, tasks, Stores(settings, objects, tasks, made_for)) as (functions, status),
         open_listeners(
             [runner_api(functions, settings.udf)], settings.tls, metrics=process.metrics, limits=settings.http
         ),
     ):
         await wait_for_service(process, "the Dispatcher", dispatcher.ready)
-        process.ready(says)
+        process.ready(status)
         await beside(process, functions, dispatcher, tasks)
         await process.stop.wait()
 
 
 @dataclass(frozen=True)
 class Refusing:
-    """In the place of functions where there is no isolation: every task fails with the reason, and nothing is run."""
+    """Replaces Functions where there is no isolation: every task fails with the reason."""
 
     because: SetupError
     settings: UdfSettings
 
     def places(self) -> Places:
-        """As many as there would be: each task is told at once why nothing is run."""
+        """As with isolation: each task fails at once with the reason."""
         return Places(self.settings.sandboxes, self.settings.per_org)
 
-    async def run(self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False) -> Ended:
+    async def run(
+        self, invocation: Invocation, more: Mapping[str, Any] | None = None, *, alone: bool = False
+    ) -> Result:
         del invocation, more, alone
         raise self.because
 
 
 Beside = Callable[[Process, Functions | Refusing, DispatcherClient, TaskClient], Awaitable[None]]
-"""What runs beside the door until the process is told to stop."""
+"""Runs beside the listener until the process stops."""
 
 
 @asynccontextmanager
 async def _able(
     settings: Settings, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
 ) -> AsyncIterator[tuple[Functions | Refusing, str]]:
-    """What runs functions, and a sentence about it. The system starts without isolation too: it has other work."""
+    """Functions and a status text. Without isolation the process starts too, and refuses tasks."""
     try:
         isolation = await asyncio.to_thread(choose_isolation, unsafe=settings.udf.unsafe)
     except SetupError as missing:
-        log.error("untrusted code is refused", **missing.as_dict())  # noqa: TRY400 - a refusal is said, not traced
+        log.error("untrusted code is refused", **missing.as_dict())  # noqa: TRY400 - a refusal needs no traceback
         yield (
             Refusing(missing, settings.udf),
             "REFUSES UNTRUSTED CODE: there is no sandbox on this machine (`trace doctor`)",
@@ -118,7 +120,7 @@ async def _able(
     if isolation.bwrap is None:
         log.error("UNTRUSTED CODE RUNS WITHOUT A SANDBOX: it can do all that Trace can", setting="udf.unsafe")
     async with running(settings, isolation, dispatcher, tasks, stores) as functions:
-        yield functions, f"{_says(isolation)}; up to {settings.udf.sandboxes} sandboxes"
+        yield functions, f"{_describe(isolation)}; up to {settings.udf.sandboxes} sandboxes"
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await functions.pool.drain()
@@ -128,7 +130,7 @@ async def _able(
 async def running(
     settings: Settings, isolation: Isolation, dispatcher: DispatcherClient, tasks: TaskClient, stores: Stores
 ) -> AsyncIterator[Functions]:
-    """All that runs functions, without a door."""
+    """Everything that runs functions, without the listener."""
     context = client_context(settings.tls.ca)
     verifier = Verifier(dispatcher.jwks, settings.tokens)
     connector = aiohttp.TCPConnector(ssl=context, limit=LISTENER_CONNECTIONS)
@@ -140,7 +142,7 @@ async def running(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         ) as listeners,
     ):
-        around = Surroundings(
+        sandboxes = SandboxContext(
             settings=settings.udf,
             isolation=isolation,
             folder=folder,
@@ -153,7 +155,7 @@ async def running(
             query_url=settings.endpoints.query_task or "",
             put_bytes=settings.sink.batch_bytes,
         )
-        pool = Pool(lambda key, code: open_sandbox_host(key, code, around), settings.udf)
+        pool = Pool(lambda key, code: open_sandbox_host(key, code, sandboxes), settings.udf)
         watch = asyncio.create_task(pool.watch())
         try:
             keep = timedelta(days=settings.udf.cache_days)
@@ -176,8 +178,8 @@ def runner_api(functions: Functions | Refusing, settings: UdfSettings) -> Listen
         invocation = await read_message(request, Invocation, MOST_BYTES)
         try:
             ended = await cancel_on_disconnect(request, functions.run(invocation))
-        except (BadInput, Refused, SetupError) as wrong:  # of the task itself: it would be the same at any other time
-            ended = FunctionError(f"Trace.{wrong.code}", wrong.message)
+        except (BadInput, Refused, SetupError) as error:  # the task's own error: a retry would not help
+            ended = FunctionError(f"Trace.{error.code}", error.message)
         if isinstance(ended, FunctionError):
             return Response(ended.as_json(), headers={"X-Amz-Function-Error": "Unhandled"}, media_type=JSON)
         return Response(ended, media_type=JSON)
@@ -197,11 +199,11 @@ JSON: Final = "application/json"
 def _require_token(request: Request, settings: UdfSettings) -> None:
     ours, shown = settings.invoke_token, bearer(request)
     if ours is None or shown is None or not hmac.compare_digest(shown.encode(), ours.get_secret_value().encode()):
-        raise Unauthenticated("this door asks for the Dispatcher's token", where="header authorization")
+        raise Unauthenticated("the Dispatcher's token is required", where="header authorization")
 
 
 def _folder(settings: Settings) -> Path:
-    """Of this process: sockets of its sandboxes. What a killed one left is taken away."""
+    """The folder for the sockets of this process's sandboxes; removes those of killed processes."""
     base = settings.home / "run" / "udf"
     if len(str(base)) > SOCKET_PATH - 40:
         return Path(tempfile.mkdtemp(prefix="trace-udf-"))
@@ -221,9 +223,9 @@ def _required(value: str | None, name: str) -> str:
     return value
 
 
-def _says(isolation: Isolation) -> str:
+def _describe(isolation: Isolation) -> str:
     if isolation.bwrap is None:
         return "NO SANDBOX (udf.unsafe)"
     return (
-        "sandboxes of users of their own" if isolation.users is not None else "sandboxes of this user, without rights"
+        "each sandbox has its own user" if isolation.users is not None else "sandboxes run as this user, without rights"
     )

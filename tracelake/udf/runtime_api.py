@@ -1,7 +1,7 @@
-"""The Lambda Runtime API, for one sandbox: what its function is handed, and what it hands back.
+"""The Lambda Runtime API for one sandbox or local run: invocations for the function, and its results.
 
-The other side is untrusted. It may say each thing once, at its time, about the invocation in hand; whatever else it
-says is refused, and marks the sandbox as not to be used again.
+The function is untrusted. It may make each call once, at its time, for the current invocation; any other call is
+refused, and the sandbox is not used again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from aiohttp import web
 from tracelake.errors import InvalidRequest
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
-from tracelake.udf.unix_listener import answered, no_such
+from tracelake.udf.sandbox_listener import json_response, not_found
 
 BASE: Final = "/2018-06-01/runtime"
 ABOUT: Final = re.compile(rf"{BASE}/invocation/([0-9A-Za-z-]{{1,64}})/(response|error)")
 ARN: Final = "arn:aws:lambda:us-east-1:000000000000:function:udf"
 ERROR_BYTES: Final = 256 * 1024
-MOST_WORDS: Final = 10_000
+MOST_CHARACTERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionError:
-    """As Lambda's callers see it: the function's own error, or why it was ended."""
+    """An error as Lambda's callers see it: the function's own, or why it was ended."""
 
     kind: str
     message: str
@@ -37,7 +37,7 @@ class FunctionError:
         return msgspec.json.encode({"errorType": self.kind, "errorMessage": self.message})
 
 
-Ended = bytes | FunctionError
+Result = bytes | FunctionError
 """A result, which is JSON, or an error."""
 
 
@@ -46,30 +46,30 @@ class _Invocation:
     request_id: str
     payload: bytes
     deadline_ms: int
-    ended: asyncio.Future[Ended] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ended: asyncio.Future[Result] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     taken: bool = False
 
 
 class RuntimeApi:
     def __init__(self, result_bytes: int) -> None:
         self.waits = asyncio.Event()
-        """Whether the function asks for its next invocation."""
+        """Whether the function waits for its next invocation."""
         self.init_error: FunctionError | None = None
         self.misbehaved: str | None = None
         self._result_bytes = result_bytes
-        self._in_hand: _Invocation | None = None
+        self._current: _Invocation | None = None
         self._offered = asyncio.Event()
 
-    async def invoke(self, request_id: str, payload: bytes, deadline_ms: int) -> Ended:
-        """How the function ended it. Whoever waits no longer must end the sandbox: it cannot be called back."""
-        in_hand = self._in_hand = _Invocation(request_id, payload, deadline_ms)
+    async def invoke(self, request_id: str, payload: bytes, deadline_ms: int) -> Result:
+        """Returns the result. A caller that stops waiting must end the sandbox: an invocation cannot be withdrawn."""
+        current = self._current = _Invocation(request_id, payload, deadline_ms)
         self._offered.set()
-        return await in_hand.ended
+        return await current.ended
 
     def fail(self, error: FunctionError) -> None:
-        """The one in hand ends so, whatever the function says later."""
-        if self._in_hand is not None and not self._in_hand.ended.done():
-            self._in_hand.ended.set_result(error)
+        """Ends the current invocation with this error; a later response of the function is refused."""
+        if self._current is not None and not self._current.ended.done():
+            self._current.ended.set_result(error)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if (request.method, request.path) == ("GET", f"{BASE}/invocation/next"):
@@ -79,56 +79,56 @@ class RuntimeApi:
             return _accepted()
         about = ABOUT.fullmatch(request.path) if request.method == "POST" else None
         if about is None:
-            raise no_such(request)
+            raise not_found(request)
         return await self._end(request, about[1], about[2])
 
     async def _next(self) -> web.Response:
         if self.waits.is_set():
-            raise self._wrong("it asked for a task twice at once")
-        if self._in_hand is not None and self._in_hand.taken:
-            if not self._in_hand.ended.done():
-                raise self._wrong("it asked for the next task without having answered")
-            self._in_hand = None
+            raise self._wrong("it requested a task twice at once")
+        if self._current is not None and self._current.taken:
+            if not self._current.ended.done():
+                raise self._wrong("it requested the next task before it had answered")
+            self._current = None
             self._offered.clear()
         self.waits.set()
         try:
             await self._offered.wait()
         finally:
             self.waits.clear()
-        in_hand = self._in_hand
-        if in_hand is None:
-            raise self._wrong("it asked for a task that was taken back")
-        in_hand.taken = True
+        current = self._current
+        if current is None:
+            raise self._wrong("it requested a task that was withdrawn")
+        current.taken = True
         crash_point("runner.handed_out")
-        return web.Response(body=in_hand.payload, content_type="application/json", headers=_headers(in_hand))
+        return web.Response(body=current.payload, content_type="application/json", headers=_headers(current))
 
     async def _end(self, request: web.BaseRequest, request_id: str, how: str) -> web.Response:
-        in_hand = self._in_hand
-        if in_hand is None or in_hand.request_id != request_id or in_hand.ended.done():
-            raise self._wrong("it answered for an invocation that is not in hand")
-        ended: Ended
+        current = self._current
+        if current is None or current.request_id != request_id or current.ended.done():
+            raise self._wrong("it answered for an invocation that is not current")
+        ended: Result
         if how == "error":
             ended = _error(await read_bounded(request.content.iter_any(), ERROR_BYTES))
         else:
             ended = await self._result(request)
-        if in_hand.ended.done():
+        if current.ended.done():
             raise self._wrong("it answered twice")
-        in_hand.ended.set_result(ended)
+        current.ended.set_result(ended)
         crash_point("runner.answered")
         return _accepted()
 
-    async def _result(self, request: web.BaseRequest) -> Ended:
+    async def _result(self, request: web.BaseRequest) -> Result:
         try:
             result = await read_bounded(request.content.iter_any(), self._result_bytes)
         except InvalidRequest:
             self.misbehaved = "its result was too large"
-            told = f"the result is larger than {self._result_bytes} bytes"
-            return FunctionError("Function.ResponseSizeTooLarge", told)
+            message = f"the result is larger than {self._result_bytes} bytes"
+            return FunctionError("Function.ResponseSizeTooLarge", message)
         try:
             msgspec.json.decode(result or b"null", type=msgspec.Raw)
             msgspec.json.decode(result or b"null")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self.misbehaved = "its result was no JSON"
+            self.misbehaved = "its result was not JSON"
             return FunctionError("Runtime.MalformedResponse", "the result is not JSON")
         return result or b"null"
 
@@ -140,20 +140,20 @@ class RuntimeApi:
 
 def _error(body: bytes) -> FunctionError:
     try:
-        said: Any = msgspec.json.decode(body)
-        return FunctionError(str(said["errorType"])[:200], str(said["errorMessage"])[:MOST_WORDS])
+        error: Any = msgspec.json.decode(body)
+        return FunctionError(str(error["errorType"])[:200], str(error["errorMessage"])[:MOST_CHARACTERS])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
-        return FunctionError("Runtime.UnknownReason", body[:MOST_WORDS].decode(errors="replace"))
+        return FunctionError("Runtime.UnknownReason", body[:MOST_CHARACTERS].decode(errors="replace"))
 
 
-def _headers(in_hand: _Invocation) -> dict[str, str]:
+def _headers(current: _Invocation) -> dict[str, str]:
     return {
-        "Lambda-Runtime-Aws-Request-Id": in_hand.request_id,
-        "Lambda-Runtime-Deadline-Ms": str(in_hand.deadline_ms),
+        "Lambda-Runtime-Aws-Request-Id": current.request_id,
+        "Lambda-Runtime-Deadline-Ms": str(current.deadline_ms),
         "Lambda-Runtime-Invoked-Function-Arn": ARN,
-        "Lambda-Runtime-Trace-Id": f"Root=1-{in_hand.request_id.replace('-', '')[:32]}",
+        "Lambda-Runtime-Trace-Id": f"Root=1-{current.request_id.replace('-', '')[:32]}",
     }
 
 
 def _accepted() -> web.Response:
-    return answered({"status": "OK"}, 202)
+    return json_response({"status": "OK"}, 202)

@@ -1,10 +1,10 @@
-"""One sandbox: started, looked at, ended. What it is furnished with stands in `udf/sandbox_contents.py`.
+"""Starts, measures and kills one sandbox. `udf/sandbox_contents.py` has its content.
 
-It hangs on this process by three strings: the kernel ends it when we die, its sockets lead to us, and its output is a
-pipe of ours. To end it is to kill its first process, and the kernel kills the rest.
+It depends on this process in three ways: the kernel kills it when we die, we serve its sockets, and we read its output.
+Killing its first process makes the kernel kill the rest.
 
-While its isolation is being set up the kernel does not do that yet: if we are killed then, its first process waits for
-ever. Until then it therefore stays in our session, where our supervisor finds it.
+While the isolation is being set up the kernel does not do that yet: if we are killed then, its first process waits for
+ever. Until then it therefore stays in our session, where the supervisor finds it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, Final
 
 from tracelake.errors import SetupError
 from tracelake.settings import UdfSettings
-from tracelake.udf.bubblewrap import Isolation, handed_over, handed_over_bytes
-from tracelake.udf.sandbox_contents import WITHIN, Code, Place, interpreter, mounts, told, without_isolation
+from tracelake.udf.bubblewrap import Isolation, options_pipe, pipe_with
+from tracelake.udf.sandbox_contents import WITHIN, Code, Place, init_arguments, interpreter, mounts, without_isolation
 from tracelake.udf.seccomp import program
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 KILL_LOOK_SECONDS: Final = 0.002
 MOST_COUNTED: Final = 8192
-"""More than any sandbox may have: whoever has so many is ended, and need not be counted to the end."""
+"""More than any sandbox may have: counting stops here."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of all processes of a sandbox together. Pages that several share are counted for each."""
+    """The sum over all processes of a sandbox. Shared pages are counted for each process."""
 
     memory_bytes: int
     processes: int
@@ -40,16 +40,16 @@ class Usage:
 
 
 class Sandbox:
-    """A running one. Made by `start`."""
+    """A running sandbox, made by `start`."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, first: int, output: int, isolation: Isolation, uid: int
     ) -> None:
         self.output = output
-        """What its processes write, to be read, and closed, by whoever started it; not blocking."""
+        """The non-blocking pipe with its output; the caller reads and closes it."""
         self._process = process
         self._first = first
-        self._walls = isolation
+        self._isolation = isolation
         self._uid = uid
         self._ended = asyncio.create_task(self._until_gone())
 
@@ -59,7 +59,7 @@ class Sandbox:
 
     def usage(self) -> Usage:
         memory = threads = 0
-        members = family(self._first)
+        members = process_tree(self._first)
         for pid in members:
             with suppress(OSError, IndexError, ValueError):
                 memory += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
@@ -67,8 +67,8 @@ class Sandbox:
         return Usage(memory, len(members), threads)
 
     def files_in_tmp(self) -> int:
-        """Bubblewrap bounds the bytes of a tmpfs and not its inodes, each of which costs the kernel memory."""
-        if self._walls.bwrap is None:
+        """Bubblewrap limits the bytes of a tmpfs, but not its inodes, each of which costs kernel memory."""
+        if self._isolation.bwrap is None:
             return 0
         with suppress(OSError):
             found = os.statvfs(f"/proc/{self._first}/root/tmp")
@@ -76,50 +76,50 @@ class Sandbox:
         return 0
 
     def own_memory(self) -> int:
-        """Pages that several share counted once: dearer to ask, so only asked by who has reason to."""
-        return sum(map(_proportional, family(self._first)))
+        """Counts shared pages once. It is slower than `usage`."""
+        return sum(map(_proportional, process_tree(self._first)))
 
     async def until_ended(self) -> None:
         await asyncio.shield(self._ended)
 
     async def kill(self) -> None:
         """Returns when none of its processes is left."""
-        if self._walls.bwrap is None:
+        if self._isolation.bwrap is None:
             self._kill_group()
         for pid in (self._first, self._process.pid):
-            if self.alive:  # neither number can be another's as long as we have not buried it
+            if self.alive:  # neither pid is reused before we have waited for the process
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         await self.until_ended()
 
     def _kill_group(self) -> None:
-        """Without isolation there is only this: what left the group by itself goes on."""
+        """Without isolation this is all: a process that left the group survives."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _until_gone(self) -> None:
         try:
             await self._process.wait()
-            if self._walls.bwrap is None:
+            if self._isolation.bwrap is None:
                 self._kill_group()
-            while self._walls.bwrap is not None and runs(self._first):  # noqa: ASYNC110 - the kernel tells nobody
+            while self._isolation.bwrap is not None and runs(self._first):  # noqa: ASYNC110 - the kernel does not notify
                 await asyncio.sleep(KILL_LOOK_SECONDS)
         finally:
-            self._walls.give_back(self._uid)
+            self._isolation.give_back(self._uid)
 
 
 async def start(code: Code, sockets: Path, etc: Path, isolation: Isolation, settings: UdfSettings) -> Sandbox:
-    """`sockets`: a folder with one for each door. Must be called in the thread that lives as long as we do."""
+    """`sockets`: the folder with a socket per listener. Call it in the main thread: it dies with its thread."""
     place = WITHIN if isolation.bwrap else without_isolation(code, sockets)
     uid = isolation.take_uid()
     read, write = os.pipe()
     os.set_blocking(read, False)
     try:
-        said = json.dumps(told(code, place, uid, settings))
+        document = json.dumps(init_arguments(code, place, uid, settings))
         if isolation.bwrap is None:
-            process, first = await _unwalled(place, said, write)
+            process, first = await _start_without_isolation(place, document, write)
         else:
-            process, first = await _walled(isolation, mounts(code, sockets, etc, settings), said, write)
+            process, first = await _start_isolated(isolation, mounts(code, sockets, etc, settings), document, write)
     except BaseException:
         os.close(read)
         isolation.give_back(uid)
@@ -138,14 +138,14 @@ def _proportional(pid: int) -> int:
 
 
 def runs(pid: int) -> bool:
-    """One that has ended and is not buried yet does not. A sandbox's first process ends after all others."""
+    """False for a zombie. A sandbox's first process ends after all others."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
 
 
-def family(first: int) -> list[int]:
-    """A process and all that descend from it, up to a bound. In a sandbox orphans become the first one's."""
+def process_tree(first: int) -> list[int]:
+    """A process and its descendants, up to a bound. In a sandbox the first process adopts orphans."""
     found: list[int] = []
     look = [first]
     while look and len(found) < MOST_COUNTED:
@@ -157,37 +157,46 @@ def family(first: int) -> list[int]:
     return found
 
 
-async def _walled(
-    isolation: Isolation, furniture: list[str], said: str, out: int
+async def _start_isolated(
+    isolation: Isolation, options_for_content: list[str], document: str, out: int
 ) -> tuple[asyncio.subprocess.Process, int]:
-    with ExitStack() as held:
-        options, _ = held.enter_context(handed_over([*isolation.alone, *furniture]))
-        seccomp = held.enter_context(handed_over_bytes(program()))
-        info, tell = os.pipe()
-        held.callback(os.close, info)
-        argv = [str(isolation.bwrap), "--args", str(options), "--seccomp", str(seccomp), "--info-fd", str(tell), "--"]
-        argv += [interpreter(), "-I", "-S", f"{WITHIN.ours}/sandbox_init.py", said]
+    with ExitStack() as stack:
+        options, _ = stack.enter_context(options_pipe([*isolation.options, *options_for_content]))
+        seccomp = stack.enter_context(pipe_with(program()))
+        info, info_write = os.pipe()
+        stack.callback(os.close, info)
+        argv = [
+            str(isolation.bwrap),
+            "--args",
+            str(options),
+            "--seccomp",
+            str(seccomp),
+            "--info-fd",
+            str(info_write),
+            "--",
+        ]
+        argv += [interpreter(), "-I", "-S", f"{WITHIN.ours}/sandbox_init.py", document]
         try:
-            files = (options, seccomp, tell, *isolation.open_files)
-            # A group of its own, so that Ctrl-C in a terminal is not for it. (uvloop knows no `process_group`.)
+            files = (options, seccomp, info_write, *isolation.open_files)
+            # Its own process group, so that Ctrl-C does not reach it. (uvloop has no `process_group`.)
             process = await _spawn(argv, out, "/", pass_fds=files, preexec_fn=os.setpgrp)
         finally:
-            os.close(tell)
+            os.close(info_write)
         answer = await asyncio.to_thread(_read_all, info)
         if not answer:
             await process.wait()
-            raise SetupError("a sandbox did not start", hint="`trace doctor` says what is missing")
+            raise SetupError("a sandbox did not start", hint="`trace doctor` shows what is missing")
         return process, json.loads(answer)["child-pid"]
 
 
-async def _unwalled(place: Place, said: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
-    argv = [interpreter(), "-I", "-S", f"{place.ours}/sandbox_init.py", said]
+async def _start_without_isolation(place: Place, document: str, out: int) -> tuple[asyncio.subprocess.Process, int]:
+    argv = [interpreter(), "-I", "-S", f"{place.ours}/sandbox_init.py", document]
     process = await _spawn(argv, out, place.task_root, start_new_session=True)
     return process, process.pid
 
 
 async def _spawn(argv: list[str], out: int, folder: str, **more: Any) -> asyncio.subprocess.Process:
-    """With an empty environment: the first process's can be read in the sandbox."""
+    """With an empty environment: the sandbox can read that of its first process."""
     return await asyncio.create_subprocess_exec(
         *argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env={}, cwd=folder, **more
     )

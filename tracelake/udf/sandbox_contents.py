@@ -1,4 +1,4 @@
-"""What stands in a sandbox: mounts, environment, limits and the function's command, by the kind of its bundle."""
+"""The content of a sandbox: mounts, environment, limits and the function's command, by the kind of its bundle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOCKETS: Final = ("runtime", "task", "query", "objects")
 FIRST_PORT: Final = 9001
 LAST_RESORT_CPU_SECONDS: Final = 4 * 3600
 SPARE_MEMORY: Final = 64 * MIB
-"""Beside the function's own: so that who counts all processes has the last word, not the first failed allocation."""
+"""Added to the function's own, so that the memory check ends it before an allocation fails."""
 ETC: Final = {
     "passwd": "root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n",
     "group": "root:x:0:\nsandbox:x:1000:\n",
@@ -39,7 +39,7 @@ Kind = Literal["python", "node", "bootstrap"]
 
 @dataclass(frozen=True)
 class Code:
-    """What is run: an unpacked bundle."""
+    """An unpacked bundle."""
 
     folder: Path
     kind: Kind
@@ -48,7 +48,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Place:
-    """Where things are, as the function sees them."""
+    """Paths and ports, as the function sees them."""
 
     task_root: str
     library: str
@@ -70,15 +70,24 @@ WITHIN: Final = Place(
 
 
 def without_isolation(code: Code, sockets: Path) -> Place:
-    """On this very machine: its folders, and ports that happen to be free."""
-    with ExitStack() as held:
-        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SOCKETS]
-        ports = {listener: item.getsockname()[1] for listener, item in zip(SOCKETS, taken, strict=True)}
+    """The folders of this machine, and free ports."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in SOCKETS]
+        ports = {name: server.getsockname()[1] for name, server in zip(SOCKETS, servers, strict=True)}
     return Place(str(code.folder), str(library()["awslambdaric"].parent), str(HERE), str(sockets), ports)
 
 
+def local_run(code: Code, folder: Path, port: int) -> Place:
+    """For `trace udf test`: one listener serves every port; `folder` gets a library of the runtime client alone."""
+    lib = folder / "lib"
+    lib.mkdir()
+    for path in library().values():
+        (lib / path.name).symlink_to(path)
+    return Place(str(code.folder), str(lib), str(HERE), "", dict.fromkeys(SOCKETS, port))
+
+
 def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[str]:
-    """Bubblewrap's options; what comes later lies on top."""
+    """Bubblewrap's options; later mounts cover earlier ones."""
     prefixes = {path for path in (Path(sys.base_prefix), *_node_prefix(code.kind)) if not path.is_relative_to("/usr")}
     found = ["--ro-bind", "/usr", "/usr"]
     for path in map(Path, SYSTEM):
@@ -101,23 +110,23 @@ def mounts(code: Code, sockets: Path, etc: Path, settings: UdfSettings) -> list[
     found += ["--proc", "/proc", "--dev", "/dev"]
     for room, size in (("/dev/shm", MIB), ("/tmp", settings.tmp_mb * MIB)):  # noqa: S108 - its own
         found += ["--perms", "1777", "--size", str(size), "--tmpfs", room]
-    # What the kernel shows of itself is not to be written either, whoever stands behind the sandbox's uid.
+    # /proc and /dev are read-only too, whatever the sandbox's uid is.
     return [*found, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WITHIN.task_root]
 
 
-def told(code: Code, place: Place, uid: int, settings: UdfSettings) -> dict[str, Any]:
-    """What the init inside is told (`udf/sandbox_init.py`)."""
+def init_arguments(code: Code, place: Place, uid: int, settings: UdfSettings) -> dict[str, Any]:
+    """The arguments of `udf/sandbox_init.py`."""
     return {
         "uid": uid,
         "limits": _limits(settings),
-        "doors": {place.ports[listener]: f"{place.sockets}/{listener}" for listener in SOCKETS},
-        "argv": _argv(code, place, settings),
+        "listeners": {place.ports[listener]: f"{place.sockets}/{listener}" for listener in SOCKETS},
+        "argv": command(code, place, settings),
         "env": environment(code, place, settings),
     }
 
 
 def environment(code: Code, place: Place, settings: UdfSettings) -> dict[str, str]:
-    """Lambda's own names, and ours: the listeners."""
+    """Lambda's variables, and the URLs of our listeners."""
     tmp = "/tmp"  # noqa: S108 - its own
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -154,13 +163,13 @@ def write_etc(folder: Path) -> Path:
 
 
 def interpreter() -> str:
-    """Ours, without the virtual environment around it."""
+    """Our Python, without the virtual environment."""
     return os.path.realpath(sys.executable)
 
 
 @cache
 def library() -> Mapping[str, Path]:
-    """Where each module of the runtime's client lies."""
+    """The path of each module of the runtime's client."""
     found = {}
     for name in RUNTIME_CLIENT:
         spec = importlib.util.find_spec(name)
@@ -172,7 +181,7 @@ def library() -> Mapping[str, Path]:
 
 
 def _open_folders(*below: Path) -> list[str]:
-    """Folders on the way to something: left to itself, bubblewrap makes them for root alone."""
+    """Parent folders: by default bubblewrap creates them for root alone."""
     ways = sorted({way for path in below for way in path.parents if way != Path("/")})
     return [word for way in ways for word in ("--perms", "0755", "--dir", str(way))]
 
@@ -188,7 +197,7 @@ def _limits(settings: UdfSettings) -> dict[str, int]:
     }
 
 
-def _argv(code: Code, place: Place, settings: UdfSettings) -> list[str]:
+def command(code: Code, place: Place, settings: UdfSettings) -> list[str]:
     if code.kind == "python":
         return [interpreter(), "-m", "awslambdaric", code.handler]
     if code.kind == "node":

@@ -1,4 +1,4 @@
-"""A sandbox and what serves it on our side: Runtime API, listeners, output. It takes one invocation at a time."""
+"""One sandbox with its Runtime API, listeners and output. It runs one invocation at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tracelake.settings import UdfSettings
 from tracelake.udf.bubblewrap import Isolation
 from tracelake.udf.forward_output import Lines, Output
 from tracelake.udf.object_proxy import ObjectProxy, Quota, StoreFor
-from tracelake.udf.runtime_api import Ended, FunctionError, RuntimeApi
+from tracelake.udf.runtime_api import FunctionError, Result, RuntimeApi
 from tracelake.udf.sandbox import Sandbox, Usage, start
 from tracelake.udf.sandbox_contents import Code
-from tracelake.udf.task_api_proxy import Bridge
-from tracelake.udf.unix_listener import Handle, Listener, Pace, listen
+from tracelake.udf.sandbox_listener import Handle, Listener, RateLimit
+from tracelake.udf.task_api_proxy import TaskApiProxy
 from tracelake.wire.client import TaskClient
 from tracelake.wire.task_messages import Invocation
 
@@ -33,13 +33,13 @@ log = structlog.get_logger()
 
 MIB: Final = 1024 * 1024
 SETTLE_SECONDS: Final = 1.0
-"""How long threads and processes of an invocation may take to end by themselves after it."""
-SETTLE_LOOK_SECONDS: Final = 0.02
+"""How long threads and processes of an invocation may take to end after it."""
+SETTLE_POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What all cells of a runner share."""
+class SandboxContext:
+    """What all sandboxes of a runner share."""
 
     settings: UdfSettings
     isolation: Isolation
@@ -56,7 +56,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Key:
-    """Whose code it is. A sandbox never serves two of these."""
+    """Identifies code and its owner. A sandbox never serves two keys."""
 
     org_id: UUID
     sha256: str
@@ -67,48 +67,48 @@ class Key:
 class SandboxHost:
     """Made by `open_sandbox_host`."""
 
-    def __init__(self, key: Key, around: Surroundings) -> None:
+    def __init__(self, key: Key, context: SandboxContext) -> None:
         self.key = key
         self.served = 0
         self.idle_since = time.monotonic()
-        self._around = around
-        self._api = RuntimeApi(around.settings.result_bytes)
-        self._folder = around.folder / uuid4().hex[:12]
+        self._context = context
+        self._api = RuntimeApi(context.settings.result_bytes)
+        self._folder = context.folder / uuid4().hex[:12]
         self._listeners: list[Listener] = []
         self._sandbox: Sandbox | None = None
         self._output: Output | None = None
-        self._in_hand: Invocation | None = None
+        self._current: Invocation | None = None
         self._lines: Lines | None = None
         self._at_rest: Usage | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def good(self) -> bool:
-        """Whether another invocation may be given to it."""
+        """Whether it can take another invocation."""
         alive = self._sandbox is not None and self._sandbox.alive and self._closing is None
-        return alive and self._api.misbehaved is None and self.served < self._around.settings.invocations
+        return alive and self._api.misbehaved is None and self.served < self._context.settings.invocations
 
     async def open(self, code: Code) -> FunctionError | None:
-        """Why it cannot serve; None if it waits for its first invocation."""
-        self._folder.mkdir(mode=0o755)  # mounted as it is; the folder around it is ours alone
-        self._folder.chmod(0o755)  # whatever the umask
+        """Starts it. Returns the error, or None once it waits for its first invocation."""
+        self._folder.mkdir(mode=0o755)  # mounted into the sandbox; its parent is closed to others
+        self._folder.chmod(0o755)  # whatever the umask is
         for name, handle in self._handlers().items():
             self._listeners.append(await self._listen(name, handle))
-        around = self._around
-        self._sandbox = await start(code, self._folder, around.etc, around.isolation, around.settings)
+        context = self._context
+        self._sandbox = await start(code, self._folder, context.etc, context.isolation, context.settings)
         crash_point("runner.sandbox_started")
         self._output = Output(self._sandbox.output)
-        fault = await self._until_waits(around.settings.start_seconds)
+        fault = await self._until_waits(context.settings.start_seconds)
         if fault is None:
             self._at_rest = self._sandbox.usage()
             crash_point("runner.sandbox_made")
         return fault
 
-    async def invoke(self, invocation: Invocation, payload: bytes, seconds: float) -> Ended:
-        """Returns when the function has answered, or can no longer. Canceled: the caller closes the host."""
-        around, request_id = self._around, str(uuid4())
+    async def invoke(self, invocation: Invocation, payload: bytes, seconds: float) -> Result:
+        """Returns when the function has answered or has ended. When canceled, the caller closes the host."""
+        context, request_id = self._context, str(uuid4())
         self.served += 1
-        self._in_hand, self._lines = invocation, Lines(invocation, around.tasks, around.settings)
+        self._current, self._lines = invocation, Lines(invocation, context.tasks, context.settings)
         self._begin(self._lines)
         deadline_ms = int((time.time() + seconds) * 1000)
         asked = asyncio.create_task(self._api.invoke(request_id, payload, deadline_ms))
@@ -122,24 +122,24 @@ class SandboxHost:
         finally:
             asked.cancel()
             died.cancel()
-            self._in_hand = None
+            self._current = None
             await self._finish_lines()
 
-    def over_its_bounds(self) -> str | None:
-        """What it has too much of. Then it is to be closed."""
+    def exceeded_limit(self) -> str | None:
+        """The limit that it exceeds, if any; then it must be closed."""
         if self._sandbox is None or not self._sandbox.alive:
             return None
-        used, most = self._sandbox.usage(), self._around.settings
+        used, most = self._sandbox.usage(), self._context.settings
         if self._sandbox.files_in_tmp() > most.tmp_files:
             return f"it had more than {most.tmp_files} files in /tmp"
-        if used.threads > most.processes + 2:  # where the kernel does not count for us
+        if used.threads > most.processes + 2:  # where the kernel does not enforce it
             return f"it had more than {most.processes} processes"
         if used.memory_bytes > most.memory_mb * MIB and self._own_memory(used) > most.memory_mb * MIB:
             return f"it used more than {most.memory_mb} MiB of memory"
         return None
 
     def _own_memory(self, used: Usage) -> int:
-        """The plain sum where the kernel does not tell us more."""
+        """The sum over processes where the kernel has no better figure."""
         return (self._sandbox.own_memory() if self._sandbox else 0) or used.memory_bytes
 
     async def kill(self, because: FunctionError) -> None:
@@ -147,19 +147,19 @@ class SandboxHost:
         await self.close()
 
     async def settled(self) -> bool:
-        """Whether everything that the invocation started has ended, and the function asks for the next one."""
+        """Whether everything that the invocation started has ended, and the function waits for the next one."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while self.good and time.monotonic() < deadline:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._api.waits.wait(), SETTLE_LOOK_SECONDS)
+                await asyncio.wait_for(self._api.waits.wait(), SETTLE_POLL_SECONDS)
                 if self._is_at_rest():
                     self.idle_since = time.monotonic()
                     return True
-                await asyncio.sleep(SETTLE_LOOK_SECONDS)
+                await asyncio.sleep(SETTLE_POLL_SECONDS)
         return False
 
     async def close(self) -> None:
-        """Returns when nothing of it is left."""
+        """Returns when all its processes have ended."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
@@ -175,30 +175,32 @@ class SandboxHost:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     def _handlers(self) -> dict[str, Handle]:
-        around = self._around
+        context = self._context
         objects = ObjectProxy(
-            around.verifier,
-            around.store_for,
-            lambda: self._in_hand,
-            put_bytes=around.put_bytes,
-            get_bytes=around.settings.memory_mb * MIB // 2,
-            quota=Quota(around.settings.put_mb * MIB, around.settings.put_objects),
+            context.verifier,
+            context.store_for,
+            lambda: self._current,
+            put_bytes=context.put_bytes,
+            get_bytes=context.settings.memory_mb * MIB // 2,
+            quota=Quota(context.settings.put_mb * MIB, context.settings.put_objects),
         )
         return {
             "runtime": self._api.handle,
-            "task": self._bridge(around.task_url).handle,
-            "query": self._bridge(around.query_url).handle,
+            "task": self._task_api(context.task_url).handle,
+            "query": self._task_api(context.query_url).handle,
             "objects": objects.handle,
         }
 
-    def _bridge(self, url: str) -> Bridge:
-        return Bridge(self._around.http, url, lambda: self._in_hand is not None)
+    def _task_api(self, url: str) -> TaskApiProxy:
+        return TaskApiProxy(self._context.http, url, lambda: self._current is not None)
 
-    async def _listen(self, listener: str, handle: Handle) -> Listener:
-        most = self._around.settings
-        # The Runtime API is not slowed down: what is said there out of turn ends the sandbox.
-        pace = None if listener == "runtime" else Pace(most.requests_per_second)
-        return await listen(self._folder / listener, handle, connections=most.connections, pace=pace)
+    async def _listen(self, name: str, handle: Handle) -> Listener:
+        most = self._context.settings
+        # No limit for the Runtime API: a request out of turn ends the sandbox anyway.
+        rate_limit = None if name == "runtime" else RateLimit(most.requests_per_second)
+        listener = Listener(handle, most.connections, rate_limit)
+        await listener.open_unix(self._folder / name)
+        return listener
 
     async def _until_waits(self, seconds: float) -> FunctionError | None:
         waits, died = asyncio.create_task(self._api.waits.wait()), asyncio.create_task(self._until_died())
@@ -216,14 +218,14 @@ class SandboxHost:
             await self._sandbox.until_ended()
         if self._output is not None:
             self._output.drain()
-        said = self._output.said_at_start.strip()[-3000:] if self._output and self._at_rest is None else ""
-        return FunctionError("Runtime.ExitError", f"the function's process ended{': ' if said else ''}{said}")
+        output = self._output.start_output.strip()[-3000:] if self._output and self._at_rest is None else ""
+        return FunctionError("Runtime.ExitError", f"the function's process ended{': ' if output else ''}{output}")
 
     def _is_at_rest(self) -> bool:
         if self._sandbox is None or self._at_rest is None:
             return False
         used = self._sandbox.usage()
-        # Node and the like make threads of their own when they first need them; those are theirs to keep.
+        # Node and others start threads of their own on first use; these may stay.
         more_threads = used.threads > self._at_rest.threads and self.key.kind == "python"
         return used.processes <= self._at_rest.processes and not more_threads
 
@@ -240,9 +242,9 @@ class SandboxHost:
                 await lines.close()
 
 
-async def open_sandbox_host(key: Key, code: Code, around: Surroundings) -> SandboxHost | FunctionError:
-    """A host that waits, or why there is none: then nothing of it is left either."""
-    host = SandboxHost(key, around)
+async def open_sandbox_host(key: Key, code: Code, context: SandboxContext) -> SandboxHost | FunctionError:
+    """Starts a sandbox that waits for an invocation, or returns the error."""
+    host = SandboxHost(key, context)
     try:
         fault = await host.open(code)
     except BaseException:
@@ -260,7 +262,7 @@ def _timed_out(seconds: float) -> FunctionError:
 
 def _slow_start(seconds: float) -> FunctionError:
     return FunctionError(
-        "Runtime.InitTimedout", f"the function did not ask for its first task in {seconds:.0f} seconds"
+        "Runtime.InitTimedout", f"the function did not request its first task within {seconds:.0f} seconds"
     )
 
 

@@ -1,7 +1,7 @@
-"""The first process in a sandbox: it becomes nobody, bounds itself, joins loopback ports to sockets, runs the function.
+"""The first process in a sandbox: drops its user, sets limits, connects loopback ports to sockets, runs the function.
 
-It is handed to the interpreter as a file and stands alone: only the standard library, and of that what loads quickly.
-Nothing trusts it. Whoever takes it over has what the function has: these sockets, and no more.
+The interpreter runs it as a file, with only modules of the standard library that load quickly. It is not trusted: code
+that takes it over has what the function has, which is these sockets.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ LIMITS: Final = {
 }
 
 
-def main(told: dict[str, Any]) -> int:
-    _become(told["uid"])
-    for name, most in told["limits"].items():
+def main(arguments: dict[str, Any]) -> int:
+    _become(arguments["uid"])
+    for name, most in arguments["limits"].items():
         resource.setrlimit(LIMITS[name], (most, most))
     pump = Pump()
-    for port, path in told["doors"].items():
+    for port, path in arguments["listeners"].items():
         pump.listen(int(port), path)
-    child = os.posix_spawn(told["argv"][0], told["argv"], told["env"], setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    child = os.posix_spawn(
+        arguments["argv"][0], arguments["argv"], arguments["env"], setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+    )
     return pump.until_ends(child)
 
 
 def _become(uid: int) -> None:
-    """Where root started the sandbox. With the user goes every capability, for good."""
+    """Changes the user if root started the sandbox; that drops every capability for good."""
     if os.getuid() == 0 and uid:
         os.setgroups([])
         os.setgid(uid)
@@ -47,7 +49,7 @@ def _become(uid: int) -> None:
 
 
 class Pump:
-    """Bytes from TCP on the loopback to unix sockets and back. What one side cannot take, the other waits with."""
+    """Copies bytes between TCP on loopback and unix sockets, with backpressure."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -63,7 +65,7 @@ class Pump:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def until_ends(self, child: int) -> int:
-        """Its exit code."""
+        """Returns the exit code of the child."""
         woken, wake = socket.socketpair()
         wake.setblocking(False)  # noqa: FBT003 - the library's
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -158,7 +160,7 @@ class Pump:
 
 
 def _ended(child: int) -> int | None:
-    """Whoever else ended is only buried."""
+    """The exit code of the child if it has ended; reaps other processes."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,7 +1,7 @@
-"""The system calls that code in a sandbox has no business with, as a BPF program for the kernel.
+"""The system calls that are refused in a sandbox, as a BPF program for the kernel.
 
-A list of what is refused, not of what is allowed: languages' runtimes differ too much, and namespaces, an own uid and
-no capabilities are the isolation. This closes what has been used to climb over them, and memory that nobody can count.
+A list of refused calls, not of allowed ones: language runtimes differ too much, and namespaces, a separate uid and no
+capabilities are the isolation. This blocks known ways to escape, and memory that cannot be counted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ KILL: Final = 0x80000000
 REFUSE: Final = 0x00050000  # with the errno in the low half
 
 NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
-"""Where these stand in `struct seccomp_data`; of the arguments the low half."""
+"""Offsets in `struct seccomp_data`; of the arguments the low half."""
 
 NAMESPACES: Final = 0x7E020000
 """Every CLONE_NEW* but the one of time, which `clone` does not take."""
 X32: Final = 0x40000000
 UNIX, INET, INET6 = 1, 2, 10
 RAW, PACKET = 3, 10
-TERMINAL_INPUT: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into the terminal of whoever started us
+TERMINAL_INPUT: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: input into the terminal that started us
 
 ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -98,7 +98,7 @@ CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "move_pages": (279, 239),
     "mbind": (237, 235),
     "set_mempolicy": (238, 237),
-    # Memory that belongs to no process, so that nobody can say whose it is.
+    # Memory that belongs to no process and cannot be attributed.
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -125,7 +125,7 @@ def program(machine: str = platform.machine()) -> bytes:
     for numbers in CALLS.values():
         if (number := numbers[which]) is not None:
             steps += [_step(JUMP_EQUAL, number, no=1), _refuse(errno.EPERM)]
-    # Its flags are in memory, where a filter cannot look; told that there is no such call, libraries use `clone`.
+    # Its flags are in memory, which a filter cannot read; on ENOSYS, libraries use `clone`.
     steps += [_step(JUMP_EQUAL, CLONE3, no=1), _refuse(errno.ENOSYS)]
     steps += _only_for(CLONE[which], [_step(LOAD, FIRST), _step(JUMP_ANY_BIT, NAMESPACES, no=1), _refuse(errno.EPERM)])
     steps += _only_for(SOCKET[which], _sockets())
@@ -158,7 +158,7 @@ def _terminals() -> list[bytes]:
 
 
 def _only_for(number: int, steps: Sequence[bytes]) -> list[bytes]:
-    """What is judged by its arguments; whatever is not refused there is allowed."""
+    """Rules by argument; what they do not refuse is allowed."""
     return [_step(JUMP_EQUAL, number, no=len(steps) + 1), *steps, _step(RETURN, ALLOW)]
 
 

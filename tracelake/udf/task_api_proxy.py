@@ -1,7 +1,7 @@
-"""From a sandbox to one task door: requests are read, and said again over TLS. Nothing else can be reached.
+"""Forwards requests of a sandbox to a task API over TLS. Nothing else can be reached.
 
-Not bytes but requests: so only the paths of tasks exist at all, a warm connection is shared by all (a handshake costs
-more than most calls), and what one sandbox sends can never be taken for the next one's.
+It forwards requests, not bytes: only the paths of tasks exist, sandboxes share warm connections (a handshake costs more
+than most calls), and requests of two sandboxes cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tracelake.capability import CAPABILITY_HEADER
 from tracelake.errors import Forbidden, ServiceUnavailable
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.read_body import read_bounded
-from tracelake.udf.unix_listener import no_such
+from tracelake.udf.sandbox_listener import not_found
 from tracelake.wire.message import MAX_BODY_BYTES
 
 PATH: Final = re.compile(r"/v1/task/[a-z][a-z-]*")
-"""What a task door has for tasks. `/internal/*`, health and metrics are not this."""
+"""The paths of the task API; not `/internal/*`, health and metrics."""
 FORWARDED: Final = (CAPABILITY_HEADER, "Content-Type", "Accept")
 RETURNED: Final = ("Content-Type", "Retry-After", "X-Request-Id")
 CHUNK: Final = 65536
 
 
-class Bridge:
-    """`base` is the door; `is_open` says whether there is an invocation in hand to speak for."""
+class TaskApiProxy:
+    """`base`: the URL of the task API; `is_open`: whether there is a current invocation."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Bridge:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method != "POST" or not PATH.fullmatch(request.raw_path):
-            raise no_such(request)
+            raise not_found(request)
         if not self._is_open():
-            raise Forbidden("there is no task in hand", where=request.path)
+            raise Forbidden("there is no current task", where=request.path)
         body = await read_bounded(request.content.iter_any(), MAX_BODY_BYTES)
         headers = {name: value for name in FORWARDED if (value := request.headers.get(name)) is not None}
         crash_point("runner.before_forward")
@@ -55,8 +55,8 @@ class Bridge:
             ) as answer:
                 crash_point("runner.forwarded")
                 return await _returned(request, answer)
-        except aiohttp.ClientError as away:
-            raise ServiceUnavailable(f"the door does not answer: {type(away).__name__}") from None
+        except aiohttp.ClientError as error:
+            raise ServiceUnavailable(f"the task API does not answer: {type(error).__name__}") from None
 
 
 async def _returned(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Unpacks a bundle into a folder: all of it or nothing, read-only, and checked while it is written."""
+"""Unpacks a bundle into a folder, atomically, read-only, and checked while it is written."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WHILE_WRITING = 0o700
 
 
 def unpack(archive: bytes, folder: Path, *, limits: Limits = LIMITS) -> Bundle:
-    """Make `folder`, whose parent exists, from the bundle. It appears whole, or not at all, also if we are killed.
+    """Creates `folder`, whose parent exists, from the bundle, atomically.
 
-    InvalidBundle if the zip breaks a rule (`domain/bundle/rules.py`), ObjectExists if the folder is there already: who
-    unpacks the same content into the same place at once may take the other's.
+    InvalidBundle if the zip breaks a rule (`domain/bundle/rules.py`), ObjectExists if the folder exists: a concurrent
+    unpack of the same content may use that one.
     """
     bundle = listing(archive, limits)
     partial = folder.with_name(f".{folder.name}.{uuid4().hex}.partial")
@@ -31,7 +31,7 @@ def unpack(archive: bytes, folder: Path, *, limits: Limits = LIMITS) -> Bundle:
 
 
 def remove_unpacked(folder: Path) -> None:
-    """Take an unpacked bundle away; one that is not there is away."""
+    """Removes an unpacked bundle, if it exists."""
     if not folder.is_dir():
         return
     for path, _, _ in os.walk(folder):
@@ -53,7 +53,7 @@ def _write(archive: bytes, bundle: Bundle, root: Path) -> None:
 
 
 def _write_file(archive: bytes, entry: Entry, path: Path) -> None:
-    # "x": nothing is ever written through a name that is there, whatever it is.
+    # "x": never writes through an existing name.
     with path.open("xb") as file:
         file.writelines(contents(archive, entry))
         os.fchmod(file.fileno(), PROGRAM if entry.executable else FILE)
@@ -61,10 +61,10 @@ def _write_file(archive: bytes, entry: Entry, path: Path) -> None:
 
 def _put_in_place(partial: Path, folder: Path) -> None:
     if folder.exists():
-        raise ObjectExists("something is there already", where=str(folder))
+        raise ObjectExists("the folder exists already", where=str(folder))
     try:
         partial.rename(folder)
     except OSError:
         if not folder.exists():
             raise
-        raise ObjectExists("something is there already", where=str(folder)) from None
+        raise ObjectExists("the folder exists already", where=str(folder)) from None

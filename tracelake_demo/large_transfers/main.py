@@ -1,7 +1,7 @@
-"""Says when tokens move in large amounts: one alert for each such transfer, whatever is tried again or reorganised.
+"""Raises one alert for each large token transfer, also when blocks are retried or replaced by a reorg.
 
-It runs in a sandbox, for each range of blocks that the follower writes, and again for each range that a reorg replaces.
-The alert's parameters say what is large: `least`, and `critical` from where on it is more than a warning.
+It runs in a sandbox for each range of blocks that the follower writes, and again for each range that a reorg replaces.
+The alert's parameters: `least` is the minimum amount, `critical` the amount from which it is more than a warning.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from trace_udf import Alert, Task, udf
 
 LARGE = {"least": 10**18, "critical": 10**21}
-"""Where the alert's parameters do not say."""
+"""Defaults for the alert's parameters."""
 TRANSFER = "ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """Topic of ERC-20's Transfer event. ERC-721's is the same, with a fourth topic."""
 
-# Within its transaction a transfer has the same place in every branch; in its block it may not.
+# A transfer has the same position in its transaction in every branch, but maybe not in its block.
 TRANSFERS = """
     SELECT chain_id, block_number, block_hash, transaction_hash, timestamp, address, topic1, topic2, data,
            row_number() OVER (PARTITION BY transaction_hash ORDER BY log_index) AS nth

@@ -1,1 +1,1 @@
-"""One file for each verb of the command line."""
+"""One file per verb."""

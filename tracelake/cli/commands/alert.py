@@ -1,4 +1,4 @@
-"""`trace alert`: what is watched for, where it is told, and what has become of it."""
+"""`trace alert`: definitions, channels and deliveries of alerts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ Name = Annotated[str, typer.Argument(help="The alert's name.", metavar="NAME", s
 Severity = Literal["info", "warning", "critical"]
 Params = Annotated[
     str | None,
-    typer.Option("--params", help="For the code that evaluates it: a JSON object.", metavar="JSON", show_default=False),
+    typer.Option(
+        "--params", help="A JSON object for the function that evaluates it.", metavar="JSON", show_default=False
+    ),
 ]
 Channel = Annotated[
-    list[str] | None, typer.Option("--channel", help="Send it there; may be given several times.", metavar="NAME")
+    list[str] | None, typer.Option("--channel", help="Send it to this channel; repeatable.", metavar="NAME")
 ]
 MaxAge = Annotated[
     int | None,
-    typer.Option("--max-age", help="Not sent about anything older.", metavar="SECONDS", min=1, show_default=False),
+    typer.Option("--max-age", help="Do not send it for older events.", metavar="SECONDS", min=1, show_default=False),
 ]
 Description = Annotated[str | None, typer.Option("--description", help="What it is for.", metavar="TEXT")]
 Status = Annotated[
@@ -38,7 +40,9 @@ Status = Annotated[
 OfAlert = Annotated[str | None, typer.Option("--alert", help="Only of this alert.", metavar="NAME")]
 OfChannel = Annotated[str | None, typer.Option("--channel", help="Only to this channel.", metavar="NAME")]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
-Before = Annotated[UUID | None, typer.Option("--before", help="Go on after this one of the last page.", metavar="ID")]
+Before = Annotated[
+    UUID | None, typer.Option("--before", help="Continue after this delivery of the last page.", metavar="ID")
+]
 Delivery = Annotated[
     UUID, typer.Argument(help="The delivery, as `trace alert deliveries` shows it.", metavar="ID", show_default=False)
 ]
@@ -47,12 +51,12 @@ Delivery = Annotated[
 @app.command("create")
 def create(  # noqa: PLR0917 - options
     name: Name,
-    severity: Annotated[Severity, typer.Option("--severity", help="How bad it is.")] = "warning",
+    severity: Annotated[Severity, typer.Option("--severity", help="Its severity.")] = "warning",
     description: Description = None,
     params: Params = None,
     channel: Channel = None,
     max_age: MaxAge = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Define it, and leave it off.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Define it without enabling it.")] = False,
     home: Home = None,
     json: Json = False,
 ) -> None:
@@ -70,23 +74,21 @@ def create(  # noqa: PLR0917 - options
         max_age_seconds=max_age,
     )
     with remote(home) as gateway:
-        _show(gateway.ask("create_alert", AlertRow, body=body), in_json=json)
+        _show(gateway.call("create_alert", AlertRow, body=body), in_json=json)
 
 
 @app.command("list")
 def list_(home: Home = None, json: Json = False) -> None:
-    """List the alerts that are defined."""
+    """List the defined alerts."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.alert_messages import AlertList
 
     with remote(home) as gateway:
-        found = gateway.ask("list_alerts", AlertList)
-    if json:
-        render.as_json(found)
-        return
-    if not found.definitions:
-        render.note("no alert is defined: `trace alert create` defines one")
+        found = gateway.call("list_alerts", AlertList)
+    if render.json_or_empty(
+        found, found.definitions, "no alert is defined; `trace alert create` defines one", in_json=json
+    ):
         return
     render.table(
         ("name", "severity", "enabled", "channels", "max age", "description"),
@@ -111,24 +113,24 @@ def show(name: Name, home: Home = None, json: Json = False) -> None:
     from tracelake.wire.alert_messages import AlertRow
 
     with remote(home) as gateway:
-        _show(gateway.ask("show_alert", AlertRow, alert=name), in_json=json)
+        _show(gateway.call("show_alert", AlertRow, alert=name), in_json=json)
 
 
 @app.command("update")
 def update(  # noqa: PLR0917 - options
     name: Name,
-    severity: Annotated[Severity | None, typer.Option("--severity", help="How bad it is.")] = None,
+    severity: Annotated[Severity | None, typer.Option("--severity", help="Its severity.")] = None,
     description: Description = None,
     params: Params = None,
     channel: Channel = None,
-    no_channels: Annotated[bool, typer.Option("--no-channels", help="Send it nowhere.")] = False,
+    no_channels: Annotated[bool, typer.Option("--no-channels", help="Remove all channels.")] = False,
     max_age: MaxAge = None,
-    any_age: Annotated[bool, typer.Option("--any-age", help="None is too old to be sent.")] = False,
-    enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Switch it on or off.")] = None,
+    any_age: Annotated[bool, typer.Option("--any-age", help="Send it for events of any age.")] = False,
+    enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Enable or disable it.")] = None,
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Change an alert's definition; what is not named stays. Channels that are given take the place of those it has."""
+    """Change an alert's definition. Options that are not given stay as they are; `--channel` replaces all channels."""
     from msgspec import UNSET
 
     from tracelake.cli.api import remote
@@ -146,22 +148,19 @@ def update(  # noqa: PLR0917 - options
     change: dict[str, Any] = {field: UNSET if value is None else value for field, value in given.items()}
     body = AlertChange(**{**change, **({"max_age_seconds": None} if any_age else {})})
     with remote(home) as gateway:
-        _show(gateway.ask("update_alert", AlertRow, body=body, alert=name), in_json=json)
+        _show(gateway.call("update_alert", AlertRow, body=body, alert=name), in_json=json)
 
 
 @app.command("delete", short_help="Remove an alert's definition.")
 def delete(name: Name, home: Home = None, json: Json = False) -> None:
-    """Remove an alert's definition; what is still to be sent under it is not."""
+    """Remove an alert's definition and cancel its pending deliveries."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.alert_messages import Removed
 
     with remote(home) as gateway:
-        done = gateway.ask("delete_alert", Removed, alert=name)
-    if json:
-        render.as_json(done)
-    else:
-        render.note(f"alert {done.name} is removed")
+        done = gateway.call("delete_alert", Removed, alert=name)
+    render.answer(done, f"alert {done.name} is removed", in_json=json)
 
 
 @app.command("deliveries")
@@ -174,19 +173,15 @@ def deliveries(  # noqa: PLR0917 - options
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """List alerts on their way and sent, the newest first."""
+    """List deliveries of alerts, the newest first."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.alert_messages import DeliveryList
 
-    asked = {"status": status, "alert": alert, "channel": channel, "limit": limit, "before": before}
+    filters = {"status": status, "alert": alert, "channel": channel, "limit": limit, "before": before}
     with remote(home) as gateway:
-        found = gateway.ask("list_deliveries", DeliveryList, query=asked)
-    if json:
-        render.as_json(found)
-        return
-    if not found.deliveries:
-        render.note("nothing was to be sent")
+        found = gateway.call("list_deliveries", DeliveryList, query=filters)
+    if render.json_or_empty(found, found.deliveries, "no deliveries", in_json=json):
         return
     render.table(
         ("id", "alert", "key", "channel", "status", "attempts", "event", "last error"),
@@ -210,24 +205,21 @@ def deliveries(  # noqa: PLR0917 - options
 
 @app.command("retry")
 def retry(delivery: Delivery, home: Home = None, json: Json = False) -> None:
-    """Send an alert again that failed or was too old."""
+    """Send a delivery again that failed or was too old."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.alert_messages import DeliveryRetried
 
     with remote(home) as gateway:
-        done = gateway.ask("retry_delivery", DeliveryRetried, delivery=delivery)
-    if json:
-        render.as_json(done)
-    else:
-        render.note(f"{done.id} is sent again")
+        done = gateway.call("retry_delivery", DeliveryRetried, delivery=delivery)
+    render.answer(done, f"{done.id} will be sent again", in_json=json)
 
 
 def _object(text: str) -> dict[str, Any]:
     try:
         value = stdlib_json.loads(text)
-    except ValueError as wrong:
-        raise BadInput(f"this is not JSON: {wrong}", where="--params") from None
+    except ValueError as error:
+        raise BadInput(f"this is not JSON: {error}", where="--params") from None
     if not isinstance(value, dict):
         raise BadInput("an object is needed, such as '{\"least\": 100}'", where="--params")
     return cast("dict[str, Any]", value)

@@ -1,4 +1,4 @@
-"""`trace alert channel`: where alerts are sent. A secret is written and never shown again."""
+"""`trace alert channel`: the webhooks that alerts are sent to. A secret is shown once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SecretFile = Annotated[
     Path | None,
     typer.Option(
         "--secret-file",
-        help="A file with what deliveries are signed with, 16 characters or more; `-` reads standard input.",
+        help="A file with the secret that signs deliveries, 16 characters or more; `-` reads standard input.",
         metavar="FILE",
     ),
 ]
@@ -34,20 +34,20 @@ def create(
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Add a webhook. Without a secret of yours one is made, and said once."""
+    """Add a webhook. Without a secret, one is generated and shown once."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.alert_messages import ChannelMade, ChannelRequest
 
     body = ChannelRequest(name=name, url=url, secret=_secret(secret_file))
     with remote(home) as gateway:
-        made = gateway.ask("create_channel", ChannelMade, body=body)
+        channel = gateway.call("create_channel", ChannelMade, body=body)
     if json:
-        render.as_json(made)
+        render.as_json(channel)
         return
-    _show(made, in_json=False)
-    if made.secret is not None:
-        render.note(f"its secret, which is not shown again: {made.secret}")
+    _show(channel, in_json=False)
+    if channel.secret is not None:
+        render.note(f"its secret, which is not shown again: {channel.secret}")
 
 
 @app.command("list")
@@ -58,11 +58,11 @@ def list_(home: Home = None, json: Json = False) -> None:
     from tracelake.wire.alert_messages import ChannelList
 
     with remote(home) as gateway:
-        found = gateway.ask("list_channels", ChannelList)
+        found = gateway.call("list_channels", ChannelList)
     if json:
         render.as_json(found)
     elif not found.channels:
-        render.note("there is no channel: `trace alert channel create` adds one")
+        render.note("there is no channel; `trace alert channel create` adds one")
     else:
         render.table(
             ("name", "kind", "url", "used by"),
@@ -77,7 +77,7 @@ def show(name: Name, home: Home = None, json: Json = False) -> None:
     from tracelake.wire.alert_messages import ChannelRow
 
     with remote(home) as gateway:
-        _show(gateway.ask("show_channel", ChannelRow, channel=name), in_json=json)
+        _show(gateway.call("show_channel", ChannelRow, channel=name), in_json=json)
 
 
 @app.command("update")
@@ -97,7 +97,7 @@ def update(
     secret = _secret(secret_file)
     body = ChannelChange(url=UNSET if url is None else url, secret=UNSET if secret is None else secret)
     with remote(home) as gateway:
-        _show(gateway.ask("update_channel", ChannelRow, body=body, channel=name), in_json=json)
+        _show(gateway.call("update_channel", ChannelRow, body=body, channel=name), in_json=json)
 
 
 @app.command("delete")
@@ -108,11 +108,8 @@ def delete(name: Name, home: Home = None, json: Json = False) -> None:
     from tracelake.wire.alert_messages import Removed
 
     with remote(home) as gateway:
-        done = gateway.ask("delete_channel", Removed, channel=name)
-    if json:
-        render.as_json(done)
-    else:
-        render.note(f"channel {done.name} is removed")
+        done = gateway.call("delete_channel", Removed, channel=name)
+    render.answer(done, f"channel {done.name} is removed", in_json=json)
 
 
 def _secret(file: Path | None) -> str | None:
@@ -120,8 +117,8 @@ def _secret(file: Path | None) -> str | None:
         return None
     try:
         text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise BadInput(f"the secret cannot be read: {wrong}", where="--secret-file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the secret cannot be read: {error}", where="--secret-file") from None
     return text.strip()
 
 

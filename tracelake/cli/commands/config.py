@@ -1,4 +1,4 @@
-"""`trace config`: every setting, its value, and why it is there."""
+"""`trace config`: every setting, its value and its purpose."""
 
 from __future__ import annotations
 

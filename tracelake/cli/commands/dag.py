@@ -34,20 +34,20 @@ Yaml = Annotated[bool, typer.Option("--yaml", help="Print only the YAML, as it w
 
 @app.command("validate")
 def validate(file: File, json: Json = False) -> None:
-    """Check a DAG without a running system. Every problem is one line: file:line:column: field: reason (suggestion).
+    """Check a DAG without a running system. Each problem is one line: file:line:column: field: reason (suggestion).
 
-    Operators, runtimes and wiring are checked; whether datasets of other DAGs exist is only known to a running system.
+    Operators, runtimes and wiring are checked. Whether datasets of other DAGs exist, only a running system knows.
     """
     with _problems_shown(file, json=json):
         found = check_dag_file(read_dag_file(file))
-    _say_valid(file, found, json=json)
+    _print_valid(file, found, json=json)
 
 
 @app.command("deploy")
 def deploy(file: File, activate: Activate = False, home: Home = None, json: Json = False) -> None:
-    """Deploy a version of a DAG. The same meaning again is the same version, and nothing happens.
+    """Deploy a version of a DAG. Deploying an equal DAG again changes nothing.
 
-    Code that it names by its folder (`udf: {folder: detector}`) is built and pushed first, as by `trace udf push`.
+    Code named by its folder (`udf: {folder: detector}`) is built and pushed first, as by `trace udf push`.
     """
     from tracelake.cli import render
     from tracelake.cli.api import remote
@@ -57,30 +57,32 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
     with _problems_shown(file, json=json):
         source = read_dag_file(file)
         if source.problems:
-            check_dag_file(source)  # which refuses it, for these and for what else is wrong
+            check_dag_file(source)  # raises with these and all other problems
         with remote(home) as gateway:
             for bundle in source.bundles:
                 push_bundle(gateway, bundle.name, bundle.packed, quiet=json)
             name, active = _name_in(source), None
-            # The same deploy or activation again is the same one: both may be repeated.
+            # Deploying and activating are idempotent.
             with printing.waiting(f"deploying {name}", quiet=json):
-                done = gateway.ask("deploy", DeployAnswer, body=DeployRequest(yaml=source.text), again=True, dag=name)
+                done = gateway.call(
+                    "deploy", DeployAnswer, body=DeployRequest(yaml=source.text), repeatable=True, dag=name
+                )
             if activate:
-                wish = ActivateRequest(dag_version_id=done.dag_version_id)
+                request = ActivateRequest(dag_version_id=done.dag_version_id)
                 with printing.waiting(f"activating {len(done.jobs)} jobs", quiet=json):
-                    active = gateway.ask("activate", ActivateAnswer, body=wish, again=True, dag=done.dag_name)
+                    active = gateway.call("activate", ActivateAnswer, body=request, repeatable=True, dag=done.dag_name)
     if json:
         import msgspec
 
         printing.as_json({"deployed": msgspec.to_builtins(done), "activated": msgspec.to_builtins(active)})
         return
-    how = "deployed" if done.created else "was deployed before, nothing changed"
+    how = "deployed" if done.created else "already deployed, nothing changed"
     render.note(f"DAG {done.dag_name}, version {done.dag_version_id}: {how} ({len(done.jobs)} jobs)")
     _show_warnings(file, done.warnings)
     if active is None:
         render.note(f"  next: trace dag activate {done.dag_name} {done.dag_version_id}")
     else:
-        render.note("it is the active version" if active.changed else "it was the active version already")
+        render.note("it is the active version" if active.changed else "it already was the active version")
 
 
 @app.command("list")
@@ -91,7 +93,7 @@ def list_(home: Home = None, json: Json = False) -> None:
     from tracelake.wire.user_dags import DagList
 
     with remote(home) as gateway:
-        found = gateway.ask("list_dags", DagList)
+        found = gateway.call("list_dags", DagList)
     if json:
         render.as_json(found)
     elif not found.dags:
@@ -112,7 +114,7 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
     from tracelake.wire.user_dags import DagDetail
 
     with remote(home) as gateway:
-        found = gateway.ask("show_dag", DagDetail, dag=dag)
+        found = gateway.call("show_dag", DagDetail, dag=dag)
     if json:
         render.as_json(found)
         return
@@ -150,13 +152,13 @@ def show(dag: DagName, yaml: Yaml = False, home: Home = None, json: Json = False
 
 @app.command("activate", short_help="Make a deployed version the active one.")
 def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = False) -> None:
-    """Make a deployed version the active one, at once and whole: it serves reads and gets tasks."""
+    """Make a deployed version the active one, atomically: it serves reads and gets tasks."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest
 
     with remote(home) as gateway:
-        done = gateway.ask("activate", ActivateAnswer, body=ActivateRequest(dag_version_id=version), dag=dag)
+        done = gateway.call("activate", ActivateAnswer, body=ActivateRequest(dag_version_id=version), dag=dag)
     if json:
         render.as_json(done)
     elif done.changed:
@@ -167,15 +169,15 @@ def activate(dag: DagName, version: VersionId, home: Home = None, json: Json = F
 
 @contextmanager
 def _problems_shown(file: str, *, json: bool) -> Iterator[None]:
-    """As compilers do it, so that editors can jump to each. In JSON they are part of the refusal."""
+    """Prints problems as compilers do, so that editors can jump to them. In JSON they are part of the error."""
     try:
         yield
-    except InvalidDag as wrong:
+    except InvalidDag as error:
         if json:
             raise
-        for problem in wrong.problems:
+        for problem in error.problems:
             printing.err.print(problem_line(file, problem), markup=False)
-        _show_warnings(file, wrong.warnings)
+        _show_warnings(file, error.warnings)
         sys.exit(1)
 
 
@@ -190,7 +192,7 @@ def _show_warnings(file: str, warnings: Sequence[Problem | DagWarning]) -> None:
 
 
 def _name_in(source: DagFile) -> str:
-    """The name that the call's path needs. Where there is none, checking the file says so, and what else is wrong."""
+    """The DAG's name, for the path of the call. Without one, checking the file raises with all problems."""
     from tracelake.domain.dag.yaml_nodes import name_in
 
     if found := name_in(source.text):
@@ -201,7 +203,7 @@ def _name_in(source: DagFile) -> str:
     return dag.name
 
 
-def _say_valid(file: str, found: Checked, *, json: bool) -> None:
+def _print_valid(file: str, found: Checked, *, json: bool) -> None:
     if json:
         warnings = [asdict(warning) for warning in found.warnings]
         printing.as_json(
@@ -213,6 +215,6 @@ def _say_valid(file: str, found: Checked, *, json: bool) -> None:
         rows = f"{len(dag.jobs)} jobs, {len(dag.publish) + len(dag.buffered)} published datasets"
         printing.out.print(f"DAG {dag.name} is valid: {rows}", markup=False)
         return
-    printing.out.print("nothing is wrong with it, as far as can be known without a running system", markup=False)
+    printing.out.print("valid, as far as can be checked without a running system", markup=False)
     for problem in found.unchecked:
         printing.out.print(f"  not checked, line {problem.line}: {problem.reason}", markup=False)

@@ -1,4 +1,4 @@
-"""`trace datasets`: what there is, how far it has come, and what its rows look like."""
+"""`trace datasets`: list datasets, show their state, rows and files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Datasets: list, show, sample, files.", no_args_is_help=True)
 
-Rows = Annotated[int, typer.Option("--limit", help="How many.", min=1, max=1000, metavar="N")]
+Rows = Annotated[int, typer.Option("--limit", help="Number of rows.", min=1, max=1000, metavar="N")]
 Dataset = Annotated[str, typer.Argument(help="Its name or uuid.", metavar="DATASET", show_default=False)]
 
 
@@ -26,11 +26,11 @@ def list_(home: Home = None, json: Json = False) -> None:
     from tracelake.wire.user_datasets import DatasetList
 
     with remote(home) as gateway:
-        found = gateway.ask("list_datasets", DatasetList)
+        found = gateway.call("list_datasets", DatasetList)
     if json:
         render.as_json(found)
     elif not found.datasets:
-        render.note("no datasets yet; `trace dag deploy FILE` makes those of its jobs")
+        render.note("no datasets yet; `trace dag deploy FILE` creates those of its jobs")
     else:
         render.table(
             ("name", "uuid", "made by", "storage", "commit", "at", "dead batches"),
@@ -52,13 +52,13 @@ def list_(home: Home = None, json: Json = False) -> None:
 
 @app.command("show", short_help="Show a dataset: generations, ranges, commits, dead batches.")
 def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
-    """Show a dataset: its generations, the ranges in force, its last commits, published ranges and dead batches."""
+    """Show a dataset: its generations, current ranges, last commits, published ranges and dead batches."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_datasets import DatasetDetail
 
     with remote(home) as gateway:
-        found = gateway.ask("show_dataset", DatasetDetail, dataset=dataset)
+        found = gateway.call("show_dataset", DatasetDetail, dataset=dataset)
     if json:
         render.as_json(found)
     else:
@@ -67,29 +67,29 @@ def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
 
 @app.command("sample")
 def sample(dataset: Dataset, limit: Rows = 10, home: Home = None, json: Json = False) -> None:
-    """Show some rows of a published dataset; whichever come first."""
-    from tracelake.cli.commands.query import Format, ask
+    """Show some rows of a published dataset, in no particular order."""
+    from tracelake.cli.commands.query import Format, run_query
     from tracelake.errors import BadInput
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,127}", dataset):
-        raise BadInput("only a published dataset has rows to show, by its name", where="DATASET")
+        raise BadInput("only published datasets can be sampled, by their name", where="DATASET")
     form = Format.JSON if json else Format.TABLE
-    ask(f"SELECT * FROM {dataset} LIMIT {limit}", form, None, home=home, whole=json)  # noqa: S608 - a checked name
+    run_query(f"SELECT * FROM {dataset} LIMIT {limit}", form, None, home=home, whole=json)  # noqa: S608 - a checked name
 
 
 @app.command("files")
 def files(dataset: Dataset, home: Home = None, json: Json = False) -> None:
-    """List the files that hold a dataset now, by partition."""
+    """List the current files of a dataset, by partition."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_datasets import DatasetFiles
 
     with remote(home) as gateway:
-        found = gateway.ask("list_dataset_files", DatasetFiles, dataset=dataset)
+        found = gateway.call("list_dataset_files", DatasetFiles, dataset=dataset)
     if json:
         render.as_json(found)
     elif not found.partitions:
-        render.note("no files yet: nothing has been committed, or its rows lie in a table")
+        render.note("no files: nothing was committed yet, or its rows are in a Postgres table")
     else:
         render.table(
             ("partition", "commit", "rows", "file"),
@@ -118,7 +118,7 @@ def _show(found: DatasetDetail) -> None:
     )
     render.title("generations")
     render.table(
-        ("id", "state", "partitions", "rows", "blocks in force"),
+        ("id", "state", "partitions", "rows", "current blocks"),
         [
             (
                 generation.dataset_version,

@@ -20,24 +20,24 @@ app = typer.Typer(help="Schemas of databases that you run yourself.", no_args_is
 
 @app.command("migrate")
 def migrate(home: Home = None, json: Json = False) -> None:
-    """Bring every database that has a DSN in the settings up to date."""
+    """Migrate every database that has a DSN in the settings."""
     from tracelake.store.migrate import migrate as apply
 
-    done = {database: apply(dsn, database) for database, dsn in _given(home).items()}
-    _say(done, "applied", json=json)
+    done = {database: apply(dsn, database) for database, dsn in _dsns(home).items()}
+    _print_result(done, "applied", json=json)
 
 
 @app.command("check")
 def check(home: Home = None, json: Json = False) -> None:
-    """Say what `trace db migrate` would apply. Exit code 1 if there is something."""
+    """Show what `trace db migrate` would apply. Exit code 1 if there is anything."""
     from tracelake.store.migrate import pending
 
-    waiting = {database: pending(dsn, database) for database, dsn in _given(home).items()}
-    _say(waiting, "waiting", json=json)
+    waiting = {database: pending(dsn, database) for database, dsn in _dsns(home).items()}
+    _print_result(waiting, "waiting", json=json)
     sys.exit(1 if any(waiting.values()) else 0)
 
 
-def _given(home: Home) -> dict[Database, str]:
+def _dsns(home: Home) -> dict[Database, str]:
     from tracelake.errors import SettingsError
 
     settings = settings_of(home)
@@ -49,14 +49,14 @@ def _given(home: Home) -> dict[Database, str]:
     given = {database: dsn.get_secret_value() for database, dsn in dsns.items() if dsn is not None}
     if not given:
         raise SettingsError(
-            "no database of yours is named in the settings",
+            "the settings name no database",
             where="state.dsn, data.dsn, queue.dsn",
-            hint="set TRACE_STATE__DSN and the others; the embedded databases are brought up to date by `trace up`",
+            hint="set TRACE_STATE__DSN and the others; `trace up` migrates the embedded databases",
         )
     return given
 
 
-def _say(by_database: Mapping[Database, list[str]], word: str, *, json: bool) -> None:
+def _print_result(by_database: Mapping[Database, list[str]], word: str, *, json: bool) -> None:
     if json:
         printing.as_json(by_database)
         return

@@ -1,4 +1,4 @@
-"""`trace demo`: see it work."""
+"""`trace demo`: run a whole Trace on a test chain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracelake.cli import printing
 
 
 def demo() -> None:
-    """Start a whole Trace on a chain of its own in a temporary folder, show it, attack it, and leave nothing behind."""
+    """Start a whole Trace on a test chain in a temporary folder, show it, attack it, and remove everything."""
     from tracelake.cli.app import app
     from tracelake_demo.run import demo as run_demo
 
@@ -21,7 +21,7 @@ def demo() -> None:
 
 
 def _next() -> list[tuple[str, str]]:
-    """What is there: a checkout has more than an installed package."""
+    """Suggestions; a checkout has more than an installed package."""
     from importlib.resources import files
 
     here = Path(".venv/bin/trace")
@@ -33,9 +33,9 @@ def _next() -> list[tuple[str, str]]:
         "docs/how-to/query_with_sql.md": "how to query with SQL",
     }
     return [
-        (f"less {found}", "the DAG that you just saw; its first lines say how to run it yourself"),
-        (f"{trace} devchain --block-time 1", "a chain of your own, to point it at"),
-        (f"{trace} up --detach", "one that goes on running; `trace status` shows it, `trace down` stops it"),
-        (f"{trace} doctor", "what this machine has and lacks"),
+        (f"less {found}", "the DAG that just ran; its first lines explain how to run it yourself"),
+        (f"{trace} devchain --block-time 1", "a test chain of your own"),
+        (f"{trace} up --detach", "run Trace in the background; `trace status` shows it, `trace down` stops it"),
+        (f"{trace} doctor", "check whether this machine can run Trace"),
         *((f"less {page}", why) for page, why in read.items() if Path(page).exists()),
     ]

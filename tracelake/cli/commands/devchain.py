@@ -1,4 +1,4 @@
-"""`trace devchain`: a chain of your own, to try things on."""
+"""`trace devchain`: a simulated Ethereum chain for tests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from tracelake.cli.options import Json
 if TYPE_CHECKING:
     from tracelake_devchain.chain import Chain
 
-Port = Annotated[int, typer.Option("--port", help="Where it listens; 0 takes a free one.", metavar="N")]
-Host = Annotated[str, typer.Option("--host", help="The address to listen on. Orders are taken from this machine only.")]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed makes the same chain, here and anywhere.")]
-ChainId = Annotated[int, typer.Option("--chain-id", help="The chain id that it gives.")]
+Port = Annotated[int, typer.Option("--port", help="The port to listen on; 0 takes a free one.", metavar="N")]
+Host = Annotated[
+    str, typer.Option("--host", help="The address to listen on. Commands are accepted from this machine only.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed makes the same chain on every machine.")]
+ChainId = Annotated[int, typer.Option("--chain-id", help="The chain id.")]
 Blocks = Annotated[int, typer.Option("--blocks", help="Height at the first start; about 3,000 are made in a second.")]
 BlockTime = Annotated[
     float, typer.Option("--block-time", help="Seconds between new blocks, such as 0.1; 0: only on command.")
@@ -24,7 +26,9 @@ BlockTime = Annotated[
 Finality = Annotated[int, typer.Option("--finality", help="Blocks from the head down to `finalized`.")]
 State = Annotated[
     Path | None,
-    typer.Option("--state", help="Note every move in this file, and go on from it at the next start.", metavar="FILE"),
+    typer.Option(
+        "--state", help="Journal every change in this file, and continue from it at the next start.", metavar="FILE"
+    ),
 ]
 StopWithStdin = Annotated[
     bool, typer.Option("--stop-with-stdin", help="End when standard input closes: for programs that start it.")
@@ -43,20 +47,20 @@ def devchain(  # noqa: PLR0917 - typer names them all
     stop_with_stdin: StopWithStdin = False,
     json: Json = False,
 ) -> None:
-    """Serve a made-up Ethereum chain until Ctrl-C: true hashes and roots, token transfers, reorgs and faults on order.
+    """Serve a simulated Ethereum chain until Ctrl-C: with token transfers, and reorgs and faults on command.
 
-    It speaks JSON-RPC at `/` and at `/node/NAME` (any name: one node can lie while another is honest). Orders go to
+    It serves JSON-RPC at `/` and at `/node/NAME` (any name: nodes can have different faults). Commands go to
     `/control` as JSON: {"do": "mine", "blocks": 5}, {"do": "reorg", "depth": 3}, {"do": "switch", "branch": 0},
     {"do": "set_head", "number": 90}, {"do": "finality", "depth": 8},
     {"do": "fault", "kind": "lie_hash", "node": "a", "times": 2}, {"do": "clear"}, {"do": "describe"}.
-    All of them are explained in docs/reference/devchain.md.
+    docs/reference/devchain.md explains them.
     """
     from tracelake_devchain.server import Options, serve
 
     options = Options(host, port, seed, chain_id, blocks, block_time, finality, state, stop_with_stdin)
-    serve(options, lambda url, chain: _tell(_facts(url, chain), in_json=json))
+    serve(options, lambda url, chain: _print_facts(_facts(url, chain), in_json=json))
     if not json:
-        printing.out.print("The chain has ended.")
+        printing.out.print("The chain has stopped.")
 
 
 def _facts(url: str, chain: Chain) -> dict[str, Any]:
@@ -64,8 +68,8 @@ def _facts(url: str, chain: Chain) -> dict[str, Any]:
     return facts | {"head_hash": chain.block(chain.head).hash}
 
 
-def _tell(facts: dict[str, Any], *, in_json: bool) -> None:
-    """One line of JSON for a program that waits for it; or what a person wants to type next."""
+def _print_facts(facts: dict[str, Any], *, in_json: bool) -> None:
+    """Prints one line of JSON for a program, or instructions for a user."""
     import json
     import sys
 
@@ -77,6 +81,6 @@ def _tell(facts: dict[str, Any], *, in_json: bool) -> None:
         f"[bold]Chain {facts['chain_id']}[/] (seed {facts['seed']}) at block {facts['head']}: {facts['url']}"
     )
     printing.out.print(f"  as a node:  {facts['url']}  or  {facts['url']}/node/NAME", markup=False)
-    order = '{"do": "reorg", "depth": 3}'
-    printing.out.print(f"  orders:     curl {facts['url']}/control --json '{order}'", markup=False)
-    printing.out.print("  Ctrl-C ends it.", markup=False)
+    command = '{"do": "reorg", "depth": 3}'
+    printing.out.print(f"  commands:   curl {facts['url']}/control --json '{command}'", markup=False)
+    printing.out.print("  Ctrl-C stops it.", markup=False)

@@ -1,4 +1,4 @@
-"""`trace doctor`: can this machine run Trace, and if not, what to do."""
+"""`trace doctor`: checks whether this machine can run Trace."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tracelake.cli.options import Home, Json, settings_of
 
 
 def doctor(home: Home = None, json: Json = False) -> None:
-    """Check Python, Java, disk, ports and the sandbox, and say how to fix each. Exit code 1 if something must be."""
+    """Check Python, Java, disk, ports and the sandbox, with a fix for each problem. Exit code 1 if there is one."""
     from tracelake.lite.doctor import examine
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
-    from tracelake.lite.ports import wanted_ports
+    from tracelake.lite.network_ports import wanted_ports
 
     settings = settings_of(home)
     held = holder(HomeFolder(settings.home)) is not None

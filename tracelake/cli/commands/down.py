@@ -13,18 +13,18 @@ from tracelake.cli import printing
 from tracelake.cli.options import Home, Json, settings_of
 from tracelake.errors import Unavailable
 
-Seconds = Annotated[float, typer.Option("--timeout", help="How long to wait for the end, in seconds.", metavar="S")]
+Seconds = Annotated[float, typer.Option("--timeout", help="How long to wait, in seconds.", metavar="S")]
 
 
 def down(home: Home = None, timeout: Seconds = 90.0, json: Json = False) -> None:
-    """Stop everything in order and wait until it has stopped. Nothing running is not an error."""
+    """Stop everything in order and wait until it has stopped. It is no error if nothing runs."""
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
 
     folder = HomeFolder(settings_of(home).home)
     pid = holder(folder)
     if pid is None:
-        _say(f"nothing runs in {folder.root}", json=json, stopped=None)
+        _print_result(f"nothing runs in {folder.root}", json=json, stopped=None)
         return
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
@@ -33,13 +33,13 @@ def down(home: Home = None, timeout: Seconds = 90.0, json: Json = False) -> None
             raise Unavailable(
                 f"process {pid} has not stopped after {timeout:.0f} s",
                 where=str(folder.root),
-                hint="wait, and ask again",
+                hint="wait, and run `trace down` again",
             )
         time.sleep(0.05)
-    _say(f"stopped process {pid}", json=json, stopped=pid)
+    _print_result(f"stopped process {pid}", json=json, stopped=pid)
 
 
-def _say(sentence: str, *, json: bool, stopped: int | None) -> None:
+def _print_result(sentence: str, *, json: bool, stopped: int | None) -> None:
     if json:
         printing.as_json({"stopped": stopped})
     else:

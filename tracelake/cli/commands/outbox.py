@@ -1,4 +1,4 @@
-"""`trace outbox`: promises to the outside that are owed, or were given up."""
+"""`trace outbox`: entries that are not published yet, or failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from tracelake.cli.options import Home, Json
 
-app = typer.Typer(help="The outbox: promises that are owed or were given up.", no_args_is_help=True)
+app = typer.Typer(help="The outbox: entries that are pending or have failed.", no_args_is_help=True)
 
 
 class Status(StrEnum):
@@ -20,29 +20,25 @@ class Status(StrEnum):
 
 OfStatus = Annotated[Status | None, typer.Option("--status", help="Only those in this state.", case_sensitive=False)]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
-Before = Annotated[int | None, typer.Option("--before", help="Go on after this row of the last page.", metavar="ID")]
-Ids = Annotated[
-    list[int] | None, typer.Argument(help="Rows to try again; none: all that were given up.", metavar="[ID]...")
+Before = Annotated[
+    int | None, typer.Option("--before", help="Continue after this entry of the last page.", metavar="ID")
 ]
+Ids = Annotated[list[int] | None, typer.Argument(help="Entries to retry; none: all that failed.", metavar="[ID]...")]
 
 
-@app.command("list", short_help="List promises that are not kept yet, the newest first.")
+@app.command("list", short_help="List pending and failed entries, the newest first.")
 def list_(
     status: OfStatus = None, limit: Limit = 50, before: Before = None, home: Home = None, json: Json = False
 ) -> None:
-    """List promises that are not kept yet, the newest first; `Failed` ones were given up and say why. For admins."""
+    """List pending and failed outbox entries, the newest first, with the error of failed ones. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_outbox import OutboxList
 
-    asked = {"status": status and status.value, "limit": limit, "before": before}
+    filters = {"status": status and status.value, "limit": limit, "before": before}
     with remote(home) as gateway:
-        found = gateway.ask("list_outbox", OutboxList, query=asked)
-    if json:
-        render.as_json(found)
-        return
-    if not found.rows:
-        render.note("nothing is owed, and nothing was given up")
+        found = gateway.call("list_outbox", OutboxList, query=filters)
+    if render.json_or_empty(found, found.rows, "no entry is pending or failed", in_json=json):
         return
     render.table(
         ("id", "kind", "status", "tries", "due", "last error"),
@@ -54,14 +50,15 @@ def list_(
 
 @app.command("retry")
 def retry(ids: Ids = None, home: Home = None, json: Json = False) -> None:
-    """Try promises again that were given up. For admins."""
+    """Retry outbox entries that failed. For admins."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_outbox import OutboxRetryAnswer, OutboxRetryRequest
 
     with remote(home) as gateway:
-        done = gateway.ask("retry_outbox", OutboxRetryAnswer, body=OutboxRetryRequest(ids=ids or None))
-    if json:
-        render.as_json(done)
-    else:
-        render.note(f"{len(done.retried)} will be tried again" if done.retried else "nothing like that was given up")
+        done = gateway.call("retry_outbox", OutboxRetryAnswer, body=OutboxRetryRequest(ids=ids or None))
+    render.answer(
+        done,
+        f"{len(done.retried)} entries will be retried" if done.retried else "no such entry has failed",
+        in_json=json,
+    )

@@ -1,4 +1,4 @@
-"""`trace dispatcher`, `trace worker`, ...: one process each, in the foreground."""
+"""`trace dispatcher`, `trace worker`, ...: run one process in the foreground."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SettingsFrom = Annotated[
     str | None,
     typer.Option(
         "--settings",
-        help="`-` reads all settings as JSON from standard input, and nothing from elsewhere.",
+        help="`-` reads all settings as JSON from standard input, and from nowhere else.",
         metavar="-",
     ),
 ]
@@ -23,12 +23,12 @@ SettingsFrom = Annotated[
 ABOUT = {
     "dispatcher": "The control plane: events become tasks, tasks become commits.",
     "worker": "Runs tasks, many at once, in one warm Spark session.",
-    "sink": "Drains buffered batches into data Postgres.",  # its verb has more to it: `cli/commands/sink.py`
-    "runner": "Runs code of users, in sandboxes.",
-    "query": "SQL over granted datasets.",  # its verb also asks: `cli/commands/query.py`
+    "sink": "Drains buffered batches into data Postgres.",  # its verb is in `cli/commands/sink.py`
+    "runner": "Runs user code in sandboxes.",
+    "query": "SQL over granted datasets.",  # its verb is in `cli/commands/query.py`
     "gateway": "The only public listener: the user API.",
     "scheduler": "For cron sources, which are not supported yet.",
-    "delivery": "Sends alerts. It alone calls out to addresses that users choose.",
+    "delivery": "Sends alerts. Only it connects to addresses that users choose.",
 }
 
 

@@ -1,4 +1,4 @@
-"""`trace query`: with a SELECT, a question to the running system; without one, the Query service itself."""
+"""`trace query`: runs a SELECT on the running system; without one, runs the query service itself."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ Sql = Annotated[
     str | None,
     typer.Argument(help="One SELECT; `-` reads it from standard input.", metavar="[SQL]", show_default=False),
 ]
-As = Annotated[Format, typer.Option("--format", help="How the rows are written.")]
+As = Annotated[Format, typer.Option("--format", help="The output format.")]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Into this file instead of standard output.", metavar="FILE")
+    Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.", metavar="FILE")
 ]
 AsOf = Annotated[
     list[str] | None,
-    typer.Option("--as-of", help="A dataset as it was: NAME=COMMIT or NAME=TIME; repeatable.", metavar="NAME=WHEN"),
+    typer.Option("--as-of", help="Read a dataset as of NAME=COMMIT or NAME=TIME; repeatable.", metavar="NAME=WHEN"),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", help="Rows at most.", min=1, metavar="N")]
-Export = Annotated[bool, typer.Option("--export", help="Have the rows written as Parquet where the service writes.")]
+Limit = Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.", min=1, metavar="N")]
+Export = Annotated[bool, typer.Option("--export", help="Let the service write the rows as Parquet files.")]
 
 
 def query(  # noqa: PLR0917 - options of a verb
@@ -57,19 +57,22 @@ def query(  # noqa: PLR0917 - options of a verb
     json: Json = False,
     settings: SettingsFrom = None,
 ) -> None:
-    """Ask by SQL over the datasets that you may read. Without SQL: run the Query service, in the foreground."""
+    """Query the datasets that you may read with SQL. Without SQL: run the query service in the foreground."""
     if sql is None:
         run_component("query", home, settings)
         return
     text = sys.stdin.read() if sql == "-" else sql
-    asked = {"limit": limit or (SHOWN if format is Format.TABLE and not json else None), "as_of": moments(as_of or ())}
-    ask(text, Format.JSON if json else format, output, home=home, whole=json, export=export, **asked)
+    options = {
+        "limit": limit or (SHOWN if format is Format.TABLE and not json else None),
+        "as_of": moments(as_of or ()),
+    }
+    run_query(text, Format.JSON if json else format, output, home=home, whole=json, export=export, **options)
 
 
-def ask(
+def run_query(
     sql: str, form: Format, output: Path | None, *, home: Path | None, whole: bool, export: bool = False, **more: Any
 ) -> None:
-    """`whole`: the answer with its figures, as the door gives it."""
+    """`whole`: print the whole answer of the API, with its figures."""
     from tracelake.cli.api import remote
     from tracelake.wire.query_messages import Export as Wanted
     from tracelake.wire.query_messages import QueryRequest
@@ -81,11 +84,11 @@ def ask(
     if arrow:
         _write(_as_form(body, form), output, binary=form is not Format.CSV)
     else:
-        _said(body, form, output, whole=whole)
+        _print_answer(body, form, output, whole=whole)
 
 
-def moments(given: Sequence[str]) -> dict[str, int | datetime]:
-    return dict(_moment(item) for item in given)
+def moments(texts: Sequence[str]) -> dict[str, int | datetime]:
+    return dict(_moment(text) for text in texts)
 
 
 def _moment(text: str) -> tuple[str, int | datetime]:
@@ -94,13 +97,13 @@ def _moment(text: str) -> tuple[str, int | datetime]:
         return name, int(when) if when.isdecimal() else datetime.fromisoformat(when)
     except ValueError:
         raise BadInput(
-            f"{text[:120]!r} says neither a commit nor a time",
+            f"{text[:120]!r} is neither a commit nor a time",
             where="--as-of",
-            hint="such as --as-of orders=42, or --as-of orders=2026-01-31T12:00:00Z",
+            hint="for example --as-of orders=42, or --as-of orders=2026-01-31T12:00:00Z",
         ) from None
 
 
-def _said(body: bytes, form: Format, output: Path | None, *, whole: bool) -> None:
+def _print_answer(body: bytes, form: Format, output: Path | None, *, whole: bool) -> None:
     import msgspec
 
     from tracelake.cli import render
@@ -125,7 +128,7 @@ def _objects(answer: QueryAnswer) -> list[Mapping[str, Any]]:
 
 
 def _footer(answer: QueryAnswer) -> str:
-    # A table is read as it is now: what was committed while the query ran is in it too.
+    # A table is read in its current state, with what was committed while the query ran.
     read = ", ".join(
         f"{dataset.name} at commit {dataset.commit}{' or later' * dataset.hot}" for dataset in answer.datasets
     )
@@ -134,7 +137,6 @@ def _footer(answer: QueryAnswer) -> str:
 
 
 def _as_form(stream: bytes, form: Format) -> bytes:
-    """From the Arrow stream that came."""
     if form is Format.ARROW:
         return stream
     import pyarrow as pa
@@ -151,7 +153,7 @@ def _as_form(stream: bytes, form: Format) -> bytes:
 
 
 def _csv(table: Any, sink: Any) -> None:
-    """Bytes as 0x..., since CSV has only text; what is nested, as JSON."""
+    """Writes bytes as 0x... and nested values as JSON."""
     import csv
     import io
 
@@ -175,5 +177,5 @@ def _write(body: bytes, output: Path | None, *, binary: bool = False) -> None:
         output.write_bytes(body)
         return
     if binary and sys.stdout.isatty():
-        raise BadInput("this is not for a terminal", where="--format", hint="name a file: --output rows.parquet")
+        raise BadInput("this format is binary", where="--format", hint="name a file: --output rows.parquet")
     printing.document(body)

@@ -1,4 +1,4 @@
-"""`trace source`: hold an always-on source, and let it go on."""
+"""`trace source`: pause and resume always-on sources."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ app = typer.Typer(help="Always-on sources: pause, resume.", no_args_is_help=True
 Dag = Annotated[str, typer.Argument(help="The DAG's name.", metavar="DAG", show_default=False)]
 Job = Annotated[str, typer.Argument(help="The source's name.", metavar="JOB", show_default=False)]
 
-SAID = {
-    (True, True): "is paused; `trace source resume` lets it go on",
-    (True, False): "was paused before; nothing changed",
-    (False, True): "goes on",
-    (False, False): "goes on as before; nothing changed",
+MESSAGES = {
+    (True, True): "is paused; `trace source resume` resumes it",
+    (True, False): "was paused already; nothing changed",
+    (False, True): "is resumed",
+    (False, False): "was not paused; nothing changed",
 }
 """By whether it is paused now, and whether that is new."""
 
 
-@app.command("pause", short_help="Stop an always-on source after what it is at.")
+@app.command("pause", short_help="Pause an always-on source after its current work.")
 def pause(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
-    """Stop an always-on source after what it is at, and keep it stopped, also over deploys, until it is resumed."""
-    _ask("pause_source", dag, job, home, json=json)
+    """Pause an always-on source after its current work, also across deploys, until it is resumed."""
+    _set_paused("pause_source", dag, job, home, json=json)
 
 
 @app.command("resume")
 def resume(dag: Dag, job: Job, home: Home = None, json: Json = False) -> None:
-    """Let a paused source go on from where it stopped, as the same run."""
-    _ask("resume_source", dag, job, home, json=json)
+    """Resume a paused source where it stopped, as the same run."""
+    _set_paused("resume_source", dag, job, home, json=json)
 
 
-def _ask(call: str, dag: str, job: str, home: Home, *, json: bool) -> None:
+def _set_paused(call: str, dag: str, job: str, home: Home, *, json: bool) -> None:
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_dags import PauseAnswer
 
     with remote(home) as gateway:
-        done = gateway.ask(call, PauseAnswer, dag=dag, job=job)
+        done = gateway.call(call, PauseAnswer, dag=dag, job=job)
     if json:
         render.as_json(done)
         return
-    render.note(f"{dag}.{job} {SAID[done.paused, done.changed]}")
+    render.note(f"{dag}.{job} {MESSAGES[done.paused, done.changed]}")

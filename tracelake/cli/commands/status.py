@@ -1,4 +1,4 @@
-"""`trace status`: how every process is, which tasks have failed for good, and whether batches wait for a person."""
+"""`trace status`: the state of every process, failed tasks and dead batches."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracelake.cli.options import Home, Json, settings_of
 from tracelake.wire.message import Message
 
 if TYPE_CHECKING:
-    from tracelake.lite.supervisor import Seen
+    from tracelake.lite.child import ChildStatus
     from tracelake.wire.user_datasets import DeadBatchList
     from tracelake.wire.user_tasks import FailedTasks
 
-ASKED: Final = frozenset({"gateway", "dispatcher"})
+REQUIRED: Final = frozenset({"gateway", "dispatcher"})
 SECONDS: Final = 5.0
-"""Tasks and batches are an addition: how the processes are is not kept back for them."""
+"""A short timeout: the state of the processes must not wait for tasks and batches."""
 
 A = TypeVar("A", bound=Message)
 
@@ -27,9 +27,9 @@ A = TypeVar("A", bound=Message)
 def status(home: Home = None, json: Json = False) -> None:
     """Show every process, failed tasks and dead batches. Exit code 0: all ready; 1: one is not; 3: nothing runs."""
     from tracelake.cli.process_table import process_table
+    from tracelake.lite.child import ChildStatus
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import holder
-    from tracelake.lite.supervisor import Seen
     from tracelake.wire.user_datasets import DeadBatchList
     from tracelake.wire.user_tasks import FailedTasks
 
@@ -41,39 +41,39 @@ def status(home: Home = None, json: Json = False) -> None:
         else:
             printing.out.print(f"nothing runs in {folder.root}; `trace up` starts it", markup=False)
         sys.exit(3)
-    everyone = [Seen(**load) for load in jsonlib.loads(folder.status.read_text())["processes"]]
-    failures = _answer(folder.root, everyone, "failed_tasks", FailedTasks)
-    dead = _answer(folder.root, everyone, "list_dead_batches", DeadBatchList, limit=1)
+    children = [ChildStatus(**load) for load in jsonlib.loads(folder.status.read_text())["processes"]]
+    failures = _answer(folder.root, children, "failed_tasks", FailedTasks)
+    dead = _answer(folder.root, children, "list_dead_batches", DeadBatchList, limit=1)
     if json:
         printing.as_json(
             {
                 "running": True,
                 "home": str(folder.root),
                 "pid": pid,
-                "processes": [vars(item) for item in everyone],
+                "processes": [vars(child) for child in children],
                 "failed_tasks": failures and failures.failed,
                 "dead_batches": dead and dead.total,
             }
         )
     else:
         printing.out.print(f"{folder.root}, held by process {pid}", markup=False)
-        printing.out.print(process_table(everyone))
+        printing.out.print(process_table(children))
         _show_failures(failures)
         _show_dead(dead)
-    sys.exit(0 if all(item.state == "ready" for item in everyone) else 1)
+    sys.exit(0 if all(child.state == "ready" for child in children) else 1)
 
 
-def _answer(home: Path, everyone: Sequence[Seen], call: str, kind: type[A], **query: object) -> A | None:
-    """None where nobody can be asked now."""
+def _answer(home: Path, children: Sequence[ChildStatus], call: str, kind: type[A], **query: object) -> A | None:
+    """None if the Gateway or the Dispatcher does not answer."""
     from tracelake.cli.api import remote
     from tracelake.errors import TraceError
 
-    if not {seen.name for seen in everyone if seen.state == "ready"} >= ASKED:
+    if not {child.name for child in children if child.state == "ready"} >= REQUIRED:
         return None
     try:
         with remote(home) as gateway:
             gateway.http.timeout = SECONDS
-            return gateway.ask(call, kind, query=query)
+            return gateway.call(call, kind, query=query)
     except TraceError:
         return None
 
@@ -84,8 +84,8 @@ def _show_failures(failures: FailedTasks | None) -> None:
     last = failures.newest[0]
     count = "1 task has" if failures.failed == 1 else f"{failures.failed} tasks have"
     printing.out.print(
-        f"\n{count} failed for good within a day, the last of {last.dag}.{last.job}: "
-        f"`trace why {last.id}` says why, `trace task list --status failed` names them",
+        f"\n{count} failed permanently within a day, the last of {last.dag}.{last.job}: "
+        f"`trace why {last.id}` explains why, `trace task list --status failed` lists them",
         markup=False,
     )
 
@@ -95,6 +95,6 @@ def _show_dead(dead: DeadBatchList | None) -> None:
 
     if dead is None or not dead.batches:
         return
-    printing.out.print(f"\n{dead.total} batches are dead: the sink refused them; the newest:", markup=False)
+    printing.out.print(f"\n{dead.total} dead batches, which the sink refused; the newest:", markup=False)
     dead_batch_table(dead.batches)
     printing.out.print(f"`trace sink dead` lists them; {REPLAY}", markup=False)

@@ -1,4 +1,4 @@
-"""`trace task`: look at tasks, try one again, end one."""
+"""`trace task`: list, show, retry and cancel tasks."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ OfDag = Annotated[str | None, typer.Option("--dag", help="Only those of this DAG
 OfJob = Annotated[str | None, typer.Option("--job", help="Only those of this job.", metavar="JOB")]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
 Before = Annotated[
-    UUID | None, typer.Option("--before", help="Go on after this task of the last page.", metavar="TASK")
+    UUID | None, typer.Option("--before", help="Continue after this task of the last page.", metavar="TASK")
 ]
-OfAttempt = Annotated[int | None, typer.Option("--attempt", help="Of this attempt; else the last.", metavar="N", min=1)]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing lines until the attempt is over.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept with the task.", metavar="TEXT")]
+OfAttempt = Annotated[int | None, typer.Option("--attempt", help="The attempt; default: the last.", metavar="N", min=1)]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the attempt ends.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason, which is stored with the task.", metavar="TEXT")]
 
 
 FOLLOW_SECONDS = 0.5
@@ -58,17 +58,15 @@ def list_(
     from tracelake.cli.api import remote
     from tracelake.wire.user_tasks import TaskList
 
-    asked = {"status": status and status.value, "dag": dag, "job": job, "limit": limit, "before": before}
+    filters = {"status": status and status.value, "dag": dag, "job": job, "limit": limit, "before": before}
     with remote(home) as gateway:
-        found = gateway.ask("list_tasks", TaskList, query=asked)
+        found = gateway.call("list_tasks", TaskList, query=filters)
     if json:
         render.as_json(found)
         return
     if not found.tasks:
         filtered = status or dag or job or before
-        render.note(
-            "no task is like that" if filtered else "no tasks yet; `trace trigger DAG JOB` starts a manual source"
-        )
+        render.note("no such task" if filtered else "no tasks yet; `trace trigger DAG JOB` starts a manual source")
         return
     render.table(
         ("id", "job", "status", "attempt", "made", "for", "reason"),
@@ -88,20 +86,20 @@ def list_(
         ],
     )
     if any(task.reason != render.first_line(task.reason) for task in found.tasks):
-        render.note("a reason that ends in ... goes on: `trace task show ID` shows all of it")
+        render.note("reasons that end in ... are shortened: `trace task show ID` shows all of it")
     if found.next:
         render.note(f"there are more: --before {found.next}")
 
 
 @app.command("show", short_help="Show a task: its cause, attempts, reads and commits.")
 def show(task: TaskId, home: Home = None, json: Json = False) -> None:
-    """Show a task: what made it, its attempts, what it read and what it committed."""
+    """Show a task: its cause, its attempts, what it read and what it committed."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_tasks import TaskDetail
 
     with remote(home) as gateway:
-        found = gateway.ask("show_task", TaskDetail, task=find_task(gateway, task))
+        found = gateway.call("show_task", TaskDetail, task=find_task(gateway, task))
     if json:
         render.as_json(found)
     else:
@@ -112,7 +110,7 @@ def show(task: TaskId, home: Home = None, json: Json = False) -> None:
 def logs(
     task: TaskId, *, attempt: OfAttempt = None, follow: Follow = False, home: Home = None, json: Json = False
 ) -> None:
-    """Show what a task has said, line by line. An attempt has room for a thousand lines."""
+    """Show the log of a task. An attempt stores up to a thousand lines."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_tasks import TaskLines
@@ -120,70 +118,64 @@ def logs(
     with remote(home) as gateway:
         first, task_id = 0, find_task(gateway, task)
         while True:
-            found = gateway.ask("task_logs", TaskLines, query={"attempt": attempt, "first": first}, task=task_id)
+            found = gateway.call("task_logs", TaskLines, query={"attempt": attempt, "first": first}, task=task_id)
             first += len(found.lines)
             if json:
                 render.as_json(found)
             for line in () if json else found.lines:
-                render.said(f"{render.when(line.at)}  {line.level:<7}  {line.text}", LEVELS.get(line.level, ""))
+                render.log_line(f"{render.when(line.at)}  {line.level:<7}  {line.text}", LEVELS.get(line.level, ""))
             if found.ended or not follow:
                 break
             attempt = found.attempt
             time.sleep(FOLLOW_SECONDS)
     if not first and not json:
-        render.note(f"attempt {found.attempt} has said nothing{'' if found.ended else ' yet'}")
+        render.note(f"attempt {found.attempt} has logged nothing{'' if found.ended else ' yet'}")
 
 
 @app.command("retry")
 def retry(task: TaskId, home: Home = None, json: Json = False) -> None:
-    """Give a failed task one more attempt, at once."""
+    """Give a failed task one more attempt, immediately."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_tasks import RetryAnswer
 
     with remote(home) as gateway:
         task_id = find_task(gateway, task)
-        done = gateway.ask("retry_task", RetryAnswer, task=task_id)
-    if json:
-        render.as_json(done)
-    else:
-        render.note(f"attempt {done.attempt} is queued; `trace why {task_id}` follows it")
+        done = gateway.call("retry_task", RetryAnswer, task=task_id)
+    render.answer(done, f"attempt {done.attempt} is queued; `trace why {task_id}` follows it", in_json=json)
 
 
 @app.command("cancel")
 def cancel(task: TaskId, reason: Reason = "canceled by hand", home: Home = None, json: Json = False) -> None:
-    """End a task that has not ended. If it runs, its worker hears of it at once, and it cannot commit."""
+    """Cancel a task that has not ended. If it runs, its worker is notified, and it cannot commit."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.wire.user_tasks import CancelAnswer, CancelRequest
 
     with remote(home) as gateway:
-        done = gateway.ask(
+        done = gateway.call(
             "cancel_task", CancelAnswer, body=CancelRequest(reason=reason), task=find_task(gateway, task)
         )
-    if json:
-        render.as_json(done)
-    else:
-        render.note("canceled" if done.changed else "it had been canceled before")
+    render.answer(done, "canceled" if done.changed else "it was canceled already", in_json=json)
 
 
 def _counted(task_row: TaskRow) -> str:
-    """`2/3`, and what the platform's faults cost, which does not count: `2/3 +4`."""
+    """`2/3`, with platform failures, which do not count: `2/3 +4`."""
     lost = task_row.platform_failures
     return f"{max(1, task_row.attempt - lost)}/{task_row.max_attempts}" + (f" +{lost}" if lost else "")
 
 
 def _progress(found: TaskDetail) -> str | None:
-    """`120 of 500 (24 %): fetching logs`, or as much of it as the task has said."""
-    said = found.progress
-    if said is None:
+    """`120 of 500 (24 %): fetching logs`, or as much of it as the task reported."""
+    progress = found.progress
+    if progress is None:
         return None
-    parts = [] if said.done is None else [f"{said.done:,}"]
-    if said.total is not None:
-        share = f" ({100 * said.done // said.total} %)" if said.done is not None and said.total else ""
-        parts.append(f"of {said.total:,}{share}")
+    parts = [] if progress.done is None else [f"{progress.done:,}"]
+    if progress.total is not None:
+        share = f" ({100 * progress.done // progress.total} %)" if progress.done is not None and progress.total else ""
+        parts.append(f"of {progress.total:,}{share}")
     count = " ".join(parts)
-    return ": ".join(part for part in (count, said.message) if part) or None
+    return ": ".join(part for part in (count, progress.message) if part) or None
 
 
 def _show(found: TaskDetail) -> None:

@@ -19,14 +19,14 @@ Subject = Annotated[
     str | None,
     typer.Option("--subject", help="The user's external_id.", metavar="SUB", show_default="the first admin"),
 ]
-Days = Annotated[int, typer.Option("--days", help="How long it holds.", metavar="N", min=1, max=366)]
+Days = Annotated[int, typer.Option("--days", help="Days until it expires.", metavar="N", min=1, max=366)]
 
 
 def token(subject: Subject = None, days: Days = 30, home: Home = None, json: Json = False) -> None:
-    """Print a token of this machine's own issuer, for `Authorization: Bearer`. The user's role decides what it may do.
+    """Print a token of this machine's own issuer, for `Authorization: Bearer`. The user's role decides what it allows.
 
-    Only who can read the home folder can make one. Treat it as a password. Refused for a subject that is no user, if
-    the system runs; else a note on standard error says that this was not checked.
+    It needs read access to the home folder. Treat it as a password. If the system runs, a subject that is no user is
+    refused; otherwise a note on standard error says that this was not checked.
     """
     from tracelake.lite.home import Home as HomeFolder
     from tracelake.lite.home import ensure_issuer_key
@@ -37,35 +37,35 @@ def token(subject: Subject = None, days: Days = 30, home: Home = None, json: Jso
     folder = HomeFolder(settings.home)
     if not (folder.keys / "issuer.pem").exists():
         raise SetupError(
-            f"{settings.home} has no issuer yet", where=str(folder.keys), hint="`trace up` makes it at its first start"
+            f"{settings.home} has no issuer yet", where=str(folder.keys), hint="the first `trace up` creates it"
         )
     who = subject or FIRST_ADMIN
-    made = mint_user_token(ensure_issuer_key(folder), settings.identity, who, days * DAY)
-    checked = _is_a_users(made, who, settings)
+    token = mint_user_token(ensure_issuer_key(folder), settings.identity, who, days * DAY)
+    checked = _check_user(token, who, settings)
     if not checked:
         printing.err.print(
             f"not checked: no Trace runs in {settings.home} to say whether {who} is a user", markup=False
         )
     if json:
         expires = int(time.time()) + days * DAY
-        printing.as_json({"token": made, "subject": who, "expires_at": expires, "checked": checked})
+        printing.as_json({"token": token, "subject": who, "expires_at": expires, "checked": checked})
     else:
-        sys.stdout.write(made + "\n")
+        sys.stdout.write(token + "\n")
 
 
-def _is_a_users(token: str, subject: str, settings: Settings) -> bool:
-    """Refused as the system that runs there refuses it, if it knows no such user; False: none runs there."""
-    from tracelake.cli.api import at_home
+def _check_user(token: str, subject: str, settings: Settings) -> bool:
+    """Raises if the running system does not know the user; False if none runs."""
+    from tracelake.cli.api import remote_at_home
     from tracelake.wire.user_dags import DagList
 
     try:
-        with at_home(settings, token) as gateway:
-            gateway.ask("list_dags", DagList)
+        with remote_at_home(settings, token) as gateway:
+            gateway.call("list_dags", DagList)
     except (SetupError, ServiceUnavailable):
         return False
     except Unauthenticated as refusal:
         raise Unauthenticated(
-            f"a token for {subject!r} would open nothing here: {refusal.message}",
+            f"a token for {subject!r} would be refused: {refusal.message}",
             where="--subject",
             hint="give a user's external_id; without --subject it is the first admin's",
         ) from None

@@ -14,11 +14,14 @@ Dag = Annotated[str, typer.Argument(help="The DAG.", metavar="DAG", show_default
 Job = Annotated[str, typer.Argument(help="Its source, of kind `manual`.", metavar="JOB", show_default=False)]
 Cursor = Annotated[int | None, typer.Option("--cursor", help="Up to this number.", metavar="N", min=0)]
 Partition = Annotated[str | None, typer.Option("--partition", help="One partition.", metavar="KEY")]
-Range = Annotated[str | None, typer.Option("--range", help="A range of blocks, both ends in it.", metavar="A-B")]
+Range = Annotated[str | None, typer.Option("--range", help="A range of blocks, both ends included.", metavar="A-B")]
 RequestId = Annotated[
     UUID | None,
     typer.Option(
-        "--request-id", help="Yours: the same one again does nothing.", metavar="UUID", show_default="a new one"
+        "--request-id",
+        help="A request with an id that was used before does nothing.",
+        metavar="UUID",
+        show_default="a new one",
     ),
 ]
 
@@ -34,23 +37,23 @@ def trigger(
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Start a manual source: for a cursor, one partition or a range; for none of them, once as a whole."""
+    """Start a manual source for a cursor, a partition or a range; without any of them, for the whole."""
     from tracelake.cli import render
     from tracelake.cli.api import remote
     from tracelake.domain.ranges import parse_partition_key
     from tracelake.wire.user_dags import TriggerAnswer, TriggerRequest
 
-    if sum(item is not None for item in (cursor, partition, blocks)) > 1:
+    if sum(scope is not None for scope in (cursor, partition, blocks)) > 1:
         raise BadInput("give one of --cursor, --partition and --range", where="--cursor, --partition, --range")
     start, end = parse_partition_key(blocks).edges if blocks else (None, None)
-    wish = TriggerRequest(cursor=cursor, partition=partition, start=start, end=end, request_id=request_id or uuid4())
+    request = TriggerRequest(cursor=cursor, partition=partition, start=start, end=end, request_id=request_id or uuid4())
     with remote(home) as gateway:
-        done = gateway.ask("trigger", TriggerAnswer, body=wish, dag=dag, job=job)
+        done = gateway.call("trigger", TriggerAnswer, body=request, dag=dag, job=job)
     if json:
         render.as_json(done)
         return
     if not done.created:
-        render.note("this request had been made before; nothing happened")
+        render.note("this request was made before; nothing happened")
         return
     render.note(f"{dag}.{job} was triggered (request {done.request_id}): {len(done.event_ids)} events for its readers")
-    render.note("  `trace task list` shows the tasks that they make")
+    render.note("  `trace task list` shows the resulting tasks")

@@ -1,4 +1,4 @@
-"""`trace udf`: code of users, from a folder to a bundle that jobs can name."""
+"""`trace udf`: builds, tests, pushes and lists bundles of user code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelake.wire.user_bundles import BundleAnswer
 
 app = typer.Typer(
-    help="Your own code in a sandbox: build, test and push a bundle (docs/how-to/write_a_function.md).",
+    help="User functions in sandboxes: build, test and push a bundle (docs/how-to/write_a_function.md).",
     no_args_is_help=True,
 )
 
@@ -36,19 +36,19 @@ Source = Annotated[
     Path, typer.Argument(help="A zip, or a folder that is built first.", metavar="ZIP|FOLDER", show_default=False)
 ]
 OfKind = Annotated[
-    Kind | None, typer.Option("--kind", help="What runs it; unset: by what lies at the root.", show_default=False)
+    Kind | None, typer.Option("--kind", help="The runtime; default: by the files at the root.", show_default=False)
 ]
 Handler = Annotated[
     str | None,
     typer.Option(
-        "--handler", help="The function, as AWS Lambda names it; unset: main.handler.", metavar="MODULE.FUNCTION"
+        "--handler", help="The function, as AWS Lambda names it; default: main.handler.", metavar="MODULE.FUNCTION"
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", help="What jobs call it; unset: as the folder or zip.", metavar="NAME")
+    str | None, typer.Option("--name", help="Its name in jobs; default: the name of the folder or zip.", metavar="NAME")
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Where the zip goes; unset: NAME.zip here.", metavar="FILE")
+    Path | None, typer.Option("--output", "-o", help="The zip file to write; default: NAME.zip here.", metavar="FILE")
 ]
 Limit = Annotated[int, typer.Option("--limit", help="How many at most.", metavar="N", min=1, max=500)]
 CHUNK = 256 * 1024
@@ -66,23 +66,23 @@ def build(
 ) -> None:
     """Make a bundle of a folder, without sending it anywhere.
 
-    The same files give the same bytes, and so the same SHA-256: what a job names is what you tested. The author's SDK
-    (`trace_udf`) is put in; caches, `.git`, `.venv`, `.env` and the like are left out; links are refused. Python finds
-    `main.py`, Node `main.js` (or `index.js`), and any executable called `bootstrap` runs as it is, as on AWS Lambda.
+    The same files give the same bytes and the same SHA-256: what a job names is what you tested. The SDK
+    (`trace_udf`) is added; caches, `.git`, `.venv`, `.env` and the like are left out; links are refused. Python finds
+    `main.py`, Node `main.js` (or `index.js`), and an executable named `bootstrap` runs directly, as on AWS Lambda.
     """
     from tracelake.udf.pack import pack
 
-    called = _name(name, folder)
+    bundle_name = _name(name, folder)
     packed = pack(folder, _kind(kind), handler)
-    target = output or Path(f"{called}.zip")
+    target = output or Path(f"{bundle_name}.zip")
     try:
         target.write_bytes(packed.archive)
-    except OSError as wrong:
-        raise BadInput(f"the zip cannot be written: {wrong.strerror}", where=str(target)) from None
-    _say(called, packed, {"file": str(target)}, json=json)
+    except OSError as error:
+        raise BadInput(f"the zip cannot be written: {error.strerror}", where=str(target)) from None
+    _print_result(bundle_name, packed, {"file": str(target)}, json=json)
 
 
-@app.command("push", short_help="Send a bundle to the running system, for jobs to name.")
+@app.command("push", short_help="Send a bundle to the running system, for use in jobs.")
 def push(
     source: Source,
     *,
@@ -92,17 +92,17 @@ def push(
     home: Home = None,
     json: Json = False,
 ) -> None:
-    """Send a bundle to the system that runs, which checks it: from then on jobs can name it.
+    """Send a bundle to the running system, which checks it. Jobs can use it from then on.
 
-    Prints what to put into the DAG. The same content again is the same bundle, and is not sent twice. Takes a writer.
+    Prints what to put into the DAG. A bundle that the system has is not sent again. Needs the role writer.
     """
     from tracelake.cli.api import remote
 
-    called = _name(name, source)
+    bundle_name = _name(name, source)
     packed = _packed(source, kind, handler)
     with remote(home) as gateway:
-        done = push_bundle(gateway, called, packed, quiet=json)
-    _say(done.name, packed, {"id": str(done.id), "status": done.status}, json=json)
+        done = push_bundle(gateway, bundle_name, packed, quiet=json)
+    _print_result(done.name, packed, {"id": str(done.id), "status": done.status}, json=json)
 
 
 @app.command("list", short_help="List bundles, the newest first.")
@@ -113,12 +113,10 @@ def list_bundles(name: Name = None, limit: Limit = 50, home: Home = None, json: 
     from tracelake.wire.user_bundles import BundleList
 
     with remote(home) as gateway:
-        found = gateway.ask("list_bundles", BundleList, query={"name": name, "limit": limit})
-    if json:
-        render.as_json(found)
-        return
-    if not found.bundles:
-        render.note("there is no bundle; `trace udf push FOLDER` brings one")
+        found = gateway.call("list_bundles", BundleList, query={"name": name, "limit": limit})
+    if render.json_or_empty(
+        found, found.bundles, "there are no bundles; `trace udf push FOLDER` pushes one", in_json=json
+    ):
         return
     render.table(
         ("name", "kind", "bytes", "sha256", "status", "reason", "by", "at"),
@@ -145,7 +143,7 @@ def push_bundle(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> Bund
     """Announced, sent if it is wanted, judged; it is ready, or refused here."""
     done = _pushed(gateway, name, packed, quiet=quiet)
     if done.status != "Ready":
-        hint = "mend it and push it again; `trace udf build` checks the same rules"
+        hint = "fix it and push it again; `trace udf build` checks the same rules"
         raise BadInput(f"the bundle was refused: {done.reason}", where=name, hint=hint)
     return done
 
@@ -154,19 +152,19 @@ def _pushed(gateway: Any, name: str, packed: Packed, *, quiet: bool) -> BundleAn
     from tracelake.wire.user_bundles import BundleAnswer, BundleRequest
 
     archive = packed.archive
-    wish = BundleRequest(
+    request = BundleRequest(
         name=name, kind=packed.kind, sha256=hashlib.sha256(archive).hexdigest(), size_bytes=len(archive)
     )
-    made: BundleAnswer = gateway.ask("announce_bundle", BundleAnswer, body=wish)
-    if made.upload is None:
-        return made
-    gateway.send("upload_bundle", BundleAnswer, _shown(archive, quiet=quiet), len(archive), bundle=made.id)
-    done: BundleAnswer = gateway.ask("finalize_bundle", BundleAnswer, bundle=made.id)
+    announced: BundleAnswer = gateway.call("announce_bundle", BundleAnswer, body=request)
+    if announced.upload is None:
+        return announced
+    gateway.send("upload_bundle", BundleAnswer, _shown(archive, quiet=quiet), len(archive), bundle=announced.id)
+    done: BundleAnswer = gateway.call("finalize_bundle", BundleAnswer, bundle=announced.id)
     return done
 
 
 def _shown(archive: bytes, *, quiet: bool) -> Iterator[bytes]:
-    """The bytes, piece by piece, with a bar for eyes."""
+    """Yields the archive in chunks, with a progress bar."""
     from rich.progress import Progress
 
     from tracelake.cli import printing
@@ -185,8 +183,8 @@ def _packed(source: Path, kind: Kind | None, handler: str | None) -> Packed:
         return pack(source, _kind(kind), handler)
     try:
         archive = source.read_bytes()
-    except OSError as wrong:
-        raise BadInput(f"the bundle cannot be read: {wrong.strerror}", where=str(source)) from None
+    except OSError as error:
+        raise BadInput(f"the bundle cannot be read: {error.strerror}", where=str(source)) from None
     return judged(archive, _kind(kind), handler)
 
 
@@ -194,20 +192,20 @@ def _kind(kind: Kind | None) -> Any:
     return cast("Any", kind.value if kind else None)
 
 
-def _name(given: str | None, source: Path) -> str:
-    name = given or re.sub(r"[^a-z0-9]+", "_", source.resolve().stem.lower()).strip("_")
+def _name(name: str | None, source: Path) -> str:
+    name = name or re.sub(r"[^a-z0-9]+", "_", source.resolve().stem.lower()).strip("_")
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,127}", name):
         raise BadInput(
-            f"{name!r} is no name for a bundle", where="--name", hint="lower snake case, such as my_detector"
+            f"{name!r} is not a valid bundle name", where="--name", hint="use lower snake case, such as my_detector"
         )
     return name
 
 
-def _say(name: str, packed: Packed, more: dict[str, str], *, json: bool) -> None:
+def _print_result(name: str, packed: Packed, more: dict[str, str], *, json: bool) -> None:
     from tracelake.cli import printing
 
     sha256 = hashlib.sha256(packed.archive).hexdigest()
-    told = {
+    fields = {
         "name": name,
         "kind": packed.kind,
         "handler": packed.handler,
@@ -218,9 +216,9 @@ def _say(name: str, packed: Packed, more: dict[str, str], *, json: bool) -> None
         **more,
     }
     if json:
-        printing.as_json(told)
+        printing.as_json(fields)
         return
-    for field, value in told.items():
+    for field, value in fields.items():
         printing.out.print(f"{field:15} {value}", markup=False)
     printing.out.print("\nPut into the job:\n", markup=False)
     printing.out.print(f"    operator: udf\n    runtime: lambda\n    udf:\n      bundle: {name}", markup=False)

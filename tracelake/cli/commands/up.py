@@ -1,4 +1,4 @@
-"""`trace up`: the whole of Trace on this machine."""
+"""`trace up`: runs all of Trace on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PortBase = Annotated[
     int | None,
     typer.Option(
         "--port-base",
-        help="First of the ports taken, in a row; 0 takes free ones.",
+        help="The first of consecutive ports; 0 takes free ones.",
         show_default="7400",
         metavar="N",
         min=0,
@@ -50,7 +50,7 @@ def up(
 ) -> None:
     """Start everything on this machine, keep it alive, stop it all on Ctrl-C.
 
-    The first start makes the databases, certificates and keys in the home folder; later ones find them there.
+    The first start creates the databases, certificates and keys in the home folder.
     """
     settings = settings_of(home)
     if port_base is not None:
@@ -65,7 +65,7 @@ def up(
     names = frozenset(name.strip() for name in without.split(",") if name.strip())
     with watching() as watcher:
         run_up(UpRequest(settings, names, ready_file and ready_file.absolute()), watcher)
-    printing.out.print("stopped; nothing is left running")
+    printing.out.print("stopped; no process is left")
 
 
 def _in_background(home: Path, port_base: int, without: str, ready_file: Path | None) -> None:
@@ -88,17 +88,17 @@ def _in_background(home: Path, port_base: int, without: str, ready_file: Path | 
         )
     _wait_for(process, ready, lambda: log.read_bytes()[began:].decode(errors="replace").strip())
     printing.out.print(f"Trace is up (process {process.pid}); `trace status` shows it, `trace down` stops it.")
-    printing.out.print(f"  doors and tokens: {ready}\n  logs: {folder.logs}", markup=False)
+    printing.out.print(f"  endpoints and tokens: {ready}\n  logs: {folder.logs}", markup=False)
     for line in held_back_lines(json.loads(ready.read_text())):
         printing.err.print(line, markup=False)
 
 
-def _wait_for(process: subprocess.Popen[bytes], ready: Path, said: Callable[[], str]) -> None:
+def _wait_for(process: subprocess.Popen[bytes], ready: Path, output: Callable[[], str]) -> None:
     try:
         with printing.err.status("starting Trace"):
             while not _is_ready(ready, process.pid):
                 if process.poll() is not None:
-                    raise SetupError(said() or "`trace up` ended and said nothing")
+                    raise SetupError(output() or "`trace up` ended without output")
                 time.sleep(0.1)
     except KeyboardInterrupt:
         process.terminate()
@@ -107,7 +107,7 @@ def _wait_for(process: subprocess.Popen[bytes], ready: Path, said: Callable[[], 
 
 
 def _is_ready(file: Path, pid: int) -> bool:
-    """Written by this very process: another that took the home meanwhile writes one too."""
+    """Whether this process wrote it: another `trace up` may have taken the home meanwhile."""
     try:
         return bool(json.loads(file.read_text())["pid"] == pid)
     except FileNotFoundError:

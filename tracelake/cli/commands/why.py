@@ -1,4 +1,4 @@
-"""`trace why`: why a task, a dataset or a partition of it is as it is."""
+"""`trace why`: explains the state of a task, a dataset or a partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Subject = Annotated[
     str,
     typer.Argument(
-        help="A task's id or the beginning of it, or a dataset's name or uuid.",
+        help="A task's id or a prefix of it, or a dataset's name or uuid.",
         metavar="TASK|DATASET",
         show_default=False,
     ),
@@ -29,9 +29,9 @@ Partition = Annotated[
 
 
 def why(subject: Subject, partition: Partition = None, home: Home = None, json: Json = False) -> None:
-    """Tell the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it.
+    """Show the causal chain: event, rule, task, attempts, commit; or the exact rule that stopped it.
 
-    Of a dataset without a partition: how it stands, its newest commits, and which of its tasks failed or wait.
+    For a dataset without a partition: its state, its newest commits, and its failed and waiting tasks.
     """
     from tracelake.cli import render
     from tracelake.cli.api import remote
@@ -57,15 +57,15 @@ def _explained(gateway: Remote, subject: str, partition: str | None) -> Explanat
     from tracelake.wire.user_why import Explanation
 
     if partition is not None:
-        return gateway.ask("why", Explanation, query={"dataset": subject, "partition": partition})
+        return gateway.call("why", Explanation, query={"dataset": subject, "partition": partition})
     whole = _is_uuid(subject)
     if whole or subject[:1].isdigit():
         try:
-            return gateway.ask("why", Explanation, query={"task": find_task(gateway, subject)})
+            return gateway.call("why", Explanation, query={"task": find_task(gateway, subject)})
         except NotFound:
             if not whole:
                 raise
-    return gateway.ask("why", Explanation, query={"dataset": subject})
+    return gateway.call("why", Explanation, query={"dataset": subject})
 
 
 def _is_uuid(text: str) -> bool:

@@ -76,10 +76,10 @@ def check(archive: bytes, *, kind: Kind | None = None, handler: str | None = Non
 
 
 def listing(archive: bytes, limits: Limits = LIMITS) -> Bundle:
-    """The same without unpacking: whoever reads the contents next must use `content`, which checks them."""
+    """The same without unpacking: read the contents with `content`, which checks them."""
     if len(archive) > limits.archive_bytes:
-        told = f"the zip has {len(archive)} bytes; at most {limits.archive_bytes} are taken"
-        raise InvalidBundle(told, reason="too_large", hint="leave out what the function does not need")
+        message = f"the zip has {len(archive)} bytes; at most {limits.archive_bytes} are taken"
+        raise InvalidBundle(message, reason="too_large", hint="leave out what the function does not need")
     entries = tuple(_entry(record) for record in records(archive, limits.files))
     if not entries:
         raise InvalidBundle("the zip is empty", reason="empty")
@@ -114,13 +114,13 @@ def check_handler(found: Sequence[str], kind: Kind, handler: str) -> None:
         return
     module, dot, function = handler.rpartition(".")
     if not (dot and module and function):
-        told = f"the handler {handler!r} is not of the form module.function"
-        raise InvalidBundle(told, reason="no_entry_point", where=handler, hint=f"such as {DEFAULT_HANDLER}")
+        message = f"the handler {handler!r} is not of the form module.function"
+        raise InvalidBundle(message, reason="no_entry_point", where=handler, hint=f"such as {DEFAULT_HANDLER}")
     wanted = module.replace(".", "/") if kind == "python" else module.removeprefix("./")
     if wanted not in found:
         near = ", ".join(sorted(found, key=lambda item: (item.count("/"), item))[:5])
-        told = f"the bundle has no module {module!r}, which the handler {handler!r} names"
-        raise InvalidBundle(told, reason="no_entry_point", where=handler, hint=f"it has: {near}")
+        message = f"the bundle has no module {module!r}, which the handler {handler!r} names"
+        raise InvalidBundle(message, reason="no_entry_point", where=handler, hint=f"it has: {near}")
 
 
 NO_ENTRY: Final[dict[Kind, str]] = {
@@ -187,11 +187,11 @@ def _check_sizes(entries: Sequence[Entry], limits: Limits) -> None:
         size, packed = entry.record.size, entry.record.packed
         total += size
         if size > RATIO_FREE_BYTES and size > packed * limits.ratio:
-            told = f"would grow {size // max(1, packed)} times; at most {limits.ratio} times is taken"
-            raise _wrong(entry.record, told, "bomb")
+            message = f"would grow {size // max(1, packed)} times; at most {limits.ratio} times is taken"
+            raise _wrong(entry.record, message, "bomb")
         if total > limits.unpacked_bytes:
-            told = f"brings the bundle over {limits.unpacked_bytes} bytes unpacked"
-            raise _wrong(entry.record, told, "bomb", "leave out what the function does not need")
+            message = f"brings the bundle over {limits.unpacked_bytes} bytes unpacked"
+            raise _wrong(entry.record, message, "bomb", "leave out what the function does not need")
 
 
 def _refuse_meetings(entries: Sequence[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""A zip as its bytes truly are: the central directory and the local headers must tell one and the same story.
+"""Reads a zip strictly: the central directory and the local headers must agree.
 
 Readers of zips differ: some believe the directory at the end, some the header before each entry, some search for
 signatures. A bundle is checked here and unpacked by others, so whatever two readers could see differently is refused:
@@ -49,7 +49,7 @@ class Record:
     size: int
     """As declared; `content` refuses any other."""
     mode: int
-    """As Unix has it; 0 if the packer said nothing."""
+    """The Unix mode; 0 if there is none."""
     start: int
     """Where the packed bytes begin."""
 
@@ -105,8 +105,8 @@ def _pieces(archive: bytes, record: Record) -> Iterator[bytes]:
                 raise _entry(record, "has bytes behind the end of its content", "hidden_bytes")
         while not inflate.eof and (rest := inflate.decompress(b"", CHUNK)):
             yield rest
-    except zlib.error as wrong:
-        raise _entry(record, f"cannot be unpacked: {wrong}", "broken") from None
+    except zlib.error as error:
+        raise _entry(record, f"cannot be unpacked: {error}", "broken") from None
     if not inflate.eof:
         raise _entry(record, "ends before its content does", "broken")
 
@@ -142,55 +142,55 @@ def _directory(archive: bytes, start: int, count: int) -> Iterator[tuple[Record,
             raise _broken(f"it is of version {version / 10} of the format")
         raw = archive[at + CENTRAL.size : at + CENTRAL.size + name]
         _check_extra(archive[at + CENTRAL.size + name : behind - comment], raw)
-        told = Record(raw, bool(flags & UTF8), method, crc, packed, size, outer >> 16, 0)
-        yield _with_local(archive, told, flags, offset, start)
+        record = Record(raw, bool(flags & UTF8), method, crc, packed, size, outer >> 16, 0)
+        yield _with_local(archive, record, flags, offset, start)
         at = behind
     if at != last:
-        raise _broken("its directory holds more than it says")
+        raise _broken("its directory has more entries than it announces")
 
 
-def _with_local(archive: bytes, told: Record, flags: int, offset: int, limit: int) -> tuple[Record, tuple[int, int]]:
-    _check_flags(told, flags)
+def _with_local(archive: bytes, record: Record, flags: int, offset: int, limit: int) -> tuple[Record, tuple[int, int]]:
+    _check_flags(record, flags)
     if offset + LOCAL.size > limit or archive[offset : offset + 4] != LOCAL_SIGN:
-        raise _entry(told, "does not lie where the directory says", "disagreement")
+        raise _entry(record, "is not where the directory says", "disagreement")
     _, _, local_flags, method, _, _, crc, packed, size, name, extra = LOCAL.unpack_from(archive, offset)
     start = offset + LOCAL.size + name + extra
     raw = archive[offset + LOCAL.size : offset + LOCAL.size + name]
-    if ZIP64 in (told.packed, told.size, packed, size):
-        raise _entry(told, "is in the zip64 format, which a bundle of its size never needs", "zip64")
+    if ZIP64 in (record.packed, record.size, packed, size):
+        raise _entry(record, "is in the zip64 format, which a bundle of its size never needs", "zip64")
     # Where they follow the content, a packer leaves them empty here, all or some.
     empty = 0 if flags & TRAILING_SIZES else None
-    pairs = ((crc, told.crc), (packed, told.packed), (size, told.size))
-    same = all(said in (known, empty) for said, known in pairs)
-    if raw != told.raw_name or method != told.method or local_flags != flags or not same:
-        raise _entry(told, "is described in two ways: by the directory and before its content", "disagreement")
-    if start + told.packed > limit:
-        raise _entry(told, "reaches beyond the place of the entries", "overlap")
+    pairs = ((crc, record.crc), (packed, record.packed), (size, record.size))
+    same = all(value in (known, empty) for value, known in pairs)
+    if raw != record.raw_name or method != record.method or local_flags != flags or not same:
+        raise _entry(record, "is described in two ways: by the directory and before its content", "disagreement")
+    if start + record.packed > limit:
+        raise _entry(record, "reaches beyond the place of the entries", "overlap")
     _check_extra(archive[start - extra : start], raw)
-    end = start + told.packed
+    end = start + record.packed
     if flags & TRAILING_SIZES:
-        end += _descriptor(archive, told, end, limit)
-    return Record(raw, told.utf8, method, told.crc, told.packed, told.size, told.mode, start), (offset, end)
+        end += _descriptor(archive, record, end, limit)
+    return Record(raw, record.utf8, method, record.crc, record.packed, record.size, record.mode, start), (offset, end)
 
 
-def _descriptor(archive: bytes, told: Record, at: int, limit: int) -> int:
+def _descriptor(archive: bytes, record: Record, at: int, limit: int) -> int:
     """How long the sizes behind the content are; they may begin with a signature."""
-    sizes = struct.pack("<3L", told.crc, told.packed, told.size)
+    sizes = struct.pack("<3L", record.crc, record.packed, record.size)
     for form in (DESCRIPTOR_SIGN + sizes, sizes):
         if at + len(form) <= limit and archive[at : at + len(form)] == form:
             return len(form)
-    raise _entry(told, "is described in two ways: by the directory and behind its content", "disagreement")
+    raise _entry(record, "is described in two ways: by the directory and behind its content", "disagreement")
 
 
-def _check_flags(told: Record, flags: int) -> None:
+def _check_flags(record: Record, flags: int) -> None:
     if flags & ENCRYPTED:
-        raise _entry(told, "is encrypted", "encrypted", "make the zip without a password")
+        raise _entry(record, "is encrypted", "encrypted", "make the zip without a password")
     if flags & ~KNOWN_FLAGS:
-        raise _entry(told, f"has flags that are not known here ({flags:#06x})", "unknown_form")
-    if told.method not in (STORED, DEFLATED):
-        raise _entry(told, f"is packed by method {told.method}", "unknown_form", "use deflate, or none")
-    if told.method == STORED and told.packed != told.size:
-        raise _entry(told, "is not packed and yet has two sizes", "disagreement")
+        raise _entry(record, f"has flags that are not known here ({flags:#06x})", "unknown_form")
+    if record.method not in (STORED, DEFLATED):
+        raise _entry(record, f"is packed by method {record.method}", "unknown_form", "use deflate, or none")
+    if record.method == STORED and record.packed != record.size:
+        raise _entry(record, "is not packed and yet has two sizes", "disagreement")
 
 
 def _check_extra(extra: bytes, raw: bytes) -> None:

@@ -56,7 +56,7 @@ def read_declaration(form: Form, name: str | None, read_roles: tuple[str, ...]) 
 
 
 def check_follows(draft: BufferedDraft, force: Declaration | None, problems: Problems) -> None:
-    """Against the declaration in force: columns that may be empty and indexes can be added, and nothing else."""
+    """Compares with the current declaration: only nullable columns and indexes can be added."""
     for refusal in refusals(force, draft.declaration) if force is not None else ():
         path = (*draft.path, "unique_key")
         if refusal.part != "unique_key":
@@ -132,8 +132,8 @@ def _check_key(form: Form, key: tuple[str, ...], columns: Mapping[str, Column]) 
 
 
 def _not_null(columns: tuple[Column, ...], key: tuple[str, ...]) -> tuple[Column, ...]:
-    """What tells rows apart is always there."""
-    return tuple(Column(one.name, one.type, one.nullable and one.name not in key) for one in columns)
+    """Columns of the key are never null."""
+    return tuple(Column(column.name, column.type, column.nullable and column.name not in key) for column in columns)
 
 
 def _indexes(form: Form, columns: Mapping[str, Column]) -> tuple[tuple[str, ...], ...]:

@@ -54,7 +54,7 @@ WiringCheck = Callable[[Mapping[str, Any], Wired], Sequence[ConfigProblem]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class ColumnSource:
-    """An output column is made from this column of this input; `*` where that cannot be said more closely."""
+    """An output column is computed from this column of this input; `*` if the column is not known."""
 
     output: str
     input: str
@@ -116,11 +116,11 @@ class OperatorSpec:
     narrows: InputsRead | None = None
     """Of which inputs it reads only the rows that their `where` keeps: on any other a `where` is refused."""
     output_columns: OutputColumns | None = None
-    """Which columns its outputs have, where its config says that: queries downstream are checked against them."""
+    """The columns of its outputs, if its config determines them: queries downstream are checked against them."""
     makes_whole: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether, with this config, each task makes all of the output anew: of several in a queue the newest is enough."""
     column_lineage: ColumnLineage | None = None
-    """Which input columns the columns of its first output are made from, where its config says that."""
+    """The input columns of each column of its first output, if its config determines them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class RuntimeSpec:
 class PublishedDataset:
     dag: str
     upstream: frozenset[str] = frozenset()
-    """Published names it is made from, at any distance: by these a ring through several DAGs is seen."""
+    """All published names that it is computed from, directly or not, to detect cycles across DAGs."""
     storage: Storage | None = None
     """None: not known."""
     columns: Columns | None = field(default=None, compare=False)
@@ -152,7 +152,7 @@ class Catalog:
     published: Mapping[str, PublishedDataset] = field(default_factory=dict)
     """Names published in the org now, the DAG's own earlier version included."""
     declared: Mapping[tuple[str, str], Declaration] = field(default_factory=dict)
-    """By DAG and name: the declarations of buffered datasets in force, which a new one must follow."""
+    """The current declarations of buffered datasets by DAG and name, with which a new one must be compatible."""
     alerts: frozenset[str] = frozenset()
     """The alerts that are defined in the organisation."""
     roles: frozenset[str] | None = None

@@ -93,7 +93,7 @@ def _check_wiring(
 
 
 def _check_reads(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, problems: Problems) -> None:
-    """A hot table is written by its follower alone and read at the seam: most operators cannot."""
+    """A hot table is written only by its follower, and most operators cannot read it."""
     reads = catalog.operators[job.operator].reads
     read = reads(job.config, [item.name for item in job.inputs]) if reads else ()
     for element, item in zip(draft.inputs or (), job.inputs, strict=True):
@@ -104,7 +104,7 @@ def _check_reads(draft: JobDraft, job: Job, known: Outputs, catalog: Catalog, pr
 
 
 def _check_filters(draft: JobDraft, job: Job, catalog: Catalog, problems: Problems) -> None:
-    """A filter that nobody applies would be taken for one that somebody does."""
+    """Refuses filters that would not be applied."""
     narrows = catalog.operators[job.operator].narrows
     names = [item.name for item in job.inputs]
     narrowed = narrows(job.config, names) if narrows else ()
@@ -163,7 +163,7 @@ def _check_owner(
 
 
 def _check_roles(published: Sequence[PublicationDraft | BufferedDraft], catalog: Catalog, problems: Problems) -> None:
-    """A role that is not there would share the dataset with nobody. One that has gone since a deploy did no harm."""
+    """Refuses unknown roles. A role that was removed after a deploy does no harm."""
     if catalog.roles is None or catalog.deployed:
         return
     for element in published:

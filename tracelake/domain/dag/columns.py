@@ -1,4 +1,4 @@
-"""Which columns the inputs of a job have, where the DAG or the running system says so."""
+"""The columns of a job's inputs, if the DAG or the running system determines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of the DAG language, by the map it stands in. The reader knows no other; the docs must explain each."""
+"""Every field of the DAG language, by its mapping. The reader accepts no other; the docs must explain each."""
 
 from __future__ import annotations
 

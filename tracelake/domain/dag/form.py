@@ -1,4 +1,4 @@
-"""One YAML map read as a form: each field by its type, every fault noted with its place, and reading goes on.
+"""Reads the fields of a YAML mapping by their types; faults are recorded with their place, and reading continues.
 
 A reader gives its default both where a field is absent and where it was refused: in the second case the DAG is thrown
 away in the end, and the default keeps later checks from complaining about the same thing again.

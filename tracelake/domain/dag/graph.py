@@ -28,7 +28,7 @@ def downstream_of(dag: Dag, job: JobName) -> frozenset[JobName]:
 
 
 def sort(nodes: Sequence[N], upstream: Mapping[N, Iterable[N]]) -> tuple[tuple[N, ...], tuple[tuple[N, ...], ...]]:
-    """Upstream first, and otherwise in the order given; and the cycles that stand in the way, each as its path.
+    """Sorts upstream first, otherwise in the given order; also returns the cycles that prevent it, as paths.
 
     Every cycle is cut out once it is found, so that the rest can be ordered: of cycles that share a node, one is shown.
     """
@@ -94,7 +94,7 @@ def _take_ready(waiting: dict[N, set[N]], places: Mapping[N, int]) -> list[N]:
 
 
 def _cycle(waiting: Mapping[N, set[N]]) -> tuple[N, ...]:
-    """Walk upstream from anywhere: each node waits for another, so the walk must close. Told as the data flows."""
+    """Walks upstream from any node: each waits for another, so the walk closes. In the direction of data flow."""
     node = next(iter(waiting))
     walk: dict[N, None] = {}
     while node not in walk:

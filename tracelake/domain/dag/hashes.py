@@ -1,4 +1,4 @@
-"""Hashes that tell whether anything changed, and the ids that follow from them.
+"""Hashes that detect changes, and the ids derived from them.
 
 - `yaml_hash`: the document as written, without its formatting. Same hash, same version: a second deploy does nothing.
   Defaults are not filled in first, or a new release with another default would make new versions of unchanged files.
@@ -90,7 +90,7 @@ def lineage_hashes(dag: Dag) -> dict[JobName, LineageHash]:
     for name in job_order(dag):
         job = jobs[name]
         # What a dataset of another DAG is made from is that DAG's affair: its events carry its own generation. And a
-        # declared dataset stays what it is, whoever writes it.
+        # declared dataset does not depend on the job that writes it.
         above = [lineages[element.upstream.job] for element in job.inputs if isinstance(element.upstream, JobOutput)]
         own = config_hash(job, dag.tuning.get(job.operator, ()))
         lineages[name] = LineageHash(_sha256(canonical_json([own, above])))
@@ -106,7 +106,7 @@ def _wire(item: Input) -> dict[str, Any]:
         case _:
             assert_never(item.upstream)
     where = None if item.where is None else as_json(item.where)
-    # Said only where it is not the default, so that hashes of before stay what they were.
+    # Included only if it is not the default, so that earlier hashes do not change.
     return {"name": item.name, "from": upstream, "where": where} | ({} if item.trigger else {"trigger": False})
 
 

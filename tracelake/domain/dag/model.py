@@ -84,7 +84,7 @@ class ForeignDataset:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDataset:
-    """A buffered dataset that this DAG declares, whoever of its jobs writes it."""
+    """A buffered dataset that this DAG declares."""
 
     name: DatasetName
 
@@ -111,7 +111,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class RunDefaults:
-    """What holds for a job where its YAML says nothing: each runtime has its own."""
+    """The defaults of a job, per runtime."""
 
     timeout_seconds: int = 3_600
     heartbeat_timeout_seconds: int = 120
@@ -122,7 +122,7 @@ class RunDefaults:
     retry: Retry = Retry()
 
     def interval(self, lease: int) -> int:
-        """How often to be heard within a lease; never so seldom that one lost heartbeat loses it."""
+        """Heartbeats per lease; often enough that one lost heartbeat does not lose it."""
         own = self.heartbeat_interval_seconds
         return own if own is not None and 2 * own <= lease else max(1, lease // 4)
 
@@ -157,9 +157,9 @@ class Job:
     max_queue_depth: int | None = None
     max_queue_age_seconds: int | None = None
     timeout_seconds: int | None = None
-    """None only for always-on sources, which run until they are told to stop."""
+    """None only for always-on sources, which run until they are stopped."""
     heartbeat_timeout_seconds: int = 120
-    """The lease: an attempt not heard of for so long is lost."""
+    """The lease: an attempt without a heartbeat for so long is lost."""
     heartbeat_interval_seconds: int = 30
     max_attempts: int = 3
     max_platform_failures: int = 100

@@ -1,8 +1,8 @@
-"""A DAG's YAML, read and checked: the one door to the DAG language.
+"""Reads and checks a DAG's YAML: the only entry point to the DAG language.
 
-In order: `dag_yaml` (text to nodes that know their place), `dag_read` (nodes to a draft, each field by its type),
-`dag_check` (each job by itself, against the catalog), `dag_wiring` (jobs together). Each goes on after a fault, so that
-one reading finds them all. `docs/reference/dag_yaml.md` explains the language.
+In order: `yaml_nodes` (text to nodes with positions), `read` (nodes to a draft, each field by its type), `check_jobs`
+(each job by itself, against the catalog), `check_wiring` (jobs together). Each continues after a fault, so that one
+pass finds them all. `docs/reference/dag_yaml.md` explains the language.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Problems found in one DAG: each at its place in the file, each said once, all of them at the end."""
+"""Collects the problems of a DAG: each with its place in the file, once."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Problems:
         if self.full:
             last = ordered[-1]
             reason = f"only the first {MAX_PROBLEMS} problems are shown"
-            ordered.append(Problem(last.line, last.column, "", reason, "mend these first", "too_many_problems"))
+            ordered.append(Problem(last.line, last.column, "", reason, "fix these first", "too_many_problems"))
         return ordered
 
     def _find(self, path: Path, *, on_key: bool) -> tuple[Node, Mark]:

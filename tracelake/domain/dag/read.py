@@ -66,8 +66,8 @@ def read_dag(root: Node, problems: Problems, runtimes: Mapping[str, RuntimeSpec]
         jobs=tuple(
             draft for node, path in jobs[:MAX_JOBS] if (draft := _job_at(node, path, problems, defaults, runtimes))
         ),
-        publish=tuple(one for one in published if isinstance(one, PublicationDraft)),
-        buffered=tuple(one for one in published if isinstance(one, BufferedDraft)),
+        publish=tuple(draft for draft in published if isinstance(draft, PublicationDraft)),
+        buffered=tuple(draft for draft in published if isinstance(draft, BufferedDraft)),
     )
 
 
@@ -336,7 +336,7 @@ def _output(node: Node, path: Path, problems: Problems) -> OutputDraft:
 
 
 def _declared_output(form: Form) -> OutputDraft:
-    """Into a dataset that `publish` declares: what it is called and how it lies is said there."""
+    """An output to a dataset that `publish` declares, with its name and storage."""
     for name in ("name", "storage"):
         if name in form.given:
             reason = f"`{name}` is given by the dataset's declaration"

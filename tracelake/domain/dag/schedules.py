@@ -24,7 +24,7 @@ class _Field:
     least: int
     most: int
     names: tuple[str, ...] = ()
-    """Stand for `least`, `least` + 1, ..."""
+    """Names for `least`, `least` + 1, ..."""
 
 
 _MINUTE, _HOUR, _DAY = _Field("minute", 0, 59), _Field("hour", 0, 23), _Field("day of month", 1, 31)

@@ -42,7 +42,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _PAST_UNICODE = re.compile(r"\\U(?!000|0010)")
 _MOST = 10**38
-"""Whole numbers are smaller: what a Spark decimal holds. A field that takes less says so itself."""
+"""The limit of integers: what a Spark decimal holds. Fields may have lower limits."""
 _LONGEST_INTEGER = len(f"-{_MOST:#o}")
 
 
@@ -59,10 +59,10 @@ class Scalar:
     mark: Mark
     value: str | int | float | bool | None
     source: str
-    """As it stands in the file, quotes and all."""
+    """The text in the file, with quotes."""
 
     def mark_of(self, offset: int) -> Mark | None:
-        """Where character `offset` of a text value stands in the file; None if folding or escapes moved it."""
+        """The position in the file of character `offset` of a text value; None if folding or escapes moved it."""
         text = str(self.value)
         for lead in (0, 1):
             if self.source[lead : lead + len(text)] == text and "\n" not in text:
@@ -92,7 +92,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A value already refused; whoever meets it says no more about it."""
+    """A value that was already refused; it causes no further problems."""
 
     mark: Mark
 

@@ -1,4 +1,4 @@
-"""What a filter says about one row, in SQL's three-valued logic: the yardstick for everything that applies filters."""
+"""Evaluates a filter on one row, in SQL's three-valued logic: the reference for everything that applies filters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _compare(op: Op, left: Any, right: Any) -> bool | None:
 
 
 def _family(value: Any) -> type:
-    """Engines cast between families each in their own way, so a filter that needs it has no one meaning."""
+    """Engines cast between type families differently, so a filter that needs a cast is ambiguous."""
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return Decimal
     return type(value)

@@ -1,4 +1,4 @@
-"""Filters on inputs (`where`), the one door to them (S3).
+"""Parses filters on inputs (`where`) (S3).
 
 A map means equality on each key; a string is SQL of the smallest kind. Both become the tree of `filter_tree`, which is
 what is stored, hashed and applied.

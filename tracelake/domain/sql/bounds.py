@@ -46,7 +46,7 @@ MAX_JOINS: Final = 50
 MAX_PLAN: Final = 40_000
 """Parts of the plan."""
 MAX_WEIGHT: Final = 5_000
-"""Parts of one expression, once the columns that it names stand in their place: Spark puts them there."""
+"""Parts of one expression after its columns are inlined, as Spark does."""
 MAX_INNER: Final = 5
 """Queries inside of expressions of queries inside of expressions: 20 deep, Spark plans for minutes."""
 MAX_DISTINCTS: Final = 50
@@ -113,8 +113,8 @@ def refuse_unbounded(tree: exp.Query, max_value_bytes: int) -> int:
     try:
         found = walk.query(tree, {})
         walk.rest(tree)
-    except TooDeep as wrong:
-        raise refusal(tree, str(wrong), "name its parts in a WITH") from None
+    except TooDeep as error:
+        raise refusal(tree, str(error), "name its parts in a WITH") from None
     except RecursionError:
         raise refusal(tree, NESTED, "name its parts in a WITH") from None
     return round(sum(size.bytes for size in (found.columns or {}).values()))
@@ -156,8 +156,8 @@ class _Walk:
                 estimate(call, names)
 
     def _with(self, tree: exp.Expr, scope: Scope) -> Scope:
-        given = tree.args.get("with_")
-        for cte in given.expressions if given else ():
+        sizes = tree.args.get("with_")
+        for cte in sizes.expressions if sizes else ():
             made = self._renamed(self.query(cte.this, scope), cte.args.get("alias"))
             scope = {**scope, cte.alias.casefold(): made}
         return scope
@@ -179,7 +179,7 @@ class _Walk:
 
     def _values(self, tree: exp.Values, scope: Scope) -> Relation:
         names = self._names({}, scope)
-        rows = [[estimate(one, names) for one in getattr(row, "expressions", [row])] for row in tree.expressions]
+        rows = [[estimate(value, names) for value in getattr(row, "expressions", [row])] for row in tree.expressions]
         width = max((len(row) for row in rows), default=0)
         columns = {f"col{n + 1}": widest([row[n] for row in rows if n < len(row)]) for n in range(width)}
         made = Relation(columns, float(max(1, len(rows))), tables=False, parts=float(sum(map(len, rows))))
@@ -201,8 +201,8 @@ class _Walk:
         return self._limited(tree, found)
 
     def _sources(self, tree: exp.Expr, scope: Scope) -> Iterator[tuple[str, Relation]]:
-        given = tree.args.get("from_")
-        tables = [given.this] if given else []
+        sizes = tree.args.get("from_")
+        tables = [sizes.this] if sizes else []
         tables += [join.this for join in tree.args.get("joins") or ()]
         seen: dict[str, Relation] = {}
         for number, table in enumerate(tables):
@@ -210,7 +210,7 @@ class _Walk:
             name = f"{name} {number}" if name in seen or not name else name  # two of one name are two
             seen[name] = self._source(table, scope)
             yield name, seen[name]
-        nested = [one for table in tables for one in table.args.get("laterals") or ()]
+        nested = [lateral for table in tables for lateral in table.args.get("laterals") or ()]
         for number, lateral in enumerate([*nested, *(tree.args.get("laterals") or ())]):
             alias = lateral.args.get("alias")
             made = self._generated(lateral.this, self._names(seen, scope), alias.columns if alias else ())
@@ -237,7 +237,7 @@ class _Walk:
                 for expression in pivot.expressions
                 if not isinstance(expression, exp.Identifier)
             ]
-            values = max(1, sum(len(one.expressions) for one in pivot.fields))
+            values = max(1, sum(len(field.expressions) for field in pivot.fields))
             known = list((found.columns or {"": COLUMN}).values()) + sizes
             found.columns = AnyColumns(widest(known))
             found.rows *= values if pivot.unpivot else 1
@@ -254,9 +254,9 @@ class _Walk:
                 continue
             inner = expression.unalias() if isinstance(expression, exp.Alias | exp.Aliases) else expression
             if isinstance(inner, exp.Anonymous) and str(inner.this).casefold() in GENERATORS:
-                given = expression.args.get("alias")
+                sizes = expression.args.get("alias")
                 made = self._generated(
-                    inner, names, [given] if given is not None else expression.args.get("aliases") or ()
+                    inner, names, [sizes] if sizes is not None else expression.args.get("aliases") or ()
                 )
                 self._refuse_work(expression, made.work, found)
                 found.rows *= made.rows
@@ -275,8 +275,8 @@ class _Walk:
         names = self._names(sources, scope, found)
         work = 0.0
         for clause in ("where", "having", "qualify", "group", "order", "limit", "offset"):
-            given = tree.args.get(clause)
-            for expression in given.iter_expressions() if given else ():
+            sizes = tree.args.get(clause)
+            for expression in sizes.iter_expressions() if sizes else ():
                 work += estimate(expression, names).work
         for window in tree.args.get("windows") or ():
             estimate(window, names)
@@ -296,19 +296,19 @@ class _Walk:
     def _generated(self, call: exp.Expr, names: Names, aliases: Iterable[exp.Expr]) -> Relation:
         """The rows of explode and the like."""
         arguments = list(call.expressions)
-        given = [estimate(argument, names) for argument in arguments]
+        sizes = [estimate(argument, names) for argument in arguments]
         if str(call.this).casefold() == "stack":
-            rows = given[0].high if given else 1.0
+            rows = sizes[0].high if sizes else 1.0
             if not rows <= MAX_GENERATED_ROWS:
                 raise refusal(call, f"stack() takes a plain number of rows, at most {MAX_GENERATED_ROWS:,}", FEWER)
-            item = widest(given)
+            item = widest(sizes)
         else:
-            rows = max(1.0, given[0].count) if given else 1.0
-            item = (given[0].item or given[0]) if given else Size()
+            rows = max(1.0, sizes[0].count) if sizes else 1.0
+            item = (sizes[0].item or sizes[0]) if sizes else Size()
         item = replace(item, weight=1.0, work=1.0)
-        columns = {one.name.casefold(): item for one in aliases}
+        columns = {alias.name.casefold(): item for alias in aliases}
         columns = columns or {"col": item, "pos": Size(), "key": item, "value": item}
-        return Relation(columns, rows, tables=False, parts=2, work=sum(one.work for one in given))
+        return Relation(columns, rows, tables=False, parts=2, work=sum(size.work for size in sizes))
 
     def _names(self, sources: Scope, scope: Scope, found: Relation | None = None) -> Names:
         def column(node: exp.Column) -> Size:
@@ -364,9 +364,9 @@ _HINTS: Final = {
 
 def _is_total(tree: exp.Expr) -> bool:
     """Whether it makes one row of all: an aggregate without GROUP BY."""
-    calls = (one for part in tree.expressions for one in part.find_all(exp.Anonymous))
+    calls = (call for part in tree.expressions for call in part.find_all(exp.Anonymous))
     return not tree.args.get("group") and any(
-        aggregates(one) and one.find_ancestor(exp.Window, exp.Select) is tree for one in calls
+        aggregates(call) and call.find_ancestor(exp.Window, exp.Select) is tree for call in calls
     )
 
 

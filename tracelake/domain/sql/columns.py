@@ -46,7 +46,7 @@ def result_columns(checked: CheckedSql, tables: Mapping[str, Columns | None]) ->
 @dataclass(frozen=True)
 class _Scope:
     tables: Mapping[str, Columns | None]
-    """What may stand in FROM: inputs and parts of a WITH."""
+    """What FROM may name: inputs and parts of a WITH."""
     outer: Sequence[Sources] = ()
     """Of the queries around this one, the nearest first."""
     bound: frozenset[str] = field(default_factory=frozenset)

@@ -54,12 +54,12 @@ READ_TIME: Final = frozenset({"date", "timestamp", "to_date", "to_timestamp", "t
 
 
 class TooDeep(Exception):
-    """Spark would go deeper into the expression than its stack is; the message says by what."""
+    """The expression is nested deeper than Spark's stack; the message names the cause."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the names of an expression stand for, and what becomes of a query inside of it."""
+    """Resolves the names of an expression and the queries inside of it."""
 
     column: Callable[[exp.Column], Size]
     star: Callable[[], Size]
@@ -169,11 +169,11 @@ def _operators(node: exp.Binary, names: Names) -> Size:
     if len(chain) > MAX_CHAIN and not connects:
         raise TooDeep(f"the query has more than {MAX_CHAIN} operators in a row")
     found = estimate(left, names)
-    for one in reversed(chain):
-        right = estimate(one.expression, names)
-        found = _with_work(_operated(one, found, right), [found, right])
-        if one is not node:
-            names.seen(one, found)
+    for operation in reversed(chain):
+        right = estimate(operation.expression, names)
+        found = _with_work(_operated(operation, found, right), [found, right])
+        if operation is not node:
+            names.seen(operation, found)
     return found
 
 
@@ -208,20 +208,20 @@ def _call(node: exp.Anonymous, names: Names) -> Size:
         return Size(low=0, high=0, kind="clock") if name not in {"rand", "randn", "random"} else Size()
     if name in HIGHER_ORDER:
         return _higher_order(node, name, names)
-    given = [estimate(expression, names) for expression in node.expressions]
+    arguments = [estimate(expression, names) for expression in node.expressions]
     texts = [
         expression.name if isinstance(expression, exp.Literal) and expression.is_string else None
         for expression in node.expressions
     ]
     if name in LISTS:
-        return _with_work(listed(given[0], names.rows) if given else Size(), given)
+        return _with_work(listed(arguments[0], names.rows) if arguments else Size(), arguments)
     if name in GENERATORS:
-        return _with_work((given[0].item or given[0]).there() if given else Size(), given)
+        return _with_work((arguments[0].item or arguments[0]).there() if arguments else Size(), arguments)
     try:
-        made = _time(name, node, given) if name in TIMES - RULED else size_of(name, given, texts)
+        made = _time(name, node, arguments) if name in TIMES - RULED else size_of(name, arguments, texts)
     except UnknownSize:
         raise names.refused(node, name) from None
-    return _with_work(made, given)
+    return _with_work(made, arguments)
 
 
 def _higher_order(node: exp.Anonymous, name: str, names: Names) -> Size:
@@ -235,14 +235,16 @@ def _higher_order(node: exp.Anonymous, name: str, names: Names) -> Size:
         return _folded(bodies, values, count, item, names)
     made = [_applied(body, [item] * 3, names) for body in bodies]
     times = count * 16 if name == "array_sort" else count
-    work = sum(one.work for one in made) * times
+    work = sum(size.work for size in made) * times
     if name not in MADE_BY_BODY or not made:
         return _with_work(Size() if name in {"exists", "forall"} else values[0].there(), values, work)
     return _with_work(listed(made[0], count), values, work)
 
 
-def _applied(body: exp.Lambda, given: Sequence[Size], names: Names) -> Size:
-    variables = {expression.name.casefold(): size for expression, size in zip(body.expressions, given, strict=False)}
+def _applied(body: exp.Lambda, arguments: Sequence[Size], names: Names) -> Size:
+    variables = {
+        expression.name.casefold(): size for expression, size in zip(body.expressions, arguments, strict=False)
+    }
     return estimate(body.this, names.inside().bound(variables))
 
 
@@ -265,9 +267,9 @@ def _folded(bodies: list[exp.Lambda], values: list[Size], count: float, item: Si
     return _with_work(state, values, work * count)
 
 
-def _time(name: str, node: exp.Anonymous, given: list[Size]) -> Size:
+def _time(name: str, node: exp.Anonymous, arguments: list[Size]) -> Size:
     """Times that are known: what `sequence` goes through."""
-    match given:
+    match arguments:
         case [_, by, time] if name in UNIT_FIRST:
             return _shifted(time, by, _unit(node.expressions[0].name)) if name.endswith("add") else Size()
         case [time, by] if name in MOVES:
@@ -291,10 +293,10 @@ def _shifted(time: Size, by: Size, unit: tuple[float, float], sign: int = 1) -> 
     return replace(time, low=time.low + min(ends), high=time.high + max(ends))
 
 
-def _read_time(node: exp.Expr, given: Size) -> Size:
+def _read_time(node: exp.Expr, arguments: Size) -> Size:
     """A text as a time, or a time as one of another kind."""
-    if given.kind in {"time", "clock"}:
-        return replace(given, low=given.low - DAY)
+    if arguments.kind in {"time", "clock"}:
+        return replace(arguments, low=arguments.low - DAY)
     if isinstance(node, exp.Literal) and node.is_string:
         try:
             read = datetime.fromisoformat(node.name.strip())
@@ -306,34 +308,34 @@ def _read_time(node: exp.Expr, given: Size) -> Size:
 
 
 def _cast(node: exp.Expr, names: Names) -> Size:
-    given = estimate(node.this, names)
+    arguments = estimate(node.this, names)
     to: exp.DataType = node.args["to"]
     if to.is_type("date", "timestamp", "timestampntz", "timestampltz", "timestamptz"):
-        return _with_work(_read_time(node.this, given), [given])
+        return _with_work(_read_time(node.this, arguments), [arguments])
     if to.is_type(*exp.DataType.TEXT_TYPES, "binary"):
-        return _with_work(Size(max(64.0, given.bytes * (4 if given.count else 1))), [given])
+        return _with_work(Size(max(64.0, arguments.bytes * (4 if arguments.count else 1))), [arguments])
     if to.is_type(*exp.DataType.NUMERIC_TYPES, "boolean"):
-        return _with_work(Size(low=given.low, high=given.high), [given])
-    return _with_work(given.there(), [given])
+        return _with_work(Size(low=arguments.low, high=arguments.high), [arguments])
+    return _with_work(arguments.there(), [arguments])
 
 
 def _interval(node: exp.Expr, names: Names) -> Size:
     unit = node.args.get("unit")
-    given = estimate(node.this, names) if node.this is not None else Size()
+    arguments = estimate(node.this, names) if node.this is not None else Size()
     if isinstance(node.this, exp.Literal):
         try:
-            given = Size(low=float(node.this.name), high=float(node.this.name))
+            arguments = Size(low=float(node.this.name), high=float(node.this.name))
         except ValueError:
-            given = Size()
-    ends = [edge * length for edge in (given.low, given.high) for length in _unit(unit.name if unit else "")]
+            arguments = Size()
+    ends = [edge * length for edge in (arguments.low, arguments.high) for length in _unit(unit.name if unit else "")]
     if any(not abs(end) < inf for end in ends):
         return Size(kind="interval")
     return Size(low=min(ends), high=max(ends), kind="interval")
 
 
 def _negative(node: exp.Expr, names: Names) -> Size:
-    given = estimate(node.this, names)
-    return _with_work(Size(low=-given.high, high=-given.low, kind=given.kind), [given])
+    arguments = estimate(node.this, names)
+    return _with_work(Size(low=-arguments.high, high=-arguments.low, kind=arguments.kind), [arguments])
 
 
 def _element(node: exp.Expr, names: Names) -> Size:

@@ -1,7 +1,7 @@
 """Which functions the SQL gate knows, by Spark's names. What is not named here is not run.
 
 Each was chosen because its result follows from its arguments alone: nothing here reads a file, a setting, the
-environment or a class of Java, nor says anything about the machine or the session.
+environment or a class of Java, nor reveals anything about the machine or the session.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class CheckedSql:
     read_once: frozenset[str] = frozenset()
     """Those of the tables that one place of it reads; none where WITH parts may be read in several."""
     row_bytes: int = 0
-    """What a row of the result may hold, as far as the text tells; 0 for a job's."""
+    """The size of a result row, estimated from the text; 0 for a job's."""
 
     def render(self, relations: Mapping[str, str]) -> str:
         """As text for Spark, each granted name standing for one of its relations."""
@@ -146,8 +146,8 @@ def _parse(text: str) -> exp.Query:
     _refuse_text(text)
     try:
         statements = parse(text)
-    except SqlglotError as wrong:
-        raise _not_sql(wrong) from None
+    except SqlglotError as error:
+        raise _not_sql(error) from None
     except RecursionError:
         raise InvalidSql("the query is nested too deeply", hint="name its parts in a WITH") from None
     if len(statements) != 1:
@@ -176,8 +176,8 @@ def _refuse_text(text: str) -> None:
         raise InvalidSql("pipes (|>) are not taken", hint="write a SELECT")
 
 
-def _not_sql(wrong: SqlglotError) -> InvalidSql:
-    found: list[dict[str, Any]] = getattr(wrong, "errors", None) or [{}]
+def _not_sql(error: SqlglotError) -> InvalidSql:
+    found: list[dict[str, Any]] = getattr(error, "errors", None) or [{}]
     said = str(found[0].get("description") or "it cannot be read").rstrip(".")
     if said.startswith("Required keyword"):  # it names classes of the parser
         said = "something is missing here"
@@ -224,7 +224,7 @@ class _Rules:
         if given & {"db", "catalog"}:
             raise refusal(table, "a table is named by one word, without a dot", "use the names of the inputs")
         if not isinstance(table.this, exp.Identifier):
-            raise refusal(table, "a function cannot stand in FROM", "name an input")
+            raise refusal(table, "a function cannot be in FROM", "name an input")
         if given - {"this", "alias", "joins", "laterals", "pivots"}:
             raise refusal(table, "a table in FROM has a name and an alias, nothing more")
         known = {name.casefold() for name in self.tables}
@@ -333,7 +333,7 @@ _BY_TYPE: Final[Mapping[type[Any], Any]] = {
 
 
 def cte_of(table: exp.Table) -> exp.CTE | None:
-    """What a WITH around the table defines by its name: one of those before it, if it stands in a WITH itself."""
+    """The part of an enclosing WITH with the table's name; for a table in a WITH, one of the parts before it."""
     name = table.name.casefold()
     below: exp.Expr = table
     above = table.parent

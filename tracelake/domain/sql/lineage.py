@@ -1,4 +1,4 @@
-"""Which columns of its inputs each column of a query's result is made from, as its checked tree says.
+"""The input columns of each result column of a query, from its checked tree.
 
 No schema is needed: a name that could be a column of several inputs is taken to come from each of them, and a star that
 reaches an input is recorded as `*`. So lineage may name too much, never too little. Conditions (WHERE, ON, the order)
@@ -37,7 +37,7 @@ def unnamed_columns(checked: CheckedSql) -> Iterator[int]:
 
 
 def refuse_repeated_columns(checked: CheckedSql) -> None:
-    """Spark does not tell small letters from capital ones. What a star brings is not known here."""
+    """Spark ignores case. The columns of a star are not known here."""
     seen: dict[str, int] = {}
     for number, expression in enumerate(_first_select(checked.tree).expressions, start=1):
         name = _name(expression).casefold() if not expression.is_star else ""
@@ -235,13 +235,13 @@ def _origins(node: exp.Expr, sources: Mapping[str, _Relation], scope: _Scope) ->
     found: frozenset[Origin] = frozenset()
     stack = [node]
     while stack:
-        one = stack.pop()
-        if isinstance(one, exp.Query):
-            found |= frozenset().union(*_query(one, scope).values())
-        elif isinstance(one, exp.Column) and not one.is_star:
-            found |= _column(one, sources)
+        expression = stack.pop()
+        if isinstance(expression, exp.Query):
+            found |= frozenset().union(*_query(expression, scope).values())
+        elif isinstance(expression, exp.Column) and not expression.is_star:
+            found |= _column(expression, sources)
         else:
-            stack.extend(part for part in one.iter_expressions() if not _is_unit(part))
+            stack.extend(part for part in expression.iter_expressions() if not _is_unit(part))
     return found
 
 
@@ -266,7 +266,7 @@ def _column(column: exp.Column, sources: Mapping[str, _Relation]) -> frozenset[O
 
 
 def _name(expr: exp.Expr) -> str:
-    """Of a result column; Spark would name others by their text, which nobody can rely on."""
+    """The name of a result column; Spark's names for unnamed ones are not stable."""
     return expr.alias_or_name if isinstance(expr, exp.Alias | exp.Column | exp.Dot) else ""
 
 

@@ -43,7 +43,7 @@ def needed_numbers(checked: CheckedSql, column: str, tables: Collection[str]) ->
     """
     try:
         return _by_table(checked, column.casefold(), tables)
-    except RecursionError:  # nested that deeply, it says nothing
+    except RecursionError:  # too deeply nested: nothing is known
         return {}
 
 
@@ -125,7 +125,7 @@ class _Reader:
     """What was found already: a part of a WITH may be reached in very many ways."""
 
     def needed(self, source: exp.Expr, column: str) -> Spans:
-        """Of a table, a part of a WITH or a subquery, where it stands in FROM or JOIN."""
+        """Of a table, a part of a WITH or a subquery in FROM or JOIN."""
         return self._once(("needed", id(source), column), lambda: self._needed(source, column))
 
     def _needed(self, source: exp.Expr, column: str) -> Spans:
@@ -178,7 +178,7 @@ class _Reader:
         return self._asked(both, _Output(first.alias_or_name.casefold(), output.place))
 
     def _is_number(self, source: exp.Expr, column: str) -> bool:
-        """Whether a column of what stands in FROM or JOIN is the number of a table, unchanged."""
+        """Whether a column of a relation in FROM or JOIN is the number of a table, unchanged."""
         return self._once(("is", id(source), column), lambda: self._is_number_of(source, column))
 
     def _is_number_of(self, source: exp.Expr, column: str) -> bool:
@@ -271,7 +271,7 @@ def _outputs(sources: _Sources, alike: frozenset[Qualified]) -> Iterator[_Output
 
 
 def _starred(item: exp.Expr, sources: _Sources, alike: frozenset[Qualified]) -> Iterator[str]:
-    """Of several sources a bare star may have two columns of a name: there it says nothing."""
+    """With several sources a star may have two columns of one name: then nothing is known."""
     star = item.this if isinstance(item, exp.Column) else item
     table = item.table.casefold() if isinstance(item, exp.Column) else sources.alone
     without = {column.name.casefold() for column in star.args.get("except_") or ()}
@@ -289,7 +289,7 @@ def _items(query: exp.Expr) -> Sequence[exp.Expr]:
 
 
 def _equal_columns(condition: exp.Expr | None, sources: _Sources) -> Iterator[frozenset[Qualified]]:
-    """Pairs of columns of which the condition says that they are equal."""
+    """Pairs of columns that the condition equates."""
     if isinstance(condition, exp.Paren):
         yield from _equal_columns(condition.this, sources)
     elif isinstance(condition, exp.And):

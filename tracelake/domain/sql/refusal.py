@@ -15,7 +15,7 @@ def refusal(node: exp.Expr, message: str, hint: str | None = None, code: str = "
 
 
 def place_of(node: exp.Expr) -> tuple[int | None, int | None]:
-    """Where the node begins; else where the first thing in it does, or what is around it."""
+    """The position of the node, or of the first node inside of it, or of its parent."""
     for near in (*node.walk(bfs=False), *_ancestors(node)):
         meta = near.meta if near._meta else {}  # noqa: SLF001 - asking for `meta` makes one
         if "line" in meta and "start" in meta:

@@ -12,7 +12,7 @@ from tracelake.domain.sql.sizes import DAY, SCALAR, Size, UnknownSize, either, l
 
 
 def size_of(name: str, arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
-    """What the function makes of values so large. `texts`: those of the arguments that are plain texts."""
+    """The size of the function's result for arguments of these sizes. `texts`: arguments that are text literals."""
     rule = _RULES.get(name)
     if rule is not None:
         try:
@@ -26,12 +26,12 @@ def size_of(name: str, arguments: Sequence[Size], texts: Sequence[str | None]) -
 
 def _sum(sizes: Sequence[Size], times: float = 1.0) -> Size:
     """All of them, side by side."""
-    items = [one.item or one for one in sizes]
+    items = [size.item or size for size in sizes]
     item = items[0] if items else None
     for other in items[1:]:
         item = item.at_least(other) if item else other
-    total = sum(one.bytes for one in sizes)
-    return Size(total * times + SCALAR, sum(max(1.0, one.count) for one in sizes), item)
+    total = sum(size.bytes for size in sizes)
+    return Size(total * times + SCALAR, sum(max(1.0, size.count) for size in sizes), item)
 
 
 def _times(size: Size, most: float) -> Size:
@@ -40,45 +40,47 @@ def _times(size: Size, most: float) -> Size:
     return Size(size.bytes * max(0.0, most) + SCALAR)
 
 
-def _repeat(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return _times(given[0], given[1].high)
+def _repeat(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return _times(arguments[0], arguments[1].high)
 
 
-def _space(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return _times(Size(1), given[0].high)
+def _space(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return _times(Size(1), arguments[0].high)
 
 
-def _pad(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _pad(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """So many letters, of up to four bytes."""
-    return _times(Size(4), given[1].high)
+    return _times(Size(4), arguments[1].high)
 
 
-def _array_repeat(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    if given[1].high == inf:
+def _array_repeat(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    if arguments[1].high == inf:
         raise UnknownSize
-    return listed(given[0], max(0.0, given[1].high))
+    return listed(arguments[0], max(0.0, arguments[1].high))
 
 
-def _array_insert(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _array_insert(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """Places before the named one are filled with NULL."""
-    far = max(abs(given[1].low), abs(given[1].high))
+    far = max(abs(arguments[1].low), abs(arguments[1].high))
     if far == inf:
         raise UnknownSize
-    both = _sum([given[0], given[2]])
+    both = _sum([arguments[0], arguments[2]])
     return replace(both, bytes=both.bytes + far * SCALAR, count=max(both.count, far) + 1)
 
 
-def _sequence(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    start, stop = [_on_the_calendar(one) for one in given[:2]] if _mixed(given) else (given[0], given[1])
-    least = _least_step(given)
+def _sequence(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    start, stop = (
+        [_on_the_calendar(size) for size in arguments[:2]] if _mixed(arguments) else (arguments[0], arguments[1])
+    )
+    least = _least_step(arguments)
     span = max(abs(stop.high - start.low), abs(start.high - stop.low))
     if not span < inf or least <= 0:
         raise UnknownSize
-    return listed(replace(either(given[:2]), work=1.0), span // least + 1)
+    return listed(replace(either(arguments[:2]), work=1.0), span // least + 1)
 
 
-def _mixed(given: Sequence[Size]) -> bool:
-    return {one.kind for one in given[:2]} == {"clock", "time"}
+def _mixed(arguments: Sequence[Size]) -> bool:
+    return {size.kind for size in arguments[:2]} == {"clock", "time"}
 
 
 def _on_the_calendar(value: Size) -> Size:
@@ -91,91 +93,91 @@ def _on_the_calendar(value: Size) -> Size:
 CENTURY: Final = (1_577_836_800.0, 4_102_444_800.0)
 
 
-def _least_step(given: Sequence[Size]) -> float:
-    if not given[2:]:
-        return DAY if {given[0].kind, given[1].kind} & {"time", "clock"} else 1.0
-    step = given[2]
+def _least_step(arguments: Sequence[Size]) -> float:
+    if not arguments[2:]:
+        return DAY if {arguments[0].kind, arguments[1].kind} & {"time", "clock"} else 1.0
+    step = arguments[2]
     return 0.0 if step.low <= 0 <= step.high else min(abs(step.low), abs(step.high))
 
 
-def _replace_text(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _replace_text(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """Each place that is found becomes the new text."""
-    if not given[2:]:
-        return given[0].there()
+    if not arguments[2:]:
+        return arguments[0].there()
     searched = len((texts[1] or "").encode())
-    work = given[0].bytes * given[1].bytes / 64
-    return Size(given[0].bytes * (1 + given[2].bytes / max(1, searched)) + SCALAR, work=work)
+    work = arguments[0].bytes * arguments[1].bytes / 64
+    return Size(arguments[0].bytes * (1 + arguments[2].bytes / max(1, searched)) + SCALAR, work=work)
 
 
-def _regexp_replace(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _regexp_replace(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """A pattern may be found between any two letters. Its groups hold parts of the text; looking ahead, all of it."""
-    text, pattern, new = given[0].bytes, texts[1], texts[2]
+    text, pattern, new = arguments[0].bytes, texts[1], texts[2]
     groups = inf if new is None else new.count("$")
     looks_around = pattern is None or "(?" in pattern
-    held = 0.0 if not groups else text * min(groups, given[2].bytes) * (text if looks_around else 1)
-    return Size(text + (text + 1) * given[2].bytes + held + SCALAR, work=text)
+    held = 0.0 if not groups else text * min(groups, arguments[2].bytes) * (text if looks_around else 1)
+    return Size(text + (text + 1) * arguments[2].bytes + held + SCALAR, work=text)
 
 
-def _found_texts(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _found_texts(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """regexp_extract_all: what is found is part of the text, each letter once unless the pattern looks around."""
-    text, pattern = given[0].bytes, texts[1]
+    text, pattern = arguments[0].bytes, texts[1]
     total = text * text if pattern is None or "(?" in pattern else text
     return Size(total * 2 + SCALAR, text + 1, Size(text), work=text)
 
 
-def _split(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    text = given[0].bytes
+def _split(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    text = arguments[0].bytes
     return Size(text * 2 + SCALAR, text + 1, Size(text), work=text)
 
 
-def _join_texts(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _join_texts(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """concat_ws(separator, ...): texts and arrays of texts."""
-    parts = sum(one.bytes for one in given[1:])
-    between = sum(max(1.0, one.count) for one in given[1:])
-    return Size(parts + between * given[0].bytes + SCALAR)
+    parts = sum(size.bytes for size in arguments[1:])
+    between = sum(max(1.0, size.count) for size in arguments[1:])
+    return Size(parts + between * arguments[0].bytes + SCALAR)
 
 
-def _array_join(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return Size(given[0].bytes + given[0].count * sum(one.bytes for one in given[1:]) + SCALAR)
+def _array_join(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return Size(arguments[0].bytes + arguments[0].count * sum(size.bytes for size in arguments[1:]) + SCALAR)
 
 
-def _appended(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _appended(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """An array and an element more."""
-    total = sum(one.bytes for one in given) + SCALAR
-    return Size(total, given[0].count + 1, either([given[0].item or given[0], given[-1]]))
+    total = sum(size.bytes for size in arguments) + SCALAR
+    return Size(total, arguments[0].count + 1, either([arguments[0].item or arguments[0], arguments[-1]]))
 
 
-def _zipped(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _zipped(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """Each element has a place for all of the arrays, however short they are."""
-    count = max(one.count for one in given)
-    item = Size(sum((one.item or one).bytes for one in given) + SCALAR * len(given), 1.0, either(given))
-    return Size(sum(one.bytes for one in given) + count * len(given) * SCALAR, count, item)
+    count = max(size.count for size in arguments)
+    item = Size(sum((size.item or size).bytes for size in arguments) + SCALAR * len(arguments), 1.0, either(arguments))
+    return Size(sum(size.bytes for size in arguments) + count * len(arguments) * SCALAR, count, item)
 
 
-def _compared(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _compared(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """Elements that have elements are compared each with each."""
-    inner = given[0].item
-    pairs = given[0].count * given[-1].count if inner and inner.count else 0.0
-    return replace(_sum(given), work=1.0 + pairs)
+    inner = arguments[0].item
+    pairs = arguments[0].count * arguments[-1].count if inner and inner.count else 0.0
+    return replace(_sum(arguments), work=1.0 + pairs)
 
 
-def _searched(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _searched(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """A text in a text, tried at every place."""
-    sizes = sorted((one.bytes for one in given), reverse=True)
+    sizes = sorted((size.bytes for size in arguments), reverse=True)
     return Size(low=0.0, high=sizes[0], work=1 + sizes[0] * sizes[1] / 64)
 
 
-def _approximate(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _approximate(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """approx_count_distinct: the smaller the error, the larger what it keeps; at 1 % it is 13 KB."""
-    if given[1:] and not given[1].low >= LEAST_ERROR:
+    if arguments[1:] and not arguments[1].low >= LEAST_ERROR:
         raise UnknownSize
     return Size()
 
 
-def _windows(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _windows(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """window(time, length, slide): Spark plans each window that may hold a row."""
-    if given[2:]:
-        length, slide = (_duration(size, text) for size, text in zip(given[1:3], texts[1:3], strict=True))
+    if arguments[2:]:
+        length, slide = (_duration(size, text) for size, text in zip(arguments[1:3], texts[1:3], strict=True))
         if not length / slide <= OVERLAPS:
             raise UnknownSize
     return Size(2 * SCALAR)
@@ -183,7 +185,7 @@ def _windows(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
 
 LEAST_ERROR: Final = 0.01
 OVERLAPS: Final = 50
-"""Windows that one row may be in."""
+"""Windows that a row may be in."""
 UNITS: Final = {
     "microsecond": 1e-6,
     "millisecond": 1e-3,
@@ -203,109 +205,113 @@ def _duration(size: Size, text: str | None) -> float:
     return sum(float(number) * UNITS.get(unit.removesuffix("s"), inf) for number, unit in parts) or inf
 
 
-def _written_time(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _written_time(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """date_format: as long as its format, and more."""
-    return Size(64 + 4 * sum(one.bytes for one in given))
+    return Size(64 + 4 * sum(size.bytes for size in arguments))
 
 
 def _hash(_given: Sequence[Size], _: Sequence[str | None]) -> Size:
     return Size(128)
 
 
-def _flatten(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    inner = given[0].item
+def _flatten(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    inner = arguments[0].item
     if inner is None:
-        return given[0].there()
-    return Size(given[0].bytes, given[0].count * max(1.0, inner.count), inner.item or inner)
+        return arguments[0].there()
+    return Size(arguments[0].bytes, arguments[0].count * max(1.0, inner.count), inner.item or inner)
 
 
-def _cut(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    """Not more letters than the last argument says."""
-    return Size(min(given[0].bytes, 4 * max(0.0, given[-1].high) if given[1:] else inf))
+def _cut(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    """At most as many letters as the last argument."""
+    return Size(min(arguments[0].bytes, 4 * max(0.0, arguments[-1].high) if arguments[1:] else inf))
 
 
-def _format(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _format(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """A width may be any number: `%1000000d`."""
     if texts[0] is None:
         raise UnknownSize
     widths = sum(float(number) for number in re.findall(r"\d+", texts[0]))
-    largest = max((one.bytes for one in given[1:]), default=0.0)
-    return Size(given[0].bytes + widths + texts[0].count("%") * (largest * 4 + 400))
+    largest = max((size.bytes for size in arguments[1:]), default=0.0)
+    return Size(arguments[0].bytes + widths + texts[0].count("%") * (largest * 4 + 400))
 
 
-def _digits(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _digits(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """A number with so many digits behind the point."""
-    if not given[1:]:
+    if not arguments[1:]:
         return Size(400)
     if texts[1] is not None:
-        return Size(400.0 + given[1].bytes)
-    if given[1].high == inf or given[1].low == -inf:
+        return Size(400.0 + arguments[1].bytes)
+    if arguments[1].high == inf or arguments[1].low == -inf:
         raise UnknownSize
-    return Size(400.0 + max(abs(given[1].low), abs(given[1].high)))
+    return Size(400.0 + max(abs(arguments[1].low), abs(arguments[1].high)))
 
 
-def _rounded(given: Sequence[Size], texts: Sequence[str | None]) -> Size:
+def _rounded(arguments: Sequence[Size], texts: Sequence[str | None]) -> Size:
     """Steps grow with the square of the digits."""
-    return Size(work=_digits(given, texts).bytes ** 2 / 100_000)
+    return Size(work=_digits(arguments, texts).bytes ** 2 / 100_000)
 
 
-def _levenshtein(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return Size(work=1 + given[0].bytes * given[1].bytes / 8, low=0)
+def _levenshtein(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return Size(work=1 + arguments[0].bytes * arguments[1].bytes / 8, low=0)
 
 
-def _letters(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _letters(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """What is made so long is as large as what is there already."""
-    return Size(low=0.0, high=max((one.bytes for one in given), default=inf))
+    return Size(low=0.0, high=max((size.bytes for size in arguments), default=inf))
 
 
-def _elements(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return Size(low=-1.0, high=max((one.count for one in given), default=inf))
+def _elements(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return Size(low=-1.0, high=max((size.count for size in arguments), default=inf))
 
 
-def _least(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return replace(either(given), low=min(one.low for one in given), high=min(one.high for one in given))
+def _least(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return replace(
+        either(arguments), low=min(size.low for size in arguments), high=min(size.high for size in arguments)
+    )
 
 
-def _greatest(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return replace(either(given), low=max(one.low for one in given), high=max(one.high for one in given))
+def _greatest(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return replace(
+        either(arguments), low=max(size.low for size in arguments), high=max(size.high for size in arguments)
+    )
 
 
-def _remainder(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    most = max(abs(given[1].low), abs(given[1].high))
+def _remainder(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    most = max(abs(arguments[1].low), abs(arguments[1].high))
     return Size(low=-most, high=most)
 
 
-def _item(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return (given[0].item or replace(given[0], count=0)).there()
+def _item(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return (arguments[0].item or replace(arguments[0], count=0)).there()
 
 
-def _json(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _json(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """Every letter may be escaped, every element has its name and comma; options may name a format of times."""
-    options = sum(one.bytes for one in given[1:])
-    return Size(given[0].bytes * 6 + (given[0].count + 1) * (8 + options) + 64)
+    options = sum(size.bytes for size in arguments[1:])
+    return Size(arguments[0].bytes * 6 + (arguments[0].count + 1) * (8 + options) + 64)
 
 
-def _from_text(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _from_text(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """Each {} may become a struct of all the fields that the schema names."""
-    text, schema = given[0].bytes, sum(one.bytes for one in given[1:])
+    text, schema = arguments[0].bytes, sum(size.bytes for size in arguments[1:])
     return Size(text * 4 + (text / 2 + 1) * schema * 2, text, Size(text + schema * 2, text / 2, Size(text)))
 
 
-def _doubled(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return Size(2 * sum(one.bytes for one in given) + SCALAR)
+def _doubled(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return Size(2 * sum(size.bytes for size in arguments) + SCALAR)
 
 
-def _either(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return either(given)
+def _either(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return either(arguments)
 
 
-def _second(given: Sequence[Size], _: Sequence[str | None]) -> Size:
+def _second(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
     """percentile(value, array(...)) gives as many as it is asked for."""
-    return Size(given[1].bytes + SCALAR, given[1].count, given[1].item)
+    return Size(arguments[1].bytes + SCALAR, arguments[1].count, arguments[1].item)
 
 
-def _array(given: Sequence[Size], _: Sequence[str | None]) -> Size:
-    return Size(sum(one.bytes for one in given) + SCALAR, float(len(given)), either(given))
+def _array(arguments: Sequence[Size], _: Sequence[str | None]) -> Size:
+    return Size(sum(size.bytes for size in arguments) + SCALAR, float(len(arguments)), either(arguments))
 
 
 def _words(text: str) -> tuple[str, ...]:

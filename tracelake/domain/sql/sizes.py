@@ -29,11 +29,11 @@ class Size:
     low: float = -inf
     high: float = inf
     kind: str = "number"
-    """`time` and `interval` are told apart from numbers; `clock` is a time in seconds from now."""
+    """`time` and `interval` are not numbers; `clock` is a time in seconds from now."""
     work: float = 1.0
     """Steps to compute it for one row."""
     weight: float = 1.0
-    """Parts of the expression, once those of the columns that it names stand in their place."""
+    """Parts of the expression after its columns are inlined."""
 
     def at_least(self, other: Size) -> Size:
         """Either of the two."""
@@ -57,7 +57,7 @@ COLUMN: Final = Size(256, 64, Size(64, 16, Size(64)))
 
 
 class UnknownSize(Exception):
-    """An argument that says how much is made is not known before the query runs."""
+    """An argument that determines the size is not known before the query runs."""
 
 
 def either(sizes: Sequence[Size]) -> Size:

@@ -1,1 +1,1 @@
-"""`trace udf test`: a bundle run on this machine against files, with nothing sent anywhere."""
+"""`trace udf test`: runs a bundle on this machine against files."""

@@ -1,6 +1,6 @@
-"""The rows that a rehearsed function asks for: files as tables, and the platform's own SQL over them, on Spark.
+"""Files as tables for a local run, queried with the platform's own SQL on Spark.
 
-Spark takes some seconds to start: it does so before the function, and not at all for one that is given no rows.
+Spark takes some seconds to start: it starts before the function, and only if there are files.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ if TYPE_CHECKING:
 
 READERS = {".jsonl": "json", ".ndjson": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 MOST_ROWS = 100_000
-"""As the Query service has it."""
+"""The same as in the query service."""
 
 
 class Snapshot:
-    """Datasets by name, each a file."""
+    """Datasets by name, each in one file."""
 
     def __init__(self, files: Mapping[str, Path], folder: Path, spark: SparkSession | None = None) -> None:
-        """`spark`: one that runs already, and is left running."""
+        """`spark`: a running session to use; it is not stopped."""
         self._files = {name: _readable(name, file) for name, file in files.items()}
         self._folder = folder
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._spark = spark
-        self._given = spark is not None
+        self._owns_session = spark is None
         self._frames = dict[str, Any]()
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._files)
 
-    def ask(self, asked: TaskQueryRequest) -> QueryAnswer:
-        """The same gate, the same second look at the plan, and the same form of values as the Query service's."""
+    def query(self, request: TaskQueryRequest) -> QueryAnswer:
+        """Checks the SQL and its plan, and encodes values, as the query service does."""
         from tracelake.domain.sql.gate import check_sql
         from tracelake.query.encode import rows_of
         from tracelake.spark.failures import spark_failures
         from tracelake.spark.plan_check import select
 
-        with self._turn, spark_failures("/sql"):
-            checked = check_sql(asked.sql, self.names)
+        with self._lock, spark_failures("/sql"):
+            checked = check_sql(request.sql, self.names)
             frames = {name: self._frame(name) for name in checked.tables}
-            made = select(self._session(), checked, frames)
-            most = min(asked.limit or MOST_ROWS, MOST_ROWS)
-            table = made.limit(most + 1).toArrow()
+            frame = select(self._session(), checked, frames)
+            most = min(request.limit or MOST_ROWS, MOST_ROWS)
+            table = frame.limit(most + 1).toArrow()
             columns = [
-                ResultColumn(name=field.name, type=field.dataType.simpleString()) for field in made.schema.fields
+                ResultColumn(name=field.name, type=field.dataType.simpleString()) for field in frame.schema.fields
             ]
-        kept = table.slice(0, most)
+        page = table.slice(0, most)
         return QueryAnswer(
             query_id=uuid4(),
             columns=columns,
-            rows=rows_of(kept),
-            row_count=kept.num_rows,
+            rows=rows_of(page),
+            row_count=page.num_rows,
             truncated=table.num_rows > most,
-            bytes=kept.nbytes,
+            bytes=page.nbytes,
             milliseconds=0,
             datasets=[
                 ReadDataset(name=name, dataset_uuid=uuid4(), dataset_version=uuid4(), commit=0)
@@ -72,14 +72,14 @@ class Snapshot:
         )
 
     def warm(self) -> None:
-        """Have Spark running before the function's time begins to count."""
+        """Starts Spark before the function's timeout begins to count."""
         if self._files:
             self._session()
 
     def close(self) -> None:
         from tracelake.spark.session import stop_session
 
-        if self._spark is not None and not self._given:
+        if self._spark is not None and self._owns_session:
             stop_session(self._spark)
             self._spark = None
 
@@ -100,17 +100,17 @@ class Snapshot:
             if file.suffix.lower() == ".csv":
                 reader = reader.option("header", "true").option("inferSchema", "true")
             self._frames[name] = reader.load(hadoop_path(file))
-        found: DataFrame = self._frames[name]
-        return found
+        frame: DataFrame = self._frames[name]
+        return frame
 
 
 def _readable(name: str, file: Path) -> Path:
     if file.suffix.lower() not in READERS:
         hint = f"one of: {', '.join(sorted(READERS))}"
-        raise BadInput(f"what is in {file} is not known by its ending", where=f"--dataset {name}", hint=hint)
+        raise BadInput(f"unknown file type: {file}", where=f"--dataset {name}", hint=hint)
     if not file.exists():
-        raise BadInput("there is no such file", where=str(file))
+        raise BadInput("no such file", where=str(file))
     if hadoop_path(file) is None:
-        hint = "move or rename it: none of []{}*?\\ may be in its path"
-        raise BadInput("Spark would take this path for a pattern", where=str(file), hint=hint)
+        hint = "move or rename it: its path must not contain any of []{}*?\\"
+        raise BadInput("Spark would read this path as a pattern", where=str(file), hint=hint)
     return file

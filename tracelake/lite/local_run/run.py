@@ -1,22 +1,20 @@
-"""A bundle run on this machine, against files: what it would publish, tell and say. Nothing is sent anywhere.
+"""Runs a bundle on this machine against files, and reports what it would write and emit. Nothing is sent anywhere.
 
-The code runs in a process of its own, with the doors' stand-ins where the real ones would be; not in a sandbox, as it
-is its author who runs it. It finds the standard library and what the bundle brings, and nothing that happens to be
-installed here.
+The code runs in a process of its own, on the runner's Runtime API and with its bootstraps; not in a sandbox, since its
+author runs it. It finds the standard library and the content of the bundle, and no package that is installed here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
-import subprocess
-import sys
+import signal
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,43 +25,32 @@ import msgspec
 
 from tracelake.domain.storage_locations import buffer_folder, buffered_table, shared_buffer_folder
 from tracelake.errors import InvalidRequest
-from tracelake.lite.local_run.endpoints import RecordedCalls, StandIns
+from tracelake.lite.local_run.endpoints import LocalEndpoints
 from tracelake.lite.local_run.rows import Snapshot
+from tracelake.settings import UdfSettings
+from tracelake.udf.invoke import payload_of
 from tracelake.udf.pack import Packed
+from tracelake.udf.runtime_api import FunctionError
+from tracelake.udf.sandbox_contents import Code, command, environment, local_run
+from tracelake.udf.sandbox_listener import Listener
 from tracelake.udf.unpack import unpack
 from tracelake.wire.task_messages import AlertRef, InputRef, Invocation, JobRef, OutputRef, ScopeRef, UdfRef
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PYTHON: Final = """
-import importlib, json, sys
-sys.path.insert(0, ".")
-module, _, name = sys.argv[1].rpartition(".")
-getattr(importlib.import_module(module.replace("/", ".")), name)(json.load(sys.stdin), None)
-"""
-NODE: Final = """
-import { existsSync, readFileSync } from "fs";
-import { resolve } from "path";
-import { pathToFileURL } from "url";
-const [, handler] = process.argv;
-const dot = handler.lastIndexOf(".");
-const file = [".js", ".mjs", ".cjs"].map((end) => resolve(handler.slice(0, dot) + end)).find(existsSync);
-const found = await import(pathToFileURL(file));
-await (found[handler.slice(dot + 1)] ?? found.default[handler.slice(dot + 1)])(JSON.parse(readFileSync(0)), {});
-process.exit(0);
-"""
+CONNECTIONS: Final = 256
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """What a task would be."""
+class LocalTask:
+    """The task that the function gets."""
 
     datasets: Mapping[str, Path] = field(default_factory=dict)
     publishes: Sequence[str] = ()
     """Buffered datasets that it may write."""
-    tells: Sequence[str] = ()
-    """Outputs that it may tell of."""
+    emits: Sequence[str] = ()
+    """Outputs for which it may emit events."""
     scope: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] | None = None
@@ -72,9 +59,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True)
-class Played:
-    """How it went."""
-
+class LocalResult:
     status: str
     error: str | None
     rows: Mapping[str, list[dict[str, Any]]]
@@ -85,95 +70,108 @@ class Played:
     seconds: float
 
 
-def rehearse(packed: Packed, asked: Rehearsal, spark: SparkSession | None = None) -> Played:
-    with tempfile.TemporaryDirectory(prefix="trace-udf-test-") as kept, _snapshot(asked, Path(kept), spark) as snapshot:
-        snapshot.warm()
-        code = Path(kept, "code")
-        unpack(packed.archive, code)
-        began = time.monotonic()
-        with _served(StandIns(_invocation(packed, asked), snapshot)) as listeners:
-            log, ended = _run(packed, code, listeners, asked.seconds)
-        return _played(listeners.heard, log, ended, time.monotonic() - began)
+def run_locally(packed: Packed, task: LocalTask, spark: SparkSession | None = None) -> LocalResult:
+    with tempfile.TemporaryDirectory(prefix="trace-udf-test-") as name:
+        folder = Path(name)
+        with closing(Snapshot(task.datasets, folder, spark)) as snapshot:
+            snapshot.warm()
+            unpack(packed.archive, folder / "code")
+            endpoints = LocalEndpoints(_invocation(packed, task), snapshot)
+            code = Code(folder / "code", packed.kind, packed.handler)
+            began = time.monotonic()
+            log, failure = asyncio.run(_serve_and_run(code, endpoints, task.seconds))
+            return _result(endpoints, log, failure, time.monotonic() - began)
 
 
-def _played(heard: RecordedCalls, log: str, ended: str | None, seconds: float) -> Played:
-    done = heard.completion
-    told: Mapping[str, Any] = heard.result if isinstance(heard.result, Mapping) else {}
+def _result(endpoints: LocalEndpoints, log: str, failure: str | None, seconds: float) -> LocalResult:
+    calls, done = endpoints.calls, endpoints.calls.completion
     status = done.status if done else "Failed"
-    error = done.error_message if done else ended or told.get("errorMessage") or "it ended without having completed"
+    error = done.error_message if done else failure or "it ended without having completed"
     state = done.state if done else None
-    return Played(status, error, heard.batches, heard.events, heard.progress, state, log, seconds)
+    return LocalResult(status, error, calls.batches, calls.events, calls.progress, state, log, seconds)
 
 
-def _run(packed: Packed, code: Path, listeners: StandIns, seconds: float) -> tuple[str, str | None]:
-    """What it wrote, and why it ended if that was not by itself."""
-    child = subprocess.Popen(
-        _command(packed, code),
-        cwd=code,
-        env=_environment(packed, code, listeners),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    over = threading.Thread(target=_end_when_answered, args=(child, listeners), daemon=True)
-    over.start()
+async def _serve_and_run(code: Code, endpoints: LocalEndpoints, seconds: float) -> tuple[str, str | None]:
+    listener = Listener(endpoints.handle, CONNECTIONS, None)
     try:
-        out, _ = child.communicate(msgspec.json.encode(listeners.invocation), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        out, _ = child.communicate()
-        return out.decode(errors="replace"), f"it ran longer than {seconds:g} s, and was ended"
-    code_of_exit = child.returncode
-    return out.decode(errors="replace"), f"it exited with {code_of_exit}" if code_of_exit > 0 else None
+        return await _run(code, endpoints, await listener.open_loopback(), seconds)
+    finally:
+        await listener.close()
 
 
-def _end_when_answered(child: subprocess.Popen[bytes], listeners: StandIns) -> None:
-    """A bootstrap never ends by itself: it waits for the next invocation."""
-    listeners.heard.over.wait()
-    child.terminate()
+async def _run(code: Code, endpoints: LocalEndpoints, port: int, seconds: float) -> tuple[str, str | None]:
+    """The output, and why it failed if it did."""
+    process = await _start(code, port)
+    output = asyncio.create_task(_read_all(process.stdout))
+    exited = asyncio.create_task(process.wait())
+    request, deadline_ms = str(endpoints.invocation.task_id), int((time.time() + seconds) * 1000)
+    answer = asyncio.create_task(endpoints.runtime.invoke(request, payload_of(endpoints.invocation, {}), deadline_ms))
+    try:
+        await asyncio.wait({answer, exited}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        failure = _failure(endpoints, answer, exited, seconds)
+    finally:
+        answer.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await exited
+    return (await output).decode(errors="replace"), failure
 
 
-def _command(packed: Packed, code: Path) -> list[str]:
-    if packed.kind == "python":  # -S: without what is installed here
-        return [sys.executable, "-I", "-S", "-u", "-B", "-c", PYTHON, packed.handler]
-    if packed.kind == "node":
-        return ["node", "--input-type=module", "-e", NODE, packed.handler]
-    return [str(code / "bootstrap")]
+def _failure(
+    endpoints: LocalEndpoints,
+    answer: asyncio.Task[bytes | FunctionError],
+    exited: asyncio.Task[int],
+    seconds: float,
+) -> str | None:
+    if answer.done():
+        result = answer.result()
+        return result.message if isinstance(result, FunctionError) else None
+    if endpoints.runtime.init_error is not None:
+        return endpoints.runtime.init_error.message
+    if exited.done():
+        return f"it exited with {exited.result()}"
+    return f"it ran longer than {seconds:g} s, and was ended"
 
 
-def _environment(packed: Packed, code: Path, listeners: StandIns) -> dict[str, str]:
-    url = f"http://{listeners.address}"
-    passed = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
-    return passed | {
-        "HOME": str(code.parent),
-        "TMPDIR": str(code.parent),
-        "LAMBDA_TASK_ROOT": str(code),
-        "_HANDLER": packed.handler,
-        "AWS_LAMBDA_RUNTIME_API": listeners.address,
-        "TRACE_TASK_URL": url,
-        "TRACE_QUERY_URL": url,
-        "TRACE_OBJECTS_URL": url,
-    }
+async def _start(code: Code, port: int) -> asyncio.subprocess.Process:
+    folder, settings = code.folder.parent, UdfSettings()
+    place = local_run(code, folder, port)
+    program, *arguments = command(code, place, settings)
+    if code.kind == "python":  # -S: without the packages that are installed here
+        arguments = ["-S", "-u", *arguments]
+    here = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
+    return await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        cwd=code.folder,
+        env=environment(code, place, settings) | here | {"HOME": str(folder), "TMPDIR": str(folder)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
-def _invocation(packed: Packed, asked: Rehearsal) -> Invocation:
-    task, buffered = uuid4(), {name: uuid4() for name in asked.publishes}
+async def _read_all(stream: asyncio.StreamReader | None) -> bytes:
+    return await stream.read() if stream else b""
+
+
+def _invocation(packed: Packed, task: LocalTask) -> Invocation:
+    task_id, buffered = uuid4(), {name: uuid4() for name in task.publishes}
     try:
         return Invocation(
-            task_id=task,
+            task_id=task_id,
             attempt=1,
-            job=JobRef(dag_name="rehearsal", name="udf"),
+            job=JobRef(dag_name="local-run", name="udf"),
             operator="udf",
-            config=asked.config,
-            inputs=[_input(name, first=n == 0) for n, name in enumerate(asked.datasets)],
-            outputs=[*_buffers(buffered), *_told(asked.tells, len(buffered))],
-            scope=msgspec.convert(dict(asked.scope), ScopeRef),
-            state=asked.state,
-            alerts=[
-                msgspec.convert({"alert_definition_id": str(uuid4()), **alert}, AlertRef) for alert in asked.alerts
-            ],
+            config=task.config,
+            inputs=[_input(name, first=n == 0) for n, name in enumerate(task.datasets)],
+            outputs=[*_buffers(buffered), *_outputs(task.emits, len(buffered))],
+            scope=msgspec.convert(dict(task.scope), ScopeRef),
+            state=task.state,
+            alerts=[msgspec.convert({"alert_definition_id": str(uuid4()), **alert}, AlertRef) for alert in task.alerts],
             udf=UdfRef(
-                bundle="rehearsal",
+                bundle="local-run",
                 sha256="",
                 kind=packed.kind,
                 handler=packed.handler,
@@ -182,10 +180,10 @@ def _invocation(packed: Packed, asked: Rehearsal) -> Invocation:
             ),
             lease_token=uuid4(),
             lease_expires_at=datetime.now(UTC) + timedelta(hours=1),
-            capability_token=_token(task, buffered),
+            capability_token=_token(task_id, buffered),
         )
-    except msgspec.ValidationError as wrong:
-        raise InvalidRequest(f"the event cannot be: {wrong}", where="--event, --alert") from None
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"invalid event or alert: {error}", where="--event, --alert") from None
 
 
 def _input(name: str, *, first: bool) -> InputRef:
@@ -200,7 +198,7 @@ def _buffers(datasets: Mapping[str, UUID]) -> Iterator[OutputRef]:
         )
 
 
-def _told(names: Sequence[str], first: int) -> Iterator[OutputRef]:
+def _outputs(names: Sequence[str], first: int) -> Iterator[OutputRef]:
     for index, name in enumerate(names, first):
         place = f"s3://trace/datasets/{name}/"
         yield OutputRef(
@@ -209,29 +207,8 @@ def _told(names: Sequence[str], first: int) -> Iterator[OutputRef]:
 
 
 def _token(task: UUID, buffered: Mapping[str, UUID]) -> str:
-    """In the form of a capability, signed by nobody: it says where batches go."""
+    """An unsigned capability: the SDK reads from it where batches go."""
     write = [str(buffer_folder("scratch", dataset, task, 1)) for dataset in buffered.values()]
     write += [str(shared_buffer_folder("scratch", task, 1))] if buffered else []
     parts = ({"alg": "none"}, {"task_id": str(task), "attempt": 1, "s3": {"read": [], "write": write}})
     return ".".join([*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), ""])
-
-
-@contextmanager
-def _snapshot(asked: Rehearsal, folder: Path, spark: SparkSession | None) -> Iterator[Snapshot]:
-    snapshot = Snapshot(asked.datasets, folder, spark)
-    try:
-        yield snapshot
-    finally:
-        snapshot.close()
-
-
-@contextmanager
-def _served(listeners: StandIns) -> Iterator[StandIns]:
-    thread = threading.Thread(target=listeners.serve_forever, name="stand-ins", daemon=True)
-    thread.start()
-    try:
-        yield listeners
-    finally:
-        listeners.shutdown()
-        listeners.server_close()
-        thread.join()

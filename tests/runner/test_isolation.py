@@ -1,4 +1,4 @@
-"""Where code cannot be locked in it is refused, unless somebody insists; and then it is said loudly."""
+"""Where code cannot be isolated it is refused, unless somebody insists; and then it is said loudly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.runner.conftest import HANDS
-from tests.runner.rig import SECONDS, Rig, invocation, rigged
+from tests.runner.runner_system import SECONDS, RunnerSystem, invocation, running_system
 from tests.support.operators import registered
 from tracelake.errors import SetupError
 from tracelake.udf.bubblewrap import Isolation, bwraps, choose_isolation
@@ -47,12 +47,12 @@ def test_the_next_bubblewrap_is_tried_when_the_first_does_not_work(failing: Path
     isolation.close()
 
 
-async def test_a_runner_without_walls_tells_each_task_why(rig: Rig, failing: Path) -> None:
+async def test_a_runner_without_walls_tells_each_task_why(system: RunnerSystem, failing: Path) -> None:
     with pytest.raises(SetupError) as missing:
         choose_isolation(candidates=[failing])
-    udf = rig.python("def handler(event, context): return 1\n")
-    with pytest.raises(SetupError, match="cannot be locked in"):
-        await Refusing(missing.value, rig.settings.udf).run(invocation(await rig.claimed(), udf))
+    udf = system.python("def handler(event, context): return 1\n")
+    with pytest.raises(SetupError, match="cannot be isolated"):
+        await Refusing(missing.value, system.settings.udf).run(invocation(await system.claimed(), udf))
 
 
 async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, failing: Path) -> None:
@@ -60,22 +60,24 @@ async def test_who_insists_gets_it_without_walls(clone: Any, tmp_path: Path, fai
     assert isolation == Isolation(None)
     dsns = {"state": clone("state"), "queue": clone("queue")}
     with registered(hands=HANDS):
-        async with rigged(dsns, tmp_path / "unsafe", isolation) as rig:
-            udf = rig.python("import os\ndef handler(event, context): return os.getuid()\n")
-            assert (await rig.run(udf)).body == os.getuid()
+        async with running_system(dsns, tmp_path / "unsafe", isolation) as system:
+            udf = system.python("import os\ndef handler(event, context): return os.getuid()\n")
+            assert (await system.run(udf)).body == os.getuid()
 
 
-async def test_a_sandbox_is_in_the_runners_session_until_it_has_walls_and_in_none_of_ours_then(rig: Rig) -> None:
+async def test_a_sandbox_is_in_the_runners_session_until_it_has_walls_and_in_none_of_ours_then(
+    system: RunnerSystem,
+) -> None:
     """If the runner is killed while they are built, its keeper finds what is left by the session."""
     code = "import os, time\ndef handler(event, context):\n    time.sleep(1)\n    return os.getsid(0)\n"
     warm = set(bwraps_of_ours())  # of tests before this one
-    running = asyncio.create_task(rig.run(rig.python(code)))
+    running = asyncio.create_task(system.run(system.python(code)))
     async with asyncio.timeout(SECONDS):
         while not (builders := set(bwraps_of_ours()) - warm):  # noqa: ASYNC110 - the runner's work is waited for
             await asyncio.sleep(0.002)
     (builder,) = builders
     assert os.getsid(builder.pid) == os.getsid(0)
-    assert os.getpgid(builder.pid) == builder.pid, "Ctrl-C in a terminal is not for it"
+    assert os.getpgid(builder.pid) == builder.pid, "Ctrl-C does not reach it"
     async with asyncio.timeout(SECONDS):
         while not (inside := builder.children()) or os.getsid(inside[0].pid) == os.getsid(0):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -101,10 +103,10 @@ def test_the_filter_is_whole_on_each_architecture(machine: str) -> None:
     assert steps[-1][:2] == b"\x06\x00"
 
 
-async def test_each_sandbox_of_root_is_another_user(rig: Rig) -> None:
+async def test_each_sandbox_of_root_is_another_user(system: RunnerSystem) -> None:
     if os.geteuid() != 0:
         pytest.skip("run it as root: only root has user ids to give to sandboxes, a user namespace has one")
     code = "import os, time\ndef handler(event, context):\n    time.sleep(0.5)\n    return os.getuid()\n"
-    answers = await asyncio.gather(*(rig.run(rig.python(f"{code}# {uuid4()}\n")) for _ in range(2)))
+    answers = await asyncio.gather(*(system.run(system.python(f"{code}# {uuid4()}\n")) for _ in range(2)))
     assert len({answer.body for answer in answers}) == 2
     assert 0 not in {answer.body for answer in answers}

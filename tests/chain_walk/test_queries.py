@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chain_walk.rig import Rig, truth
+from tests.chain_walk.chain_system import ChainSystem, truth
 from tests.chain_walk.test_follow import FOLLOW
 from tests.query.query_system import SharedSpark
 from tests.walk.walking import working
@@ -33,10 +33,12 @@ WHOLE = """
 """
 
 
-def desk_of(rig: Rig, folder: Path) -> QueryAnswerer:
+def query_answerer(system: ChainSystem, folder: Path) -> QueryAnswerer:
     settings = QuerySettings(timeout_seconds=900)
-    engine = Engine(SharedSpark(rig.spark), rig.walk.control.objects, rig.data_dsn, settings)
-    return QueryAnswerer(Resolver(rig.walk.dispatcher), engine, Audit(folder / "audit", rig.walk.dispatcher), settings)
+    engine = Engine(SharedSpark(system.spark), system.walk.control.objects, system.data_dsn, settings)
+    return QueryAnswerer(
+        Resolver(system.walk.dispatcher), engine, Audit(folder / "audit", system.walk.dispatcher), settings
+    )
 
 
 async def ask(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
@@ -44,32 +46,34 @@ async def ask(answerer: QueryAnswerer, sql: str) -> list[list[Any]]:
     return rows_of(table)
 
 
-async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions(rig: Rig, tmp_path: Path) -> None:
-    await rig.deploy(FOLLOW + PUBLISHED)
-    answerer = desk_of(rig, tmp_path)
-    async with working(rig.worker()):
-        version = await rig.version("live", "follow")
-        await rig.until_followed(version)
+async def test_a_question_sees_one_moment_through_reorgs_commits_and_compactions(
+    system: ChainSystem, tmp_path: Path
+) -> None:
+    await system.deploy(FOLLOW + PUBLISHED)
+    answerer = query_answerer(system, tmp_path)
+    async with working(system.worker()):
+        version = await system.version("live", "follow")
+        await system.until_followed(version)
         for depth in (2, 9):
-            rig.devchain.mine(15)
-            rig.devchain.reorg(depth)
+            system.devchain.mine(15)
+            system.devchain.reorg(depth)
             for _ in range(3):  # while it follows, gathers, compacts and sweeps
                 ((count, different, low, high),) = await ask(answerer, WHOLE)
                 assert (low, different, count) == (0, count, high + 1), "no block is missing, and none is there twice"
-        await rig.settled()
-        rig.devchain.mine(30)  # one more compaction: it also ends those before it
-        await rig.until_followed(version)
-        await rig.settled()
-        await rig.until_equal(lambda: equal(rig, answerer))
-    assert await rig.failures() == []
-    assert min(rig.hot_marks(version)) >= 20  # much of what was read came from files
+        await system.settled()
+        system.devchain.mine(30)  # one more compaction: it also ends those before it
+        await system.until_followed(version)
+        await system.settled()
+        await system.until_equal(lambda: equal(system, answerer))
+    assert await system.failures() == []
+    assert min(system.hot_marks(version)) >= 20  # much of what was read came from files
     ((cold,),) = await ask(answerer, "SELECT count(*) AS n FROM cold_blocks")
-    assert 0 < cold < rig.devchain.describe()["head"], "the compacted dataset by its own name is what was compacted"
+    assert 0 < cold < system.devchain.describe()["head"], "the compacted dataset by its own name is what was compacted"
 
 
-async def equal(rig: Rig, answerer: QueryAnswerer) -> None:
-    head = rig.devchain.describe()["head"]
-    expected = truth(rig.devchain, "blocks", 0, head)
+async def equal(system: ChainSystem, answerer: QueryAnswerer) -> None:
+    head = system.devchain.describe()["head"]
+    expected = truth(system.devchain, "blocks", 0, head)
     names = ", ".join(expected[0])
     try:
         found = await ask(answerer, f"SELECT {names} FROM chain_blocks ORDER BY block_number")  # noqa: S608 - its columns

@@ -20,8 +20,8 @@ import psycopg
 from pydantic import SecretStr
 
 from tests.dispatcher.support import deployed_and_active
-from tests.runner.rig import HELPERS, INVOKE_TOKEN, SECONDS, settings_for
-from tests.sink.rig import Rig as SinkRig
+from tests.runner.runner_system import HELPERS, INVOKE_TOKEN, SECONDS, settings_for
+from tests.sink.rig import Rig as SinkSystem
 from tests.udf.zips import zipped
 from tests.walk.walking import Walk, walking
 from tracelake.adapters.credentials_mounts import Mounts
@@ -29,7 +29,7 @@ from tracelake.adapters.invoker_http import HttpInvoker
 from tracelake.dispatcher.bundles.push import announce_bundle, finalize_bundle, upload_bundle
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.lite.certificates import ensure_certificates
-from tracelake.lite.ports import free_ports
+from tracelake.lite.network_ports import free_ports
 from tracelake.runtime.listeners import open_listeners
 from tracelake.runtime.tls import client_context
 from tracelake.settings import QueueSettings, Settings
@@ -72,9 +72,9 @@ SDK = Path(__file__).parents[2] / "trace_udf"
 
 
 @dataclass(frozen=True)
-class Whole:
+class UdfSystem:
     walk: Walk
-    sink: SinkRig
+    sink: SinkSystem
     settings: Settings
     """Of a runner beside this Dispatcher."""
     dsns: Mapping[str, str]
@@ -156,29 +156,29 @@ def bundle(code: str) -> bytes:
 
 
 @asynccontextmanager
-async def a_whole(dsns: Mapping[str, str], folder: Path, spark: SparkSession) -> AsyncIterator[Whole]:
+async def udf_system(dsns: Mapping[str, str], folder: Path, spark: SparkSession) -> AsyncIterator[UdfSystem]:
     """Without a runner: `serving` is one in this process."""
     task_port, runner_port = free_ports(2)
     invoker = HttpInvoker(f"https://127.0.0.1:{runner_port}", INVOKE_TOKEN, client_context(_ca(folder)))
     try:
         more: dict[str, Any] = {"invoker": invoker, "task_port": task_port, "minter": Mounts()}
         async with walking(dsns["state"], dsns["queue"], folder, **more) as walk:
-            sink = SinkRig(walk, spark, dsns["data"], folder)
+            sink = SinkSystem(walk, spark, dsns["data"], folder)
             async with sink.sinking():
                 settings = settings_for(walk, folder, port=runner_port, sandboxes=6, per_org=6, memory_mb=256)
                 told = {
                     "queue": QueueSettings(dsn=SecretStr(dsns["queue"])),
                     "objects": settings.objects.model_copy(update={"folder": folder / "objects"}),
                 }
-                yield Whole(walk, sink, settings.model_copy(update=told), dsns)
+                yield UdfSystem(walk, sink, settings.model_copy(update=told), dsns)
     finally:
         await invoker.close()
 
 
 @asynccontextmanager
-async def serving(whole: Whole) -> AsyncIterator[Functions]:
+async def serving(system: UdfSystem) -> AsyncIterator[Functions]:
     """A runner: its door, and tasks of `ecs_udf` from the queue."""
-    walk, settings = whole.walk, whole.settings
+    walk, settings = system.walk, system.settings
     stores = Stores(settings, walk.control.objects, walk.tasks, lambda _: walk.control.objects)
     async with (
         running(settings, choose_isolation(), walk.dispatcher, walk.tasks, stores) as functions,

@@ -1,4 +1,4 @@
-"""Which port each listener of a Lite system takes."""
+"""Chooses the network ports of a Lite system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracelake.errors import SetupError
 
 LOOPBACK = "127.0.0.1"
 FREE = range(20_000, 32_000)
-"""Where free ports are looked for: below those that the kernel takes for outgoing connections."""
+"""Where free ports are chosen: below the kernel's range for outgoing connections."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class StorePorts:
-    """Of the S3 server, where there is one. Only `s3` asks who calls."""
+    """Ports of the S3 server. Only `s3` authenticates its callers."""
 
     s3: int
     s3_grpc: int
@@ -49,20 +49,20 @@ LISTENERS = ("gateway", "dispatcher_task", "dispatcher_internal", "query_task", 
 
 
 def choose_ports(base: int) -> Ports:
-    """In a row from `base`; free ones anywhere if it is 0. One that is taken is said before anything starts."""
+    """Consecutive ports from `base`, or free ones if it is 0. Raises if one is taken."""
     return Ports(**_chosen(base, [field.name for field in fields(Ports)]))
 
 
 def choose_store_ports(base: int, others: Ports | None = None) -> StorePorts:
-    """In a row behind the others; or any that are free, and not theirs, who may not listen yet."""
+    """The ports after the others; or free ones, without the others', which may not be open yet."""
     taken = frozenset(astuple(others)) if others else frozenset[int]()
     names = [field.name for field in fields(StorePorts)]
     return StorePorts(**_chosen(base and base + len(fields(Ports)), names, taken))
 
 
 def _chosen(base: int, names: Sequence[str], taken: frozenset[int] = frozenset()) -> dict[str, int]:
-    with ExitStack() as held:
-        listeners = [held.enter_context(_take(base and base + index, name, taken)) for index, name in enumerate(names)]
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(_take(base and base + index, name, taken)) for index, name in enumerate(names)]
         return {name: listener.getsockname()[1] for name, listener in zip(names, listeners, strict=True)}
 
 
@@ -71,20 +71,19 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """All different."""
-    with ExitStack() as held:
-        return [held.enter_context(_take_any()).getsockname()[1] for _ in range(count)]
+    with ExitStack() as stack:
+        return [stack.enter_context(_take_any()).getsockname()[1] for _ in range(count)]
 
 
 def wanted_ports(base: int, *, store: bool = False) -> list[int]:
-    """The ports that a start from `base` would take; none in particular if it is 0."""
+    """The ports that a start from `base` would take; empty if it is 0."""
     count = len(fields(Ports)) + (len(fields(StorePorts)) if store else 0)
     return list(range(base, base + count)) if base else []
 
 
 def _take_any(taken: frozenset[int] = frozenset()) -> socket.socket:
-    """Not one that the kernel would give (port 0): it may give the same to an outgoing connection before we listen."""
-    for port in random.SystemRandom().sample(FREE, 200):  # in this order: in a set's, the same few would come first
+    """Does not use port 0: the kernel may give the same port to an outgoing connection before we listen."""
+    for port in random.SystemRandom().sample(FREE, 200):
         with suppress(OSError):
             if port in taken:
                 continue
@@ -97,9 +96,9 @@ def _take(port: int, name: str, taken: frozenset[int]) -> socket.socket:
         return _take_any(taken)
     try:
         return socket.create_server((LOOPBACK, port))
-    except OSError as wrong:
+    except OSError as error:
         raise SetupError(
-            f"port {port}, for {name}, cannot be taken: {wrong.strerror}",
+            f"port {port}, for {name}, cannot be taken: {error.strerror}",
             where=f"{LOOPBACK}:{port}",
-            hint="`trace doctor` says who holds it; choose others with --port-base N, or 0 for free ones",
+            hint="`trace doctor` shows the process that holds it; choose others with --port-base N, or 0 for free ones",
         ) from None

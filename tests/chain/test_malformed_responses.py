@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from tests.chain.between import between
+from tests.chain.rewriting_proxy import rewriting_proxy
 from tests.chain.test_fetch import QUICK
 from tests.chain.test_tip import ask
 from tests.support.devchain import Devchain
@@ -85,7 +85,7 @@ def _longer(text: str) -> str:
 def bend(still_chain: Devchain) -> Iterator[Bend]:
     """One node for all tests here; nobody waits long for it to say what it has."""
     made = Bend()
-    with between(still_chain.url, made) as made.url, pytest.MonkeyPatch.context() as patch:
+    with rewriting_proxy(still_chain.url, made) as made.url, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cross_check, "PATIENCE_SECONDS", 0.1)
         yield made
 
@@ -165,11 +165,11 @@ def test_a_head_that_is_none_is_never_our_crash(devchain: Devchain, bend: Bend, 
             assert named.where == "bent"  # noqa: PT017 - it may also go well
 
 
-@pytest.mark.parametrize("said", ["mainnet", "0x", "", "0x" + "f" * 9000, 1337, None])
+@pytest.mark.parametrize("output", ["mainnet", "0x", "", "0x" + "f" * 9000, 1337, None])
 def test_a_chain_id_that_is_none_names_the_node_and_another_is_asked(
-    devchain: Devchain, bend: Bend, truth: dict[str, pa.Table], said: object
+    devchain: Devchain, bend: Bend, truth: dict[str, pa.Table], output: object
 ) -> None:
-    bend.to("eth_chainId", junk=said)
+    bend.to("eth_chainId", junk=output)
     alone, beside = pools(devchain, bend)
     with pytest.raises(ProviderError) as named:
         fetch_range_sync(alone, FIRST, LAST)
@@ -187,7 +187,7 @@ def test_a_fee_that_no_column_holds_is_said_to_be_one(devchain: Devchain) -> Non
                     tx["maxFeePerGas"] = hex(2**70)
         return answers
 
-    with between(devchain.url, dear) as url:
+    with rewriting_proxy(devchain.url, dear) as url:
         pool = RpcPool("dear", devchain.chain_id, (Endpoint(url, "dear"),), verify_roots=0.0, **QUICK)  # type: ignore[arg-type]
         with pytest.raises(ValueTooLarge, match=r"dear: block \d+: .*larger") as named:
             fetch_range_sync(pool, FIRST, LAST)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chain.between import between
+from tests.chain.rewriting_proxy import rewriting_proxy
 from tracelake.chain.rpc_pool import Endpoint
 
 STEPS = 3
@@ -16,13 +16,13 @@ STEPS = 3
 
 
 @dataclass
-class Watched:
+class CountingNode:
     """A node that passes every request on."""
 
     name: str
     url: str = ""
     requests: int = 0
-    looks: int = 0
+    polls: int = 0
     """How often it was asked for the newest block, with which every step of a follower begins."""
 
     @property
@@ -31,23 +31,23 @@ class Watched:
 
     def note(self, calls: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         self.requests += 1
-        self.looks += any(call["params"] and call["params"][0] == "latest" for call in calls)
+        self.polls += any(call["params"] and call["params"][0] == "latest" for call in calls)
         return answers
 
 
 @contextmanager
-def watched(url: str, name: str = "a") -> Iterator[Watched]:
-    node = Watched(name)
-    with between(url, node.note) as node.url:
+def counting_node(url: str, name: str = "a") -> Iterator[CountingNode]:
+    node = CountingNode(name)
+    with rewriting_proxy(url, node.note) as node.url:
         yield node
 
 
-async def until_looked(*nodes: Watched) -> None:
+async def until_polled(*nodes: CountingNode) -> None:
     """Until a step that began after this call has ended, and each of the nodes was asked in such steps."""
-    looks = sum(node.looks for node in nodes) + STEPS * len(nodes)
+    polls = sum(node.polls for node in nodes) + STEPS * len(nodes)
     requests = [node.requests + STEPS for node in nodes]
     async with asyncio.timeout(120):
-        while sum(node.looks for node in nodes) < looks or any(  # noqa: ASYNC110 - a thread's work is waited for
+        while sum(node.polls for node in nodes) < polls or any(  # noqa: ASYNC110 - a thread's work is waited for
             node.requests < wanted for node, wanted in zip(nodes, requests, strict=True)
         ):
             await asyncio.sleep(0.02)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg.rows import dict_row
 
-from tests.chain_walk.looks import Watched
+from tests.chain_walk.counting_node import CountingNode
 from tests.dispatcher.support import deployed_and_active
 from tests.support.devchain import Devchain
 from tests.walk.walking import Walk
@@ -33,7 +33,7 @@ from tracelake_devchain.journal import rebuild
 
 
 @dataclass(frozen=True)
-class Rig:
+class ChainSystem:
     walk: Walk
     data_dsn: str
     spark: Any
@@ -49,7 +49,7 @@ class Rig:
         runner = Runner(self.walk.control.objects, Resources(self.data_dsn, {"dev": pool}), self.spark)
         return replace(self.walk.worker(name), runner=runner)
 
-    def pool(self, *nodes: Watched) -> RpcPool:
+    def pool(self, *nodes: CountingNode) -> RpcPool:
         """Of nodes that are counted."""
         endpoints = tuple(node.endpoint for node in nodes)
         return RpcPool(f"watched {uuid4()}", self.devchain.chain_id, endpoints)
@@ -80,7 +80,7 @@ class Rig:
             "SELECT j.name || ': ' || t.error_message AS said FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE t.status = 'Failed'"
         )
-        return [row["said"] for row in rows]
+        return [row["message"] for row in rows]
 
     async def cold(self, dag: str, job: str, output: int = 0) -> pa.Table | None:
         """Every row in force, of all generations the latest; read without Spark and without any of our readers."""
@@ -125,7 +125,7 @@ class Rig:
             ).fetchall()
         return {number: bytes(block_hash) for number, block_hash in rows}
 
-    async def seam(self, dag: str, hot: str, cold: str, output: int, table: str) -> list[dict[str, Any]]:
+    async def current_rows(self, dag: str, hot: str, cold: str, output: int, table: str) -> list[dict[str, Any]]:
         """By the rule alone: hot where a mark is newer than the cold commit, cold elsewhere."""
         version = await self.version(dag, hot, output)
         commit = await self.walk.control.pool.fetchval(

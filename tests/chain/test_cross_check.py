@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import structlog
 
-from tests.chain.between import Change, between
+from tests.chain.rewriting_proxy import Change, rewriting_proxy
 from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.devchain import Devchain
 from tracelake.chain.encode import header_hash
@@ -26,7 +26,7 @@ Answers = list[dict[str, Any]]
 @contextmanager
 def beside(devchain: Devchain, change: Change, *others: str, **settings: Any) -> Iterator[RpcPool]:
     """A node that changes its answers, and others that do not."""
-    with between(devchain.url, change) as url:
+    with rewriting_proxy(devchain.url, change) as url:
         honest = [Endpoint(devchain.node(name), name) for name in others]
         yield RpcPool("mixed", devchain.chain_id, (Endpoint(url, "inventor"), *honest), **(QUICK | settings))
 

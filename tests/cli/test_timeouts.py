@@ -20,11 +20,11 @@ class Gateway:
 
     def __init__(self, *refusals: tuple[int, Unavailable]) -> None:
         self.refusals = list(refusals)
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         del request
-        self.asked += 1
+        self.calls += 1
         if not self.refusals:
             return httpx.Response(200, json={"dags": []})
         status, refusal = self.refusals.pop(0)
@@ -36,28 +36,28 @@ class Gateway:
 
 def test_a_call_that_was_refused_for_lack_of_room_is_made_again() -> None:
     gateway = Gateway((429, Busy("busy")), (503, Busy("busy")))
-    assert gateway.remote().ask("list_dags", DagList).dags == []
-    assert gateway.asked == 3
+    assert gateway.remote().call("list_dags", DagList).dags == []
+    assert gateway.calls == 3
 
 
 def test_a_call_that_may_have_been_done_is_made_again_only_if_it_may_be_repeated() -> None:
     once, repeated = (Gateway((503, ServiceUnavailable("no answer"))) for _ in range(2))
     with pytest.raises(ServiceUnavailable, match="no answer"):
-        once.remote().ask("list_dags", DagList)
-    repeated.remote().ask("list_dags", DagList, again=True)
-    assert (once.asked, repeated.asked) == (1, 2)
+        once.remote().call("list_dags", DagList)
+    repeated.remote().call("list_dags", DagList, repeatable=True)
+    assert (once.calls, repeated.calls) == (1, 2)
 
 
 def test_a_refusal_says_what_the_gateway_said() -> None:
     with pytest.raises(DiskFull, match="the disk of the Postgres server is full"):
-        Gateway((503, DiskFull.of("the Postgres server", None))).remote().ask("list_dags", DagList)
+        Gateway((503, DiskFull.of("the Postgres server", None))).remote().call("list_dags", DagList)
 
 
 def test_a_long_wait_is_said_and_a_short_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    monkeypatch.setattr(sys, "stderr", output := io.StringIO())
     with printing.waiting("deploying shop"):
         pass
-    assert said.getvalue() == ""
+    assert output.getvalue() == ""
     with printing.waiting("deploying shop", every=0.01):
-        while "deploying shop: 0 s so far" not in said.getvalue():
+        while "deploying shop: 0 s so far" not in output.getvalue():
             time.sleep(0.01)

@@ -15,7 +15,7 @@ Change = Callable[[list[dict[str, Any]], list[dict[str, Any]]], "bytes | list[di
 
 
 @contextmanager
-def between(url: str, change: Change) -> Iterator[str]:
+def rewriting_proxy(url: str, change: Change) -> Iterator[str]:
     """Its address."""
 
     class Node(BaseHTTPRequestHandler):
@@ -26,11 +26,11 @@ def between(url: str, change: Change) -> Iterator[str]:
             request = urllib.request.Request(url, asked, {"content-type": "application/json"})  # noqa: S310
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own loopback
                 changed = change(json.loads(asked), json.load(answer))
-            said = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
+            output = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
             self.send_response(200)
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(output)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(output)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -82,7 +82,7 @@ def complete(event, **more):
 
 
 @dataclass
-class Shelf:
+class BundleServer:
     """Where bundles lie, by a plain URL."""
 
     url: str = ""
@@ -109,9 +109,9 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Rig:
+class RunnerSystem:
     walk: Walk
-    shelf: Shelf
+    bundles: BundleServer
     functions: Functions
     settings: Settings
     http: httpx.AsyncClient
@@ -120,14 +120,14 @@ class Rig:
     def python(self, code: str, handler: str = "main.handler") -> UdfRef:
         """A bundle with this `main.py`; `ask`, `task` and `complete` are in `helpers`."""
         source = ("main.py", textwrap.dedent(code).encode())
-        return self.shelf.put(zipped(source, ("helpers.py", HELPERS.encode())), "python", handler)
+        return self.bundles.put(zipped(source, ("helpers.py", HELPERS.encode())), "python", handler)
 
     def node(self, code: str, name: str = "main.mjs") -> UdfRef:
-        return self.shelf.put(zipped((name, textwrap.dedent(code).encode())), "node", "main.handler")
+        return self.bundles.put(zipped((name, textwrap.dedent(code).encode())), "node", "main.handler")
 
     def executable(self, code: str) -> UdfRef:
         archive = zipped(("bootstrap", textwrap.dedent(code).lstrip().encode()), mode=EXECUTABLE)
-        return self.shelf.put(archive, "bootstrap", "main.handler")
+        return self.bundles.put(archive, "bootstrap", "main.handler")
 
     async def claimed(self, org: Org | None = None) -> Claimed:
         whose = org or self.walk.org
@@ -159,7 +159,7 @@ class Rig:
 
 def invocation(claimed: Claimed, udf: UdfRef, **more: Any) -> Invocation:
     task: Mapping[str, Any] = {name: getattr(claimed.task, name) for name in claimed.task.__struct_fields__}
-    said = {
+    output = {
         **task,
         "udf": udf,
         "lease_token": claimed.lease_token,
@@ -168,19 +168,19 @@ def invocation(claimed: Claimed, udf: UdfRef, **more: Any) -> Invocation:
         "bundle_url": udf.url,
         **more,
     }
-    return Invocation(**said)
+    return Invocation(**output)
 
 
 @asynccontextmanager
-async def rigged(
+async def running_system(
     dsns: Mapping[str, str],
     folder: Path,
     isolation: Isolation | None = None,
     s3: Mapping[str, Any] | None = None,
     **udf: Any,
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[RunnerSystem]:
     """`s3`: what a walk needs to have its objects there, in place of a disk."""
-    async with walking(dsns["state"], dsns["queue"], folder, **(s3 or {})) as walk, _shelf() as shelf:
+    async with walking(dsns["state"], dsns["queue"], folder, **(s3 or {})) as walk, _bundle_server() as bundles:
         await deployed_and_active(walk.control, walk.org, DAG)
         settings = settings_for(walk, folder, **udf)
         if s3 is not None:  # no keys of its own: only those that are minted for a task
@@ -193,7 +193,7 @@ async def rigged(
             open_listeners([runner_api(functions, settings.udf)], settings.tls) as listeners,
             AsyncClient(base_url=listeners["runner"], verify=context, timeout=SECONDS) as http,
         ):
-            yield Rig(walk, shelf, functions, settings, http)
+            yield RunnerSystem(walk, bundles, functions, settings, http)
 
 
 def settings_for(walk: Walk, folder: Path, **udf: Any) -> Settings:
@@ -214,11 +214,11 @@ def settings_for(walk: Walk, folder: Path, **udf: Any) -> Settings:
 
 
 @asynccontextmanager
-async def _shelf() -> AsyncIterator[Shelf]:
-    shelf = Shelf()
+async def _bundle_server() -> AsyncIterator[BundleServer]:
+    bundles = BundleServer()
 
     async def give(request: web.Request) -> web.Response:
-        return web.Response(body=shelf.archives[request.match_info["sha"]])
+        return web.Response(body=bundles.archives[request.match_info["sha"]])
 
     app = web.Application()
     app.router.add_get("/{sha}", give)
@@ -226,8 +226,8 @@ async def _shelf() -> AsyncIterator[Shelf]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    shelf.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    bundles.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield shelf
+        yield bundles
     finally:
         await runner.cleanup()

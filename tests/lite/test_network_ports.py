@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tracelake.lite.ports import FREE, free_port, free_ports
+from tracelake.lite.network_ports import FREE, free_port, free_ports
 
 
 def test_ports_that_are_asked_for_together_are_different() -> None:
