@@ -129,9 +129,9 @@ async def fill(system: Rig, want: int, age: timedelta) -> None:
         # What is written refers to nothing that is not there; to prove it row by row would take the longest of all.
         await connection.execute("SET session_replication_role = replica")
         await connection.execute("SET synchronous_commit = off")
-        # The janitor has long been there: else it would catch up while we fill and measure.
+        # Orphan files were looked for recently: else the loop would catch up while rows are inserted and measured.
         await connection.execute(
-            "INSERT INTO janitor_marks (swept_until) VALUES (now() - interval '2 h')"
+            "INSERT INTO orphan_file_marks (swept_until) VALUES (now() - interval '2 h')"
             " ON CONFLICT (only_one) DO UPDATE SET swept_until = EXCLUDED.swept_until"
         )
         for first in range(1, want + 1, CHUNK):

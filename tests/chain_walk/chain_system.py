@@ -77,7 +77,7 @@ class ChainSystem:
 
     async def failures(self) -> list[str]:
         rows = await self.walk.control.pool.fetch(
-            "SELECT j.name || ': ' || t.error_message AS said FROM tasks t JOIN jobs j ON j.id = t.job_id"
+            "SELECT j.name || ': ' || t.error_message AS message FROM tasks t JOIN jobs j ON j.id = t.job_id"
             " WHERE t.status = 'Failed'"
         )
         return [row["message"] for row in rows]

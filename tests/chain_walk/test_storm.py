@@ -60,8 +60,8 @@ FROZEN_AT = [
     "follow_chain.before_write",
     "follow_chain.before_commit",
     "follow_chain.after_commit",
-    "follow_chain.before_tell",
-    "follow_chain.told",
+    "follow_chain.before_send",
+    "follow_chain.sent",
 ]
 """Before each of its transactions, and in the middle of one."""
 ALL = Follows()

@@ -100,7 +100,7 @@ async def test_a_claim_whose_answer_was_lost_is_answered_again_with_its_lease_an
 
     await complete(completion(again), decode(parse_token(again.capability_token).payload))
     assert await claim(asked) == NotClaimed(reason="Completed")
-    assert await claim_again(control, [asked]) == [], "what has ended meanwhile is nobody's"
+    assert await claim_again(control.hot, [asked]) == [], "what has ended meanwhile is nobody's"
 
 
 async def test_a_worker_that_never_hears_holds_a_task_for_two_leases_at_most(control: Control) -> None:

@@ -178,7 +178,7 @@ async def test_a_promise_that_was_given_up_is_listed_with_its_reason_and_tried_a
     chain = await deploy_chain(control)
     task = await a_task(control, chain)
     entry = await dead_promise(control, chain, task)
-    assert await rule(control, chain, task=task) == "promise_dead"
+    assert await rule(control, chain, task=task) == "outbox_entry_failed"
     (row,) = (await list_outbox(control.pool, chain.org.id, OutboxQuery(status="Failed"))).rows
     assert (row.id, row.last_error, row.payload["task_id"]) == (entry, "no such queue", str(task))
     assert (await retry_outbox(control, chain.org.id, None)).retried == [entry]
@@ -322,7 +322,7 @@ async def test_why_names_the_rule_that_kept_a_partition_from_being_made(control:
     dead = "UPDATE outbox SET status = $1::text::outbox_status, last_error = 'x', processed_at = {}"
     dead += " WHERE kind = 'route_event'"
     await control.pool.execute(dead.format("now()"), "Failed")
-    assert await rule(control, chain, dataset=second, partition="0-9") == "promise_dead"
+    assert await rule(control, chain, dataset=second, partition="0-9") == "outbox_entry_failed"
     await control.pool.execute(dead.format("NULL"), "Pending")
     await drained(control)
     assert await rule(control, chain, dataset=second, partition="0-9") == "waits_for_worker"

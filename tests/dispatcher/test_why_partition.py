@@ -119,7 +119,7 @@ async def test_news_is_followed_from_acceptance_to_its_readers(answerer: QueryAn
     await answerer.control.pool.execute("UPDATE outbox SET status = 'Failed', last_error = 'x', processed_at = now()")
     told = await answerer.why("asked", "0-9")
     assert told.stopped is not None
-    assert told.stopped.rule == "promise_dead"
+    assert told.stopped.rule == "outbox_entry_failed"
     assert "trace outbox retry" in str(told.stopped.hint)
     await answerer.control.pool.execute("UPDATE outbox SET status = 'Pending', processed_at = NULL")
     await run_here(answerer.control)
@@ -177,7 +177,7 @@ async def test_a_wake_up_that_was_given_up_stops_its_partition(answerer: QueryAn
     )
     told = await answerer.why("done", "0-9")
     assert told.stopped is not None
-    assert told.stopped.rule == "promise_dead"
+    assert told.stopped.rule == "outbox_entry_failed"
     assert "queue gone" in told.verdict
 
 

@@ -138,7 +138,7 @@ SELECT o.id, 'route_event', 'Done', 1, jsonb_build_object('event_id', gen_random
   FROM orgs o, (SELECT now() - interval '30 days' AS at), generate_series(1, 10)
 """
 UNCLEARED = """
-SELECT (SELECT max(started_at) FROM task_attempts) > (SELECT swept_until FROM janitor_marks)
+SELECT (SELECT max(started_at) FROM task_attempts) > (SELECT swept_until FROM orphan_file_marks)
     OR EXISTS (SELECT FROM outbox WHERE processed_at < now() - interval '29 days')
 """
 

@@ -35,7 +35,7 @@ STATEMENTS = {
     "take entries": ("outbox", "take_entries"),
     "keep entries": ("outbox", "mark_entries_done"),
     "run here": ("in_process", "lock_job"),
-    "reap": ("lifecycle", "reap"),
+    "expire leases": ("lifecycle", "expire_leases"),
     "queue retries": ("lifecycle", "retry_due"),
     "start sources": ("sources", "start_sources"),
     "retire tasks": ("dags", "cancel_retired_tasks"),

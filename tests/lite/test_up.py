@@ -352,7 +352,7 @@ def test_on_a_terminal_a_live_table_shows_every_process(folder: Path) -> None:
     reader.join()
     os.close(terminal)
     told = b"".join(shown).decode()
-    for word in ("listens", "postgres-state", "dispatcher", "gateway", "Ctrl-C stops everything", "nothing is left"):
+    for word in ("listens", "postgres-state", "dispatcher", "gateway", "Ctrl-C stops everything", "no process is left"):
         assert word in told
     assert "\x1b[" in told  # it was drawn, not only printed
 

@@ -66,7 +66,7 @@ async def test_an_events_way_is_counted_at_every_step(walk: Walk) -> None:
     assert found["trace_http_requests_total", *complete, "200"] == 3
     assert found["trace_http_request_seconds_count", *complete] == 3
     assert found["trace_batch_size_sum", "claim"] == 3
-    assert found["trace_loop_seconds_count", "drain"] > 0
+    assert found["trace_loop_seconds_count", "drain_outbox"] > 0
     assert found["trace_gauges_read",] == 1
     assert found["trace_queue_messages", "tasks-ecs_platform", "ready"] == 0
     assert found["process_open_fds",] > 0

@@ -94,7 +94,7 @@ async def test_one_trace_leads_from_the_workers_run_to_the_statement(
     batches = [item for item in receiver.named("complete") if complete.span_id in {link.span_id for link in item.links}]
     (batch,) = batches
     (statement,) = [
-        item for item in receiver.named("sql complete.complete_plain") if item.parent_span_id == batch.span_id
+        item for item in receiver.named("sql complete.complete_tasks") if item.parent_span_id == batch.span_id
     ]
     assert statement.end_time_unix_nano >= statement.start_time_unix_nano
     here_too = [item for item in receiver.named("run") if attributes(item)["trace.job"] == "after"]

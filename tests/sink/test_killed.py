@@ -138,7 +138,7 @@ SELECT t.id FROM tasks t JOIN jobs j ON j.id = t.job_id
 OLD = (
     "UPDATE buffer_publishes SET settled_at = settled_at - interval '2 h' WHERE status = 'Committed'",
     # A message that several sinks died over is a dead letter of its queue.
-    "UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h' WHERE status = 'Accepted' AND random() < 0.1",
+    "UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h' WHERE status = 'Accepted' AND random() < 0.1",
 )
 OPEN = """
 SELECT (SELECT count(*) FROM buffer_publishes WHERE status = 'Accepted')
@@ -174,7 +174,7 @@ async def test_a_batch_over_which_every_sink_dies_is_set_aside_as_dead_and_those
             sink = system.sink(data_db, role="deadly_sink")
             assert await sink.ended(60), sink.said()
             await system.elapse(leases=False)
-            await system.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
+            await system.pool.execute("UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h'")
         last = system.sink(data_db, role="deadly_sink")
         await producing.publish("d.jsonl")
         await _drained(system)
@@ -189,7 +189,7 @@ async def test_a_batch_over_which_every_sink_dies_is_set_aside_as_dead_and_those
         await _drained(system)
     await _assert_kept(system, data_db, producing, refused=0)
     with psycopg.connect(data_db) as data:
-        assert data.execute("SELECT count(*) FROM trace_meta.batches_in_hand").fetchone() == (0,)
+        assert data.execute("SELECT count(*) FROM trace_meta.batches_in_progress").fetchone() == (0,)
 
 
 async def test_a_dispatcher_dies_while_it_settles_replays_or_clears_and_nothing_is_lost_or_doubled(
@@ -257,7 +257,7 @@ async def _drained(system: System) -> None:
             left, still = now, still + 1 if now == left else 0
             if still and still % 40 == 0:
                 await system.elapse(leases=False)
-                await system.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
+                await system.pool.execute("UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h'")
             await asyncio.sleep(0.05)
 
 

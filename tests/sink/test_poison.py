@@ -63,7 +63,7 @@ async def test_each_poison_is_dead_with_its_line_and_reason_and_every_good_batch
     for name, (_, _, line, said) in POISON.items():
         found, reason = await rig.death(published[name])
         assert (found, said in reason) == (line, True), (name, found, reason)
-    assert "not where" in (await rig.death(gone))[1]
+    assert "not at the location" in (await rig.death(gone))[1]
     await Gauges(rig.walk.control).refresh()
     shown = rig.walk.control.metrics.registry.get_sample_value("trace_buffer_batches_dead")
     assert shown == len(POISON) + 1
@@ -152,7 +152,7 @@ async def test_a_fault_that_nobody_foresaw_is_tried_again_holds_up_nobody_and_ki
         await rig.until("SELECT count(*) = 1 FROM buffer_publishes WHERE status = 'Committed'")
         assert await rig.fetch("SELECT status::text FROM buffer_publishes WHERE id = $1", publish) == [("Accepted",)]
         store.fails.unlink()
-        await rig.walk.control.pool.execute("UPDATE buffer_publishes SET owed_at = owed_at - interval '2 h'")
+        await rig.walk.control.pool.execute("UPDATE buffer_publishes SET sent_at = sent_at - interval '2 h'")
         assert await RepublishBatches(rig.walk.control, timedelta(minutes=5)).once() == 1
         assert await rig.settled() == {"Committed": 2}
     assert {row["dedupe_key"] for row in await rig.rows()} == {"a", "b"}

@@ -283,7 +283,7 @@ async def test_a_batch_that_one_sink_refused_and_another_merged_is_committed_wit
         assert await dispatcher.settle_buffers(SettleRequest(dead=[refused])) == 0
     else:
         await control.pool.execute(
-            "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', owed_at = owed_at - interval '2 h'"
+            "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', sent_at = sent_at - interval '2 h'"
         )
         async with rig.sinking():
             while await RepublishBatches(control, timedelta(minutes=5)).once():
@@ -303,7 +303,7 @@ async def test_a_dead_batch_is_looked_up_once_more_and_stays_dead_if_nobody_merg
         assert await rig.settled() == {"Dead": 1}
         control = rig.walk.control
         await control.pool.execute(
-            "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', owed_at = owed_at - interval '2 h'"
+            "UPDATE buffer_publishes SET settled_at = settled_at - interval '1 h', sent_at = sent_at - interval '2 h'"
         )
         assert [await RepublishBatches(control, timedelta(minutes=5)).once() for _ in range(2)] == [1, 0]
         await rig.walk.until_nothing_is_owed()

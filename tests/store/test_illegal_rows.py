@@ -206,7 +206,7 @@ LEGAL: dict[str, Row] = {
     "outbox": {"org_id": uid("org a"), "kind": "enqueue_task", "payload": "{}"},
     "sources": {"job_id": uid("job a"), "org_id": uid("org a")},
     "reconcile_marks": {"only_one": True},
-    "janitor_marks": {"only_one": True},
+    "orphan_file_marks": {"only_one": True},
     "source_drains": {"until": "infinity"},
     "pauses": {
         "org_id": uid("org a"),
@@ -1011,14 +1011,14 @@ CASES = [
         ),
         (
             "an entry is pending once",
-            "owed_once",
+            "open_once",
             {"status": "Pending", "processed_at": None},
             {"dedupe_key": "k", "status": "Done", "processed_at": T1},
             a("outbox", dedupe_key="k"),
         ),
     ),
     *of("reconcile_marks", ("the watch has one row", "has_one_row", {"only_one": False})),
-    *of("janitor_marks", ("the janitor has one mark", "has_one_row", {"only_one": False})),
+    *of("orphan_file_marks", ("the deletion of orphan files has one mark", "has_one_row", {"only_one": False})),
     *of(
         "source_drains",
         ("a drain has one row", "has_one_row", {"only_one": False}),

@@ -49,8 +49,8 @@ STATEMENTS = {
     "dags.list_jobs": {"idx_tasks_queued", "idx_tasks_in_flight"},
     "gauges.queued": {"idx_tasks_queued"},
     "identity.find_worker_token": {"worker_tokens_hash_once"},
-    "janitor.list_attempts": {"idx_task_attempts_begun"},
-    "lifecycle.reap": {"idx_tasks_lease_expiry", "tasks_pkey"},
+    "orphan_files.list_attempts": {"idx_task_attempts_begun"},
+    "lifecycle.expire_leases": {"idx_tasks_lease_expiry", "tasks_pkey"},
     "lifecycle.retry_due": {"idx_tasks_next_retry", "tasks_pkey"},
     "outbox.mark_entries_done": {"outbox_pkey"},
     "outbox.look": {"idx_outbox_pending", "idx_outbox_taken", "idx_tasks_slot_wait"},
@@ -68,7 +68,7 @@ STATEMENTS = {
 }
 """Statements as they are run, and the indexes that must find their rows; whatever else they read is not said here."""
 IN_ORDER = {
-    "lifecycle.reap",
+    "lifecycle.expire_leases",
     "lifecycle.retry_due",
     "outbox.take_entries",
     "relations.prune_audit",

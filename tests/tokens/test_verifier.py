@@ -631,7 +631,7 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(token.kid)
         return real(token, key)
 
-    monkeypatch.setattr(verifier, "holds", counting)
+    monkeypatch.setattr(verifier, "has_valid_signature", counting)
     return seen
 
 

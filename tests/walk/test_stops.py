@@ -73,7 +73,7 @@ async def waiting(walk: Walk, count: int) -> None:
 async def until_no_news(dispatcher: DispatcherClient) -> None:
     """A Dispatcher that has just begun to hear the others knows nothing of what was before, and says so once."""
     mark = (await dispatcher.stops("")).mark
-    while (answer := await dispatcher.stops(mark)).news:
+    while (answer := await dispatcher.stops(mark)).changed:
         mark = answer.mark
 
 
@@ -219,11 +219,11 @@ async def test_a_worker_that_hangs_up_is_waited_for_no_longer(walk: Walk) -> Non
 async def test_what_was_ended_between_two_questions_is_told() -> None:
     stops = Stops()
     first = await stops.after("", 0)
-    assert not first.news
+    assert not first.changed
     stops.wake()
     second = await stops.after(first.mark, 3_600)
-    assert second.news
-    assert not (await stops.after(second.mark, 0)).news
+    assert second.changed
+    assert not (await stops.after(second.mark, 0)).changed
 
 
 async def test_who_has_no_mark_is_given_one_at_once() -> None:
@@ -236,11 +236,11 @@ async def test_a_mark_of_another_process_waits_for_what_comes(mark: str) -> None
     """Else a worker whose calls go to two replicas in turn would be answered at once for ever."""
     stops = Stops()
     stops.wake()
-    assert not (await stops.after(mark, 0)).news
+    assert not (await stops.after(mark, 0)).changed
     waits = asyncio.create_task(stops.after(mark, 3_600))
     await asyncio.sleep(0)
     stops.wake()
-    assert (await waits).news
+    assert (await waits).changed
 
 
 async def test_many_that_are_ended_together_are_told_of_once() -> None:
@@ -249,7 +249,7 @@ async def test_many_that_are_ended_together_are_told_of_once() -> None:
     before = await stops.after("", 0)
     for _ in range(1_000):
         stops.notify()
-    assert (await stops.after(before.mark, 3_600)).news
+    assert (await stops.after(before.mark, 3_600)).changed
     assert told == [1]
 
 

@@ -21,7 +21,7 @@ from tracelake.dispatcher.maintenance.delete_replaced_files import DeleteReplace
 from tracelake.dispatcher.maintenance.delete_unused_bundles import DeleteUnusedBundles
 from tracelake.dispatcher.maintenance.expire_leases import ExpireLeases
 from tracelake.dispatcher.maintenance.listen import ListenForReplicas
-from tracelake.dispatcher.maintenance.loop import Loop, run_loop, stopped
+from tracelake.dispatcher.maintenance.loop import Loop, Work, run_loop, stopped
 from tracelake.dispatcher.maintenance.prune import PruneAudit, PruneLogs, PruneOutbox
 from tracelake.dispatcher.maintenance.reconcile import Reconciler
 from tracelake.dispatcher.maintenance.republish_batches import RepublishBatches
@@ -150,50 +150,30 @@ async def dispatching(
 
 
 def loops(control: Control, settings: Settings, functions: CallFunctions | None = None) -> list[Loop]:
-    beat = settings.dispatcher.beat_seconds
-    calls = functions and Loop("functions", functions.once, functions.next_due, functions.signal, beat, control.metrics)
-    return [
-        *([calls] if calls else []),
-        *(
-            Loop(name, loop.once, loop.next_due, signal, beat, control.metrics)
-            for name, loop, signal in (
-                ("drain", Drain(control, functions.signal if functions else None), control.outbox_signal),
-                ("reap", ExpireLeases(control), control.leases),
-                ("sources", KeepSourcesRunning(control), control.sources),
-                ("retire", CancelRetired(control), Signal()),
-                ("janitor", DeleteOrphanFiles(control.pool, control.objects, control.places.scratch_bucket), Signal()),
-                (
-                    "retain",
-                    DeleteReplacedFiles(
-                        control.pool, control.objects, timedelta(days=settings.dispatcher.replaced_kept_days)
-                    ),
-                    Signal(),
-                ),
-                (
-                    "batches",
-                    DeleteAppliedBatches(
-                        control.pool, control.objects, timedelta(seconds=settings.sink.batches_kept_seconds)
-                    ),
-                    Signal(),
-                ),
-                (
-                    "bundles",
-                    DeleteUnusedBundles(control.pool, control.objects, timedelta(days=settings.bundles.kept_days)),
-                    Signal(),
-                ),
-                (
-                    "owe_batches",
-                    RepublishBatches(control, timedelta(seconds=settings.loops.lost_wake_up_seconds)),
-                    Signal(),
-                ),
-                ("forget", PruneOutbox(control.hot, timedelta(days=settings.dispatcher.outbox_kept_days)), Signal()),
-                ("forget_logs", PruneLogs(control.hot, timedelta(days=settings.dispatcher.logs_kept_days)), Signal()),
-                (
-                    "prune_audit",
-                    PruneAudit(control.pool, timedelta(days=settings.dispatcher.query_audit_kept_days)),
-                    Signal(),
-                ),
-                ("reconcile", Reconciler(control, settings.loops), Signal()),
-            )
+    beat, pool, objects, kept = settings.dispatcher.beat_seconds, control.pool, control.objects, settings.dispatcher
+    scratch, lost = control.places.scratch_bucket, timedelta(seconds=settings.loops.lost_wake_up_seconds)
+    signalled: dict[str, tuple[Work, Signal]] = {
+        "drain_outbox": (Drain(control, functions.signal if functions else None), control.outbox_signal),
+        "expire_leases": (ExpireLeases(control), control.leases),
+        "keep_sources_running": (KeepSourcesRunning(control), control.sources),
+    }
+    if functions is not None:
+        signalled["call_functions"] = functions, functions.signal
+    periodic: dict[str, Work] = {
+        "cancel_retired": CancelRetired(control),
+        "delete_orphan_files": DeleteOrphanFiles(pool, objects, scratch),
+        "delete_replaced_files": DeleteReplacedFiles(pool, objects, timedelta(days=kept.replaced_kept_days)),
+        "delete_applied_batches": DeleteAppliedBatches(
+            pool, objects, timedelta(seconds=settings.sink.batches_kept_seconds)
         ),
+        "delete_unused_bundles": DeleteUnusedBundles(pool, objects, timedelta(days=settings.bundles.kept_days)),
+        "republish_batches": RepublishBatches(control, lost),
+        "prune_outbox": PruneOutbox(control.hot, timedelta(days=kept.outbox_kept_days)),
+        "prune_logs": PruneLogs(control.hot, timedelta(days=kept.logs_kept_days)),
+        "prune_audit": PruneAudit(pool, timedelta(days=kept.query_audit_kept_days)),
+        "reconcile": Reconciler(control, settings.loops),
+    }
+    every = signalled | {name: (work, Signal()) for name, work in periodic.items()}
+    return [
+        Loop(name, work.once, work.next_due, signal, beat, control.metrics) for name, (work, signal) in every.items()
     ]

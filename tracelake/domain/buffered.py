@@ -83,17 +83,17 @@ def is_type(name: str) -> bool:
     return name in PLAIN_TYPES or (found is not None and int(found[2]) <= int(found[1]))
 
 
-def refusals(force: Declaration, wanted: Declaration) -> list[Refusal]:
+def refusals(declared: Declaration, wanted: Declaration) -> list[Refusal]:
     """Everything that keeps `wanted` from following `force`; empty: columns and indexes were added, or nothing."""
-    had, found = {item.name: item for item in force.columns}, list[Refusal]()
+    had, found = {item.name: item for item in declared.columns}, list[Refusal]()
     missing = [name for name in had if name not in wanted.names]
     found += [Refusal(name, f"column {name!r} would be removed: its rows have it", KEEP) for name in missing]
     for column in wanted.columns:
         reason = _why_not(had.get(column.name), column)
         if reason is not None:
             found.append(Refusal(column.name, reason, OTHER_NAME))
-    if wanted.unique_key != force.unique_key:
-        reason = f"the unique key would change from {_said(force.unique_key)} to {_said(wanted.unique_key)}"
+    if wanted.unique_key != declared.unique_key:
+        reason = f"the unique key would change from {_said(declared.unique_key)} to {_said(wanted.unique_key)}"
         found.append(Refusal("unique_key", reason, OTHER_NAME))
     return found
 
@@ -102,13 +102,13 @@ KEEP: Final = "keep it: a writer may leave it empty if it is nullable"
 OTHER_NAME: Final = "declare a dataset of another name, and let the writers write there"
 
 
-def widened(force: Declaration | None, wanted: Declaration) -> Declaration:
+def widened(declared: Declaration | None, wanted: Declaration) -> Declaration:
     """Both together: the columns and indexes of the table after either."""
-    if force is None:
+    if declared is None:
         return wanted
-    added = tuple(column for column in wanted.columns if column.name not in force.names)
-    indexes = tuple(index for index in wanted.indexes if index not in force.indexes)
-    return Declaration(force.columns + added, force.unique_key, force.indexes + indexes)
+    added = tuple(column for column in wanted.columns if column.name not in declared.names)
+    indexes = tuple(index for index in wanted.indexes if index not in declared.indexes)
+    return Declaration(declared.columns + added, declared.unique_key, declared.indexes + indexes)
 
 
 def to_json(declaration: Declaration) -> dict[str, Any]:

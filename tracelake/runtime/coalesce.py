@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,7 +32,7 @@ class Coalesced(Generic[Q, A]):
         run: Callable[[Sequence[Q]], Awaitable[Sequence[A | Exception]]],
         *,
         key: Callable[[Q], Hashable],
-        verb: str = "batch",
+        verb: str | None = None,
         metrics: Metrics | None = None,
         at_once: int = 4,
         most: int = 200,
@@ -44,8 +45,9 @@ class Coalesced(Generic[Q, A]):
         self._verb = verb
         self._slow_seconds = slow_seconds
         self._sizes = metrics.batch_size.labels(verb) if metrics else None
-        # A batch belongs to no caller: its log lines and spans must not name the one that happened to start it.
-        self._context = contextvars.copy_context()
+        # With a verb, a batch has a span of its own and belongs to no caller: its log lines must not name the one that
+        # happened to start it. Without, it runs in the context of that caller.
+        self._context = contextvars.copy_context() if verb else None
         self._slow_after = 0.0
         self._waiting: list[tuple[Q, asyncio.Future[A], Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,7 +88,7 @@ class Coalesced(Generic[Q, A]):
                 return
             self._free -= 1
             self._slow_after = loop.time() + self._slow_seconds
-            task = asyncio.create_task(self._run_batch(batch), context=self._context.copy())
+            task = asyncio.create_task(self._run_batch(batch), context=self._context and self._context.copy())
             alarm = loop.call_later(self._slow_seconds, self._start)
             self._tasks.add(task)
             task.add_done_callback(partial(self._end, alarm))
@@ -116,7 +118,7 @@ class Coalesced(Generic[Q, A]):
         if self._sizes is not None:
             self._sizes.observe(len(batch))
         try:
-            with batch_span(self._verb, [caller for _, _, caller in batch], size=len(batch)):
+            with self._span(batch):
                 answers: Sequence[A | Exception] = await self._run([call for call, _, _ in batch])
         except Exception as wrong:  # noqa: BLE001 - every caller is answered with it
             answers = [wrong] * len(batch)
@@ -129,6 +131,11 @@ class Coalesced(Generic[Q, A]):
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
+
+    def _span(self, batch: list[tuple[Q, asyncio.Future[A], Any]]) -> AbstractContextManager[Any]:
+        if self._verb is None:
+            return nullcontext()
+        return batch_span(self._verb, [caller for _, _, caller in batch], size=len(batch))
 
 
 def _raised(answer: A | BaseException) -> A:

@@ -109,11 +109,11 @@ class Metrics:
             buckets=LONG_SECONDS,
             registry=registry,
         )
-        self.queries = Counter("trace_queries", "Queries that have ended.", ("asker", "outcome"), registry=registry)
+        self.queries = Counter("trace_queries", "Queries that have ended.", ("caller", "outcome"), registry=registry)
         self.query_seconds = Histogram(
             "trace_query_seconds",
             "Time from a query's arrival to its rows or refusal.",
-            ("asker",),
+            ("caller",),
             buckets=QUERY_SECONDS,
             registry=registry,
         )

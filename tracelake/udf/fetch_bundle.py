@@ -61,15 +61,18 @@ class Bundles:
     async def _fetch(self, udf: UdfRef) -> bytes:
         """Reads at most the announced size, and checks size and hash."""
         most = min(udf.size_bytes, LIMITS.archive_bytes)
+        wrong_size = InvalidRequest(f"the bundle does not have {udf.size_bytes} bytes", where="/udf/url")
         try:
             async with self._http.stream("GET", udf.url) as answer:
                 if answer.is_error:
                     raise NotFound(f"the bundle's address answered {answer.status_code}", where="/udf/url")
                 body = await read_bounded(answer.aiter_raw(), most, where="/udf/url")
+        except InvalidRequest:
+            raise wrong_size from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServiceUnavailable(f"the bundle cannot be fetched: {error or type(error).__name__}") from None
         if len(body) != udf.size_bytes:
-            raise InvalidRequest(f"the bundle does not have {udf.size_bytes} bytes", where="/udf/url")
+            raise wrong_size
         if hashlib.sha256(body).hexdigest() != udf.sha256:
             raise InvalidRequest("the hash of the bundle does not match", where="/udf/sha256")
         return body

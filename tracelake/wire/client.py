@@ -136,7 +136,7 @@ class DispatcherClient:
     async def drain_sources(self) -> int:
         """Asks every source to stop, because the system shuts down. Returns how many."""
         answer = await _post(self.http, "/internal/sources/drain", b"", {})
-        return msgspec.json.decode(answer.content, type=DrainAnswer).told
+        return msgspec.json.decode(answer.content, type=DrainAnswer).stopping
 
     async def stops(self, mark: str) -> StopsAnswer:
         """Waits until tasks were ended or held since that mark, for some seconds at most; does not wait without one."""
@@ -196,7 +196,7 @@ def completions(
 ) -> Completions:
     """Completions of one worker in batches. Two calls at once: while one is answered, the next is written."""
     key = attrgetter("completion.task_id")
-    return Coalesced(send, key=key, verb="report completions", at_once=2, most=MAX_CLAIMS, slow_seconds=0)
+    return Coalesced(send, key=key, at_once=2, most=MAX_CLAIMS, slow_seconds=0)
 
 
 class TaskClient:

@@ -213,7 +213,7 @@ class LogsAnswer(Message, frozen=True):
 
 
 class DrainAnswer(Message, frozen=True):
-    told: int
+    stopping: int
     """How many sources were asked to stop."""
 
 
@@ -230,7 +230,7 @@ class StopsAnswer(Message, frozen=True):
 
     mark: str
     """Where the next call continues."""
-    news: bool
+    changed: bool
     """Some tasks were: their next heartbeat returns it."""
 
 

@@ -33,7 +33,7 @@ async def listen_for_stops(dispatcher: DispatcherClient, keepers: Collection[Lea
             mark, missed = "", True  # what was ended meanwhile is not reported any more
             await asyncio.sleep(next(pauses))
             continue
-        if answer.news or missed:
+        if answer.changed or missed:
             for keeper in tuple(keepers):
                 keeper.beat_now()
         mark, missed, pauses = answer.mark, False, delays()

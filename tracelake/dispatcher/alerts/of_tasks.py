@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
-import asyncpg
-
-from tracelake.store.queries import queries
+from tracelake.store.queries import Queryable, queries
 from tracelake.wire.task_messages import AlertRef, TaskPayload
 
 EVALUATES: Final = "alert_evaluate"
@@ -21,7 +19,7 @@ ABOUT_ALERTS: Final = frozenset({EVALUATES, ROUTES})
 
 
 async def alerts_of(
-    pool: asyncpg.Pool, tasks: Mapping[UUID, TaskPayload], orgs: Mapping[UUID, UUID]
+    database: Queryable, tasks: Mapping[UUID, TaskPayload], orgs: Mapping[UUID, UUID]
 ) -> dict[UUID, list[AlertRef]]:
     """By task, for the tasks whose operator works with alerts: one statement for all of them, or none."""
     wanted = [
@@ -32,7 +30,7 @@ async def alerts_of(
     if not wanted:
         return {}
     alerts: dict[UUID, list[AlertRef]] = {task["task_id"]: [] for task in wanted}
-    for record in await pool.fetch(queries("alerts")["list_alerts_of_tasks"], wanted):
+    for record in await database.fetch(queries("alerts")["list_alerts_of_tasks"], wanted):
         values = dict(record)
         alerts[values.pop("task_id")].append(AlertRef(**values))
     return alerts

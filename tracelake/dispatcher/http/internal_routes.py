@@ -74,7 +74,7 @@ def internal_api(control: Control) -> Starlette:
 
     async def sources_drain(request: Request) -> Response:
         await gate.require(request)
-        return json_response(DrainAnswer(told=await drain_sources(control)))
+        return json_response(DrainAnswer(stopping=await drain_sources(control)))
 
     async def batches(request: Request) -> Response:
         await gate.require(request)

@@ -63,7 +63,7 @@ class DeleteOrphanFiles(Periodic):
 
     async def once(self) -> int:
         """Returns how many attempts were swept. The store is called under the mark's lock: a late completion waits."""
-        sql = queries("janitor")
+        sql = queries("orphan_files")
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
             mark = await connection.fetchval(sql["lock_mark"])
@@ -80,7 +80,8 @@ class DeleteOrphanFiles(Periodic):
 
     async def _sweep(self, connection: Connection, attempts: Sequence[Attempt]) -> None:
         folders = [folder for attempt in attempts for folder in attempt.folders(self.scratch_bucket)]
-        files = await connection.fetch(queries("janitor")["list_referenced_files"], [str(folder) for folder in folders])
+        sql = queries("orphan_files")
+        files = await connection.fetch(sql["list_referenced_files"], [str(folder) for folder in folders])
         referenced = {Folder.parse(location).object(name) for location, name in files}
         batches = await _published_batches(connection, [attempt for attempt in attempts if attempt.buffers])
         referenced |= {name for batch in batches for name in batch.names}
@@ -93,7 +94,7 @@ async def _published_batches(connection: Connection, attempts: Sequence[Attempt]
     if not attempts:
         return []
     columns = [attempt.task_id for attempt in attempts], [attempt.attempt for attempt in attempts]
-    return await fetch_rows(connection, queries("janitor")["list_published_batches"], Batch, *columns)
+    return await fetch_rows(connection, queries("orphan_files")["list_published_batches"], Batch, *columns)
 
 
 def _settled(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -47,7 +47,7 @@ class DeleteReplacedFiles(Periodic):
 
     async def once(self) -> int:
         """Returns how many partitions lost their files. Deleted before the commit: after a crash, deleted again."""
-        sql = queries("janitor")
+        sql = queries("orphan_files")
         async with self.pool.acquire() as connection, connection.transaction():
             await connection.execute(sql["first_mark"])
             if await connection.fetchval(sql["lock_mark"]) is None:

@@ -34,7 +34,7 @@ class ExpireLeases:
 
     async def _end_attempts(self) -> int:
         limits = BATCH, self._control.failure_alert, self._control.max_workers_lost
-        lost = await self._control.pool.fetch(queries("lifecycle")["reap"], *limits)
+        lost = await self._control.pool.fetch(queries("lifecycle")["expire_leases"], *limits)
         for row in lost:
             fields = {name: value for name, value in row.items() if value is not None and name != "for_good"}
             fields |= {name: str(fields[name]) for name in ("org", "task", "next_retry_at") if name in fields}

@@ -61,7 +61,7 @@ class ListenForReplicas:
 
     async def _send(self, signal: str) -> None:
         with suppress(*OUTAGES, asyncpg.PostgresError):  # the next pass of the loops finds the work
-            await self._control.pool.execute(queries("wake")["tell"], CHANNEL, f"{signal} {self._control.replica}")
+            await self._control.pool.execute(queries("wake")["notify"], CHANNEL, f"{signal} {self._control.replica}")
             self._control.metrics.wakes.labels(signal, "sent").inc()
 
     def _show_status(self, is_listening: bool) -> None:

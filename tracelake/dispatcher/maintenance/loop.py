@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import structlog
 
@@ -22,6 +22,18 @@ log = structlog.get_logger()
 
 AFTER_FAILURE_SECONDS = 1.0
 RETRY_SECONDS = 0.2
+
+
+class Work(Protocol):
+    """What a loop does again and again."""
+
+    async def once(self) -> int:
+        """Returns how much it did; unless that is 0, it is called again at once."""
+        ...
+
+    async def next_due(self) -> float | None:
+        """Seconds until it has work again; None: when the longest wait of its loop ends."""
+        ...
 
 
 class Periodic:

@@ -29,7 +29,7 @@ class RepublishBatches(Periodic):
         depth = await self._control.queue.depth(BUFFER_QUEUE)
         age = self._after + timedelta(seconds=depth.oldest_age_seconds)
         republished = int(await self._control.pool.fetchval(queries("buffered")["republish_lost"], age, BATCH))
-        crash_point("republish_batches.owed", when=republished)
+        crash_point("republish_batches.written", when=republished)
         if republished:
             self._control.outbox_signal.notify()
         return republished

@@ -8,9 +8,7 @@ on the job: the state that a claim returns is the state that the completion repl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import cast
 from uuid import UUID
 
 import asyncpg
@@ -32,7 +30,7 @@ from tracelake.ports import ObjectStore
 from tracelake.runtime.crash_points import crash_point
 from tracelake.runtime.logs import log_fields
 from tracelake.runtime.tracing import span
-from tracelake.store.queries import queries
+from tracelake.store.queries import Connection, queries
 from tracelake.wire.output_messages import CompleteRequest
 from tracelake.wire.task_messages import Claimed, ClaimRequest, TaskPayload
 
@@ -101,10 +99,10 @@ async def _run_together(control: Control, tasks: Sequence[UUID], error: str | No
         await _lock_job(connection, tasks[0])
         if not await connection.fetchval(queries("in_process")["serves"], tasks[0]):
             return Ran(skipped=len(tasks))  # made for a version in the moment it left: `retire_tasks` finds them
-        pool = cast("asyncpg.Pool", _OneConnection(connection))
-        alone = replace(control, pool=pool, jobs=control.jobs.through(connection), steady=None, wake_ups=None)
-        batch = [item async for item in _run_all(control.objects, await _claim(alone, tasks), error)]
-        result = await complete_in_transaction(connection, batch, batch_options(alone))
+        claims = await _claim(control, connection, tasks)
+        batch = [item async for item in _run_all(control.objects, claims, error)]
+        options = replace(batch_options(control), jobs=control.jobs.through(connection), routes=False)
+        result = await complete_in_transaction(connection, batch, options)
         for refusal in result.answers:
             if isinstance(refusal, Exception):
                 raise refusal
@@ -124,13 +122,13 @@ async def _run_all(objects: ObjectStore, claims: Sequence[Claimed], error: str |
         yield await read_completion(objects, request, decode(parse_token(claimed.capability_token).payload))
 
 
-async def _claim(alone: Control, tasks: Sequence[UUID]) -> list[Claimed]:
-    worker = f"dispatcher {alone.replica}"
-    answers = await claim_tasks(alone, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks])
+async def _claim(control: Control, connection: Connection, tasks: Sequence[UUID]) -> list[Claimed]:
+    worker = f"dispatcher {control.replica}"
+    answers = await claim_tasks(control, [ClaimRequest(task_id=task, worker_id=worker) for task in tasks], connection)
     return [item for item in answers if isinstance(item, Claimed)]
 
 
-async def _lock_job(connection: asyncpg.pool.PoolConnectionProxy, task_id: UUID) -> None:
+async def _lock_job(connection: Connection, task_id: UUID) -> None:
     try:
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
         await connection.execute(queries("in_process")["lock_job"], task_id)
@@ -170,18 +168,3 @@ def _failed(claimed: Claimed, error: str, *, retryable: bool) -> CompleteRequest
         error_message=error,
         retryable=retryable,
     )
-
-
-class _OneConnection:
-    """As much of a pool as the verbs use, all of it in the transaction of one connection."""
-
-    def __init__(self, connection: asyncpg.pool.PoolConnectionProxy) -> None:
-        self.fetch = connection.fetch
-        self.fetchrow = connection.fetchrow
-        self.fetchval = connection.fetchval
-        self.execute = connection.execute
-        self._connection = connection
-
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
-        yield self._connection

@@ -46,11 +46,11 @@ async def is_still_current(
     )
     there = [_current(row) for row in rows]
     newer = _Ground([part for part in there if part.newer])
-    news = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
-    _refuse_mixture([part for _, part in news], there)
-    _refuse_gaps(_Ground([part for _, part in news]), there)
-    _refuse_unseen([part for _, part in news], there)
-    return [output for output, _ in news]
+    current = [(output, part) for output, part in zip(outputs, written, strict=True) if not newer.holds(part)]
+    _refuse_mixture([part for _, part in current], there)
+    _refuse_gaps(_Ground([part for _, part in current]), there)
+    _refuse_unseen([part for _, part in current], there)
+    return [output for output, _ in current]
 
 
 def _refuse_twice(written: Sequence[Partition]) -> None:
@@ -94,11 +94,11 @@ class _Ground:
         return list(takewhile(lambda item: item.start < span.stop, islice(self._spans, first, None)))
 
 
-def _refuse_mixture(news: Sequence[Partition], there: Sequence[Partition]) -> None:
+def _refuse_mixture(current: Sequence[Partition], there: Sequence[Partition]) -> None:
     """Ranges and labels in one dataset would hold the same rows twice."""
-    ranges = [part.key for part in (*there, *news) if part.span]
-    labels = [part.key for part in (*there, *news) if part.key is not None and part.span is None]
-    if news and ranges and labels:
+    ranges = [part.key for part in (*there, *current) if part.span]
+    labels = [part.key for part in (*there, *current) if part.key is not None and part.span is None]
+    if current and ranges and labels:
         raise Incompatible(
             f"a dataset is partitioned by ranges ({ranges[0]}) or by labels ({labels[0]}), never by both",
             where="/outputs",
@@ -106,10 +106,10 @@ def _refuse_mixture(news: Sequence[Partition], there: Sequence[Partition]) -> No
         )
 
 
-def _refuse_gaps(news: _Ground, there: Sequence[Partition]) -> None:
+def _refuse_gaps(current: _Ground, there: Sequence[Partition]) -> None:
     """A partition is replaced whole, or its remaining rows would be lost; and never by older ones in part."""
     for part in there:
-        if part.span is None or not (near := news.near(part.span)):
+        if part.span is None or not (near := current.near(part.span)):
             continue
         rest = subtract([part.span], near)
         if rest or part.newer:
@@ -120,9 +120,9 @@ def _refuse_gaps(news: _Ground, there: Sequence[Partition]) -> None:
             )
 
 
-def _refuse_unseen(news: Sequence[Partition], there: Sequence[Partition]) -> None:
+def _refuse_unseen(current: Sequence[Partition], there: Sequence[Partition]) -> None:
     """Rows that no claim pins may be older than what was committed since, whichever attempt was claimed first."""
-    for part in news:
+    for part in current:
         for other in there:
             unseen = part.commit is not None and other.commit is not None and other.commit > part.commit
             if unseen and _meet(part, other):

@@ -20,8 +20,8 @@ from tracelake.dispatcher.tasks.grant import token_for
 from tracelake.domain.task import TaskState, why_not_claimed
 from tracelake.runtime.coalesce import Coalesced
 from tracelake.runtime.crash_points import crash_point
-from tracelake.store.jobs import Job
-from tracelake.store.queries import queries
+from tracelake.store.jobs import Job, JobCache
+from tracelake.store.queries import Connection, Queryable, queries
 from tracelake.wire.task_messages import (
     AlertRef,
     BootstrapRef,
@@ -50,23 +50,27 @@ def claimer(control: Control) -> Coalesced[ClaimRequest, Answer]:
     return Coalesced(run, key=lambda request: request.task_id, verb="claim", metrics=control.metrics)
 
 
-async def claim_tasks(control: Control, asked: Sequence[ClaimRequest]) -> list[Answer | Exception]:
-    rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(asked))
+async def claim_tasks(
+    control: Control, asked: Sequence[ClaimRequest], connection: Connection | None = None
+) -> list[Answer | Exception]:
+    """`connection`: of a caller that claims in a transaction of its own."""
+    database = connection or control.hot
+    jobs = control.jobs.through(connection) if connection else control.jobs
+    rows = await database.fetch(queries("claim")["claim_tasks"], *_columns(asked))
     control.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
     given = {row["task_id"] for row in rows}
     statuses: dict[UUID, str] = {}
     if others := [request for request in asked if request.task_id not in given]:
-        statuses = await _statuses(control, others)
-        rows += await claim_again(
-            control, [other for other in others if statuses.get(other.task_id) == TaskState.RUNNING]
-        )
+        statuses = await _statuses(database, others)
+        running = [other for other in others if statuses.get(other.task_id) == TaskState.RUNNING]
+        rows += await claim_again(database, running)
         if waiting := [other for other in others if statuses.get(other.task_id) == TaskState.QUEUED]:
-            rows += await _claim_waiting(control, waiting)
-            statuses |= await _statuses(control, waiting)
-    answers = {row["task_id"]: await _answer(control, row) for row in rows}
+            rows += await _claim_waiting(control, database, waiting)
+            statuses |= await _statuses(database, waiting)
+    answers = {row["task_id"]: await _answer(control, jobs, row) for row in rows}
     claimed = {task: answer for task, answer in answers.items() if isinstance(answer, Claimed)}
     orgs = {row["task_id"]: row["org_id"] for row in rows}
-    alerts = await alerts_of(control.pool, {task: item.task for task, item in claimed.items()}, orgs)
+    alerts = await alerts_of(connection or control.pool, {task: item.task for task, item in claimed.items()}, orgs)
     answers |= {task: _with_alerts(claimed[task], alert) for task, alert in alerts.items()}
     return [
         answers.get(request.task_id) or NotClaimed(reason=_why_not(statuses.get(request.task_id))) for request in asked
@@ -90,10 +94,10 @@ def _lease_token(asked: ClaimRequest) -> UUID:
     return uuid5(asked.claim_id, str(asked.task_id)) if asked.claim_id else uuid4()
 
 
-async def claim_again(control: Control, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
+async def claim_again(database: Queryable, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
     """Those that the callers hold already: their first answer was lost."""
     repeatable = [request for request in asked if request.claim_id]
-    return await control.hot.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
+    return await database.fetch(queries("claim")["claim_again"], *_columns(repeatable)) if repeatable else []
 
 
 def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPayload:
@@ -122,36 +126,35 @@ def _payload(job: Job, row: asyncpg.Record, inputs: list[InputRef]) -> TaskPaylo
     )
 
 
-async def _statuses(control: Control, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
-    rows = await control.hot.fetch(queries("claim")["statuses"], [request.task_id for request in asked])
+async def _statuses(database: Queryable, asked: Sequence[ClaimRequest]) -> dict[UUID, str]:
+    rows = await database.fetch(queries("claim")["statuses"], [request.task_id for request in asked])
     return {row["id"]: row["status"] for row in rows}
 
 
-async def _claim_waiting(control: Control, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
+async def _claim_waiting(control: Control, database: Queryable, asked: Sequence[ClaimRequest]) -> list[asyncpg.Record]:
     """Tasks that wait and were not given. Those whose work a later task of their job does too are closed. The others
     are asked for again: what stood before them may have ended meanwhile.
     """
-    rows = await control.hot.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
+    rows = await database.fetch(queries("claim")["supersede"], [request.task_id for request in asked])
     closed = {row["id"] for row in rows}
     if closed:
         control.metrics.moved(TaskState.QUEUED, TaskState.CANCELED, len(closed))
         control.outbox_signal.notify()  # slots came back
     left = [request for request in asked if request.task_id not in closed]
-    rows = await control.hot.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
+    rows = await database.fetch(queries("claim")["claim_tasks"], *_columns(left)) if left else []
     control.metrics.moved(TaskState.QUEUED, TaskState.RUNNING, len(rows))
     return rows
 
 
-async def _answer(control: Control, row: asyncpg.Record) -> Claimed | Exception:
+async def _answer(control: Control, jobs: JobCache, row: asyncpg.Record) -> Claimed | Exception:
     """An error with one task (its code cannot be read, say) is the answer to its caller alone."""
     try:
-        return await _claimed(control, row)
+        return await _claimed(control, await jobs.get(row["job_id"]), row)
     except Exception as wrong:  # noqa: BLE001 - it is the answer
         return wrong
 
 
-async def _claimed(control: Control, row: asyncpg.Record) -> Claimed:
-    job = await control.jobs.get(row["job_id"])
+async def _claimed(control: Control, job: Job, row: asyncpg.Record) -> Claimed:
     control.names.remember(row["task_id"], job)
     control.leases.due_in(job.heartbeat_timeout_seconds)
     task = await payload(control, job, row)

@@ -133,7 +133,7 @@ async def _commit(connection: Connection, completion: Completion, task: asyncpg.
 
 async def _refuse_deleted_files(connection: Connection, started_at: datetime) -> None:
     """Files of an attempt whose lease expired long ago may have been deleted since they were verified."""
-    sql = queries("janitor")
+    sql = queries("orphan_files")
     await connection.execute(sql["first_mark"])
     if await connection.fetchval(sql["is_swept"], started_at):
         raise LeaseLost(

@@ -45,7 +45,7 @@ class Stops:
         since = self._since(mark)
         if mark and self._count == since and not self._closed:
             await self._next(seconds)
-        return StopsAnswer(mark=f"{self._name}-{self._count}", news=self._count != since)
+        return StopsAnswer(mark=f"{self._name}-{self._count}", changed=self._count != since)
 
     @property
     def waiting(self) -> int:

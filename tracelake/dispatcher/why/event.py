@@ -67,7 +67,7 @@ def refused(event: EventRow) -> Stop | None:
     if event.entry_status == "Failed":
         sentence = f"Routing the event was given up: {event.last_error}."
         hint = f"`trace outbox retry {event.outbox_entry}`"
-        return Stop(rule="promise_dead", sentence=sentence, since=event.created_at, hint=hint)
+        return Stop(rule="outbox_entry_failed", sentence=sentence, since=event.created_at, hint=hint)
     return None
 
 

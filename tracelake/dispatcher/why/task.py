@@ -214,7 +214,7 @@ def _queued(task: TaskDetail, facts: Facts) -> Stop:
         return Stop(rule="waits_for_slot", sentence=sentence, since=since)
     if (entry := facts.outbox_entry) is not None and entry.status == "Failed":
         return Stop(
-            rule="promise_dead",
+            rule="outbox_entry_failed",
             sentence=f"Its wake-up was given up after {entry.attempts} tries: {entry.last_error}.",
             since=since,
             hint=f"`trace outbox retry {entry.id}` tries it again",

@@ -127,7 +127,7 @@ def _check_key(form: Form, key: tuple[str, ...], columns: Mapping[str, Column]) 
         if columns and name not in columns:
             form.problems.unknown(path, "column", name, columns)
         elif columns and columns[name].type in NO_KEY:
-            reason = f"rows cannot be told apart by {name!r}, which is {columns[name].type}"
+            reason = f"rows cannot be distinguished by {name!r}, which is {columns[name].type}"
             form.problems.add(path, "bad_key", reason, "use text, numbers, bytes, dates or timestamps")
 
 

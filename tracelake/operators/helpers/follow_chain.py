@@ -238,9 +238,9 @@ class Follower:
             finals = follower_outbox.final_before(connection, self.source, now, unsent)
             events = [event for announcement in unsent for event in self._events(announcement)]
             retracted = [body for announcement, final in finals for body in self._invalidations(announcement, final)]
-            crash_point("follow_chain.before_tell")
+            crash_point("follow_chain.before_send")
             self.ctx.api.send_events(events, retracted, None)
-            crash_point("follow_chain.told")
+            crash_point("follow_chain.sent")
             with self._alone(connection):
                 follower_outbox.mark_sent(connection, self.source, unsent)
 

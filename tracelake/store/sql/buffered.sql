@@ -118,7 +118,7 @@ SELECT id, task_id, attempt, dataset_uuid, coalesce(repaired_uri, batch_uri) AS 
 -- Accepts a dead batch again, with its repaired contents if there are any ($3), and an outbox entry for the sink.
 WITH again AS (
     UPDATE buffer_publishes
-       SET status = 'Accepted', owed_at = now(), settled_at = NULL, error_message = NULL, error_line = NULL, replays = replays + 1,
+       SET status = 'Accepted', sent_at = now(), settled_at = NULL, error_message = NULL, error_line = NULL, replays = replays + 1,
            repaired_uri = coalesce($3, repaired_uri)
      WHERE org_id = $1 AND id = $2 AND status = 'Dead'
     RETURNING id, org_id
@@ -133,18 +133,18 @@ SELECT id FROM again;
 -- published again once: another sink may have applied the rows and died before it reported them.
 WITH lost AS (
     SELECT id, status FROM buffer_publishes
-     WHERE status = 'Accepted' AND owed_at < now() - $1::interval
+     WHERE status = 'Accepted' AND sent_at < now() - $1::interval
      ORDER BY id
      LIMIT $2
        FOR UPDATE SKIP LOCKED
 ), unconfirmed AS (
     SELECT id, status FROM buffer_publishes
-     WHERE status = 'Dead' AND settled_at < now() - $1::interval AND owed_at < settled_at
+     WHERE status = 'Dead' AND settled_at < now() - $1::interval AND sent_at < settled_at
      ORDER BY org_id, id
      LIMIT $2
        FOR UPDATE SKIP LOCKED
 ), again AS (
-    UPDATE buffer_publishes p SET owed_at = now()
+    UPDATE buffer_publishes p SET sent_at = now()
       FROM (SELECT * FROM lost UNION ALL SELECT * FROM unconfirmed) o
      WHERE p.id = o.id AND p.status = o.status
     RETURNING p.id, p.org_id

@@ -1,4 +1,4 @@
--- name: reap
+-- name: expire_leases
 -- Leases that have run out: the attempt is given up, its number and token stay (S10), and a retry is planned while
 -- attempts are left. An attempt that was heard of until its time was up used it up itself; one that fell silent was lost
 -- by the platform, and counts against another limit. $3: so many workers may fall silent while they run this task and

@@ -1,15 +1,15 @@
 -- name: first_mark
 -- Inserts the mark, unless it exists.
-INSERT INTO janitor_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
+INSERT INTO orphan_file_marks DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- name: lock_mark
 -- Locks the mark and returns how far attempts were swept; no row while another replica holds it.
-SELECT swept_until FROM janitor_marks FOR UPDATE SKIP LOCKED;
+SELECT swept_until FROM orphan_file_marks FOR UPDATE SKIP LOCKED;
 
 -- name: is_swept
 -- Whether attempts that began then were swept. Waits for a running sweep, and keeps others away until the transaction
 -- ends.
-SELECT swept_until >= $1 FROM janitor_marks FOR SHARE;
+SELECT swept_until >= $1 FROM orphan_file_marks FOR SHARE;
 
 -- name: list_attempts
 -- The first attempts that began after the mark, in their order, with the locations and buffered datasets that their job
@@ -55,7 +55,7 @@ SELECT p.id, p.batch_uri, p.repaired_uri
 
 -- name: move_mark
 -- Records how far attempts were swept.
-UPDATE janitor_marks SET swept_until = $1;
+UPDATE orphan_file_marks SET swept_until = $1;
 
 -- name: mark_replaced_partitions
 -- Marks the files of partitions as removed that were replaced by a commit older than $1, unless a running task has pinned
