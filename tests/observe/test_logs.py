@@ -135,7 +135,7 @@ async def test_what_is_said_in_a_batch_is_not_said_of_the_caller_who_started_it(
         await asyncio.sleep(0)
         return asked
 
-    coalesced: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer)
+    coalesced: Coalesced[int, int] = Coalesced(run, key=lambda answer: answer, verb="batch")
 
     async def call(number: int) -> None:
         set_log_fields(task=number)

@@ -98,7 +98,7 @@ async def test_one_trace_leads_from_the_workers_run_to_the_statement(
     ]
     assert statement.end_time_unix_nano >= statement.start_time_unix_nano
     here_too = [item for item in receiver.named("run") if attributes(item)["trace.job"] == "after"]
-    assert [by_id[item.parent_span_id].name for item in here_too] == ["loop drain"]
+    assert [by_id[item.parent_span_id].name for item in here_too] == ["loop drain_outbox"]
 
 
 async def test_a_receiver_that_is_away_stops_nothing(state_db: str, queue_db: str, tmp_path: Path) -> None:
