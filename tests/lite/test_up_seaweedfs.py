@@ -63,7 +63,7 @@ def test_a_system_on_seaweedfs_from_its_start_over_a_crash_to_the_next_start(fol
 
     with up(folder, "worker,sink,query,scheduler") as system:
         assert kept(system) == objects
-        port = system.processes()[SERVER]["doors"][0].rpartition(":")[2]
+        port = system.processes()[SERVER]["listeners"][0].rpartition(":")[2]
         assert list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108 - where the server puts them
         assert not keys & set(handed_to(int(system.processes()[SERVER]["pid"])))
     assert not list(Path("/tmp").glob(f"seaweedfs-*-{port}.sock"))  # noqa: S108
@@ -75,7 +75,7 @@ def kept(system: System) -> dict[str, bytes]:
     key = next(identity for identity in identities(int(server["pid"])) if identity["name"] == "platform")[
         "credentials"
     ][0]
-    store = S3Objects("us-east-1", server["doors"][0], key["accessKey"], key["secretKey"])
+    store = S3Objects("us-east-1", server["listeners"][0], key["accessKey"], key["secretKey"])
     return {str(item.name): store.get(item.name) for item in store.objects(Folder.parse("s3://trace/datasets/"))}
 
 
