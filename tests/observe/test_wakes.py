@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -122,6 +123,15 @@ async def test_a_cut_wire_is_mended_and_what_was_written_meanwhile_is_found(
         async with mute(state_db, queue_db, tmp_path) as other:
             await trigger(other, walk.org.id, "walk", "ask", cursor=2, request_id=uuid4())
             await walk.until("work", ["Queued", "Queued"])
+
+
+async def test_the_page_names_every_signal_that_a_notification_may_carry(
+    state_db: str, queue_db: str, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "wake_ups.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"`NOTIFY trace_control, '(\w+)'` \(or ([^)]*)\)", page)
+    async with walking(state_db, queue_db, tmp_path) as walk:
+        assert {sentence[0], *re.findall(r"\w+", sentence[1])} == set(ListenForReplicas(walk.control)._signals)
 
 
 async def test_a_replica_that_gets_to_its_own_work_tells_nobody(state_db: str, queue_db: str, tmp_path: Path) -> None:
