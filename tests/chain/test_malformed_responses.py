@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tracelake.chain import cross_check, tip
 from tracelake.chain.fetch import Fetched, fetch_range_sync
 from tracelake.chain.rpc_pool import Endpoint, RpcPool
 from tracelake.chain.schemas import SCHEMAS
-from tracelake.errors import ProviderError, ValueTooLarge
+from tracelake.errors import ProviderError, SizeRefused, ValueTooLarge
 from tracelake_devchain.expected_rows import truth_table
 
 FIRST, LAST = 40, 44
@@ -152,6 +153,33 @@ def test_a_body_that_is_none_is_never_our_crash(
         fetch_range_sync(alone, FIRST, LAST)
     assert named.value.where == "bent"
     assert_same(fetch_range_sync(beside, FIRST, LAST), truth)
+
+
+def test_a_response_is_not_read_beyond_the_limit(devchain: Devchain, bend: Bend, truth: dict[str, pa.Table]) -> None:
+    bend.to(body=b" " * (1 << 20))
+    alone, beside = pools(devchain, bend, response_bytes=(1 << 20) - 1)
+    with pytest.raises(SizeRefused, match="bent answered with more than 1048575 bytes") as named:
+        fetch_range_sync(alone, FIRST, LAST)
+    assert named.value.where == "bent"
+    assert_same(fetch_range_sync(beside, FIRST, LAST), truth)
+
+
+def test_a_batch_whose_response_is_too_large_is_asked_for_in_parts(
+    devchain: Devchain, truth: dict[str, pa.Table]
+) -> None:
+    sizes: list[int] = []
+
+    def measured(_: list[dict[str, Any]], answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        sizes.append(len(json.dumps(answers)))
+        return answers
+
+    with rewriting_proxy(devchain.url, measured) as url:
+        whole = RpcPool("whole", devchain.chain_id, (Endpoint(url, "whole"),), **QUICK)  # type: ignore[arg-type]
+        fetch_range_sync(whole, FIRST, LAST)
+        halves = replace(whole, name="halves", response_bytes=max(sizes) - 1)
+        requests = len(sizes)
+        assert_same(fetch_range_sync(halves, FIRST, LAST), truth)
+    assert len(sizes) > 2 * requests
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: str(junk)[:12])

@@ -30,7 +30,8 @@ from tracelake.chain.responses import (
     read_text,
 )
 from tracelake.chain.rpc_pool import RpcPool
-from tracelake.errors import ProviderError, ProviderLied, ProviderUnavailable, SizeRefused, WrongChain
+from tracelake.errors import InvalidRequest, ProviderError, ProviderLied, ProviderUnavailable, SizeRefused, WrongChain
+from tracelake.runtime.read_body import read_bounded
 
 T = TypeVar("T")
 Call = tuple[str, Sequence[Any]]
@@ -110,7 +111,7 @@ class RpcClient:
                 async with self._session.post(
                     standing.endpoint.url, data=body, headers=standing.endpoint.headers, allow_redirects=False
                 ) as response:
-                    content = await response.read()
+                    content = await self._read(response, label)
                     if response.status != 200:  # noqa: PLR2004 - all good
                         raise read_status(standing.endpoint, response.status, response.headers, content)
                     return content
@@ -119,6 +120,14 @@ class RpcClient:
             except (aiohttp.ClientError, OSError) as error:
                 message = f"{label} cannot be reached or broke off ({type(error).__name__})"
                 raise ProviderUnavailable(message, where=label) from None
+
+    async def _read(self, response: aiohttp.ClientResponse, label: str) -> bytes:
+        """A batch or a range with too large an answer is asked for in parts, as if the node had refused it."""
+        try:
+            return await read_bounded(response.content.iter_any(), self.pool.response_bytes)
+        except InvalidRequest:
+            message = f"{label} answered with more than {self.pool.response_bytes} bytes"
+            raise SizeRefused(message, where=label) from None
 
 
 class Lane:

@@ -63,6 +63,8 @@ class RpcPool:
     """Calls a second to each endpoint: what providers count. None: no limit of our own."""
     timeout: float = 30.0
     """Seconds for one HTTP request."""
+    response_bytes: int = 256 << 20
+    """The most that is read of one HTTP response: far above any honest one, and what a process can hold."""
     verify_roots: float = 1.0
     """Share of blocks whose transactions and receipts are hashed up to the header's roots; fixed by block number."""
     attempts: int = 6

@@ -17,7 +17,7 @@ import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -238,7 +238,13 @@ async def on_no_route(request: Request, wrong: Exception) -> Response:
     return json_response({"error": refusal.as_dict()}, status)
 
 
-HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route}
+async def on_disconnect(request: Request, gone: Exception) -> Response:
+    """No one receives this answer: it keeps a stack trace out of the log."""
+    del gone
+    return await on_refusal(request, HungUp("the caller hung up before the body was whole", where=""))
+
+
+HANDLERS: dict[Any, Any] = {TraceError: on_refusal, HTTPException: on_no_route, ClientDisconnect: on_disconnect}
 """The exception handlers of every API."""
 
 
