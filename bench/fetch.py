@@ -24,14 +24,14 @@ import uvloop
 from bench.report import report
 from tests.support.devchain import Devchain, running
 from tracelake.chain.fetch import fetch_range_sync
-from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
-from tracelake.chain.verify import (
+from tracelake.chain.proofs.verify import (
     check_bloom,
     check_header,
     check_receipts_root,
     check_transactions_root,
     check_withdrawals_root,
 )
+from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
 from tracelake_devchain.build_block import Made
 from tracelake_devchain.chain import Chain
 

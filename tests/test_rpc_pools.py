@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import SettingsError
 from tracelake.settings import load_settings
 from tracelake.worker.process import resources

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracelake.chain.abi import ERC20_TRANSFER
-from tracelake.chain.decode_logs import decode_logs
+from tracelake.chain.abi.decode_logs import decode_logs
+from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.chain.schemas import UNIQUE_KEYS
 from tracelake.domain.object_names import Folder
 from tracelake.domain.ranges import Range, holes, inclusive, overlapping, subtract

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tracelake.chain.responses import Access, Authorization, Transaction, Withdrawal
+from tracelake.chain.nodes.responses import Access, Authorization, Transaction, Withdrawal
 from tracelake_devchain.accounts import Accounts, accounts_of
 from tracelake_devchain.seeded_random import Draw
 

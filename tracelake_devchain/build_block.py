@@ -7,14 +7,14 @@ from hashlib import sha256
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tracelake.chain import responses
-from tracelake.chain.bloom import SIZE as BLOOM_SIZE
-from tracelake.chain.bloom import bloom_of
-from tracelake.chain.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
 from tracelake.chain.hex import as_data
 from tracelake.chain.keccak import keccak
-from tracelake.chain.rlp import encode_list
-from tracelake.chain.trie import ordered_root
+from tracelake.chain.nodes import responses
+from tracelake.chain.proofs.bloom import SIZE as BLOOM_SIZE
+from tracelake.chain.proofs.bloom import bloom_of
+from tracelake.chain.proofs.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
+from tracelake.chain.proofs.rlp import encode_list
+from tracelake.chain.proofs.trie import ordered_root
 from tracelake_devchain.block_content import Action, Event, actions, base_fee, withdrawals
 from tracelake_devchain.seeded_random import Draw
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tracelake.chain.responses import Log
+from tracelake.chain.nodes.responses import Log
 from tracelake_devchain.node_error import INVALID_PARAMS, NodeError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tracelake.chain.encode import header_hash
-from tracelake.chain.responses import Header
+from tracelake.chain.nodes.responses import Header
+from tracelake.chain.proofs.encode import header_hash
 
 Result = Any
 """Decoded JSON."""

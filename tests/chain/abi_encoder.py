@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelake.chain.abi_types import AbiType
+from tracelake.chain.abi.types import AbiType
 
 
 def encode(kinds: tuple[AbiType, ...], values: list[Any]) -> bytes:

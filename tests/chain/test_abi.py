@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.chain.abi_encoder import encode
-from tracelake.chain.abi import (
+from tracelake.chain.abi.decode_logs import decode_logs, schema_of
+from tracelake.chain.abi.events import (
     BASE_COLUMNS,
     BUILT_IN,
     ERC20_APPROVAL,
@@ -26,9 +27,8 @@ from tracelake.chain.abi import (
     read_abi,
     table_names,
 )
-from tracelake.chain.abi_types import AbiType, read_type
-from tracelake.chain.abi_values import LogData, Undecodable, plain
-from tracelake.chain.decode_logs import decode_logs, schema_of
+from tracelake.chain.abi.types import AbiType, read_type
+from tracelake.chain.abi.values import LogData, Undecodable, plain
 from tracelake.chain.schemas import LOGS
 from tracelake.errors import InvalidAbi
 from tracelake_devchain.accounts import accounts_of

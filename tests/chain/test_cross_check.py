@@ -13,10 +13,10 @@ import structlog
 from tests.chain.rewriting_proxy import Change, rewriting_proxy
 from tests.chain.test_fetch import QUICK, assert_true
 from tests.support.devchain import Devchain
-from tracelake.chain.encode import header_hash
 from tracelake.chain.fetch import fetch_range_sync
-from tracelake.chain.responses import Header
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.responses import Header
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.proofs.encode import header_hash
 from tracelake.errors import ChainMoved, ProviderLied
 
 FIRST, LAST = 30, 49

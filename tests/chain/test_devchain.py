@@ -20,7 +20,7 @@ from hypothesis import strategies as some
 from tests.chain.vectors import exchanges
 from tests.support.devchain import Devchain, running
 from tracelake.chain.keccak import keccak
-from tracelake.chain.verify import (
+from tracelake.chain.proofs.verify import (
     check_bloom,
     check_header,
     check_link,

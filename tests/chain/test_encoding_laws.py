@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tracelake.chain import rlp
 from tracelake.chain.keccak import keccak
-from tracelake.chain.trie import EMPTY_ROOT, ordered_root
+from tracelake.chain.proofs import rlp
+from tracelake.chain.proofs.trie import EMPTY_ROOT, ordered_root
 
 values = some.recursive(some.binary(max_size=80), lambda inner: some.lists(inner, max_size=6), max_leaves=20)
 

@@ -20,9 +20,9 @@ import pytest
 
 from tests.support.devchain import Devchain, running
 from tracelake.chain.fetch import ALL_TABLES, Fetched, fetch_range_sync, fetch_with
+from tracelake.chain.nodes.rpc import RpcClient, run
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.chain.read_blocks import Wants
-from tracelake.chain.rpc import RpcClient, run
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.errors import (
     ChainMoved,

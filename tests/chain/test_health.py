@@ -13,9 +13,9 @@ from typing import Any
 from tests.chain.rewriting_proxy import rewriting_proxy
 from tests.support.devchain import Devchain
 from tracelake.chain.fetch import fetch_range_sync
-from tracelake.chain.health import Health, health_of
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
-from tracelake.chain.shared_semaphore import Slots
+from tracelake.chain.nodes.health import Health, health_of
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.shared_semaphore import Slots
 from tracelake.errors import ProviderThrottled, ProviderUnavailable
 
 

@@ -18,7 +18,7 @@ from tests.chain.test_tip import ask
 from tests.support.devchain import Devchain
 from tracelake.chain import cross_check, tip
 from tracelake.chain.fetch import Fetched, fetch_range_sync
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.errors import ProviderError, SizeRefused, ValueTooLarge
 from tracelake_devchain.expected_rows import truth_table

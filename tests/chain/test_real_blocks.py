@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from tests.chain.vectors import exchanges
-from tracelake.chain.encode import encode_transaction
 from tracelake.chain.keccak import keccak
-from tracelake.chain.node_errors import read_error
-from tracelake.chain.responses import Block, BlockOfHashes, Log, Receipt, RpcError, Transaction
-from tracelake.chain.rpc_pool import Endpoint
-from tracelake.chain.verify import (
+from tracelake.chain.nodes.errors import read_error
+from tracelake.chain.nodes.responses import Block, BlockOfHashes, Log, Receipt, RpcError, Transaction
+from tracelake.chain.nodes.rpc_pool import Endpoint
+from tracelake.chain.proofs.encode import encode_transaction
+from tracelake.chain.proofs.verify import (
     Untrue,
     check_bloom,
     check_header,

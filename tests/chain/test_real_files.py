@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tests.chain.test_real_blocks import blocks
 from tests.chain.vectors import exchanges
 from tracelake.adapters.objects_disk import DiskObjects
-from tracelake.chain.responses import Receipt
+from tracelake.chain.nodes.responses import Receipt
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tables import BATCHES, Known
 from tracelake.data.files.parquet_writer import Place, write_table

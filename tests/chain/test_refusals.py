@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tracelake.chain.node_errors import read_error, read_status
-from tracelake.chain.responses import RpcError
-from tracelake.chain.rpc_pool import Endpoint
+from tracelake.chain.nodes.errors import read_error, read_status
+from tracelake.chain.nodes.responses import RpcError
+from tracelake.chain.nodes.rpc_pool import Endpoint
 from tracelake.errors import ProviderError, ProviderRefused, ProviderThrottled, SizeRefused
 
 NODE = Endpoint("https://node.example/v2/KEY-0123456789", "node")

@@ -11,7 +11,7 @@ import pytest
 from tests.chain.rewriting_proxy import rewriting_proxy
 from tests.support.devchain import Devchain
 from tracelake.chain.fetch import fetch_range_sync
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import ProviderLied
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.chain.test_fetch import QUICK
 from tests.support.devchain import Devchain, running
 from tracelake.chain import tip
-from tracelake.chain.rpc import RpcClient, run
-from tracelake.chain.rpc_pool import RpcPool
+from tracelake.chain.nodes.rpc import RpcClient, run
+from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.errors import ProviderLagged, ProviderLied
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tracelake.chain.verify import (
+from tracelake.chain.proofs.verify import (
     OtherFork,
     Untrue,
     check_bloom,

@@ -19,8 +19,8 @@ from urllib.error import URLError
 
 import msgspec
 
-from tracelake.chain.responses import Block, Receipt
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.responses import Block, Receipt
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.lite.network_ports import free_port
 from tracelake_devchain.build_block import Made
 

@@ -20,7 +20,7 @@ from tests.chain_walk.counting_node import CountingNode
 from tests.dispatcher.support import deployed_and_active
 from tests.support.devchain import Devchain
 from tests.walk.walking import Walk
-from tracelake.chain.rpc_pool import RpcPool
+from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.dispatcher.events.trigger import trigger
 from tracelake.domain.object_names import Folder
 from tracelake.operators.api.context import Resources

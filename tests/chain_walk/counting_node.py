@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.chain.rewriting_proxy import rewriting_proxy
-from tracelake.chain.rpc_pool import Endpoint
+from tracelake.chain.nodes.rpc_pool import Endpoint
 
 STEPS = 3
 """The first answer may be one of before; the second is a look from now on, which is done when a third comes."""

@@ -14,7 +14,7 @@ from tests.chain_walk.chain_system import ChainSystem
 from tests.chain_walk.counting_node import CountingNode, counting_node, until_polled
 from tests.support.devchain import running
 from tests.walk.walking import working
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 
 pytestmark = pytest.mark.anyio
 

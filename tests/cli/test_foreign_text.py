@@ -24,7 +24,7 @@ import typer
 from tracelake import cli
 from tracelake.cli import main, printing
 from tracelake.cli.app import app
-from tracelake.cli.commands.udf_test import _print_result
+from tracelake.cli.commands.data.udf_test import _print_result
 from tracelake.cli.process_table import process_table
 from tracelake.domain.escape_controls import on_one_line, visible, visible_json
 from tracelake.errors import BadInput, InvalidDag

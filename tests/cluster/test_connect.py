@@ -20,8 +20,8 @@ from tests.cluster.trace_worker import trace_worker
 from tests.operators.rig import Rig
 from tests.support.devchain import Devchain, running
 from tests.walk.walking import walking
-from tracelake.chain.abi import ERC20_TRANSFER
-from tracelake.chain.decode_logs import decode_logs
+from tracelake.chain.abi.decode_logs import decode_logs
+from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.dispatcher.tasks.cancel import cancel_task
 from tracelake.operators.api.context import Resources
 from tracelake.store.migrate import Database

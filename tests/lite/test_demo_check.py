@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tracelake.chain.abi import ERC20_TRANSFER
-from tracelake.chain.decode_logs import decode_logs
+from tracelake.chain.abi.decode_logs import decode_logs
+from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.lite.home import Home
 from tracelake_demo.check_alerts import judged, large_transfers
 from tracelake_demo.check_rows import Seen, Story, check_datasets

@@ -11,7 +11,7 @@ import pytest
 
 from tests.operators.rig import Rig, operator
 from tests.walk.walking import working
-from tracelake.chain.abi import ERC20_TRANSFER
+from tracelake.chain.abi.events import ERC20_TRANSFER
 from tracelake.chain.schemas import LOGS
 from tracelake.dispatcher.events.invalidate import invalidate
 from tracelake.domain.ranges import Range

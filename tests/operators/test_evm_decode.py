@@ -11,7 +11,7 @@ import pytest
 from tests.chain.abi_encoder import encode
 from tests.operators.rig import Rig, operator
 from tests.walk.walking import working
-from tracelake.chain.abi import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
+from tracelake.chain.abi.events import ERC20_APPROVAL, ERC20_TRANSFER, ERC721_TRANSFER, read_abi
 from tracelake.chain.schemas import BLOCKS, LOGS
 from tracelake.errors import InvalidDag
 from tracelake.operators.api.context import TaskContext

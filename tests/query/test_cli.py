@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.query.query_system import ROWS, QuerySystem
-from tracelake.cli.commands.udf_test import _dataset
+from tracelake.cli.commands.data.udf_test import _dataset
 from tracelake.errors import InvalidSql
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake_devchain import process
 
 _numbers = count(1)

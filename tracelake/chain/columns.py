@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.chain.verify import Untrue
+from tracelake.chain.proofs.verify import Untrue
 
 _PREFIX = np.frombuffer(b"0x", dtype=np.uint8)
 Maybe = str | Any

@@ -11,10 +11,10 @@ import time
 
 import structlog
 
-from tracelake.chain import responses
+from tracelake.chain.nodes import responses
+from tracelake.chain.nodes.rpc import Lane, RpcClient
+from tracelake.chain.proofs.verify import check_header
 from tracelake.chain.read_blocks import Wants, read_blocks
-from tracelake.chain.rpc import Lane, RpcClient
-from tracelake.chain.verify import check_header
 from tracelake.errors import ChainMoved, ProviderError, ProviderLagged
 
 log = structlog.get_logger()

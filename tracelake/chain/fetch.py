@@ -19,9 +19,9 @@ import pyarrow as pa
 from tracelake.chain.columns import TooLarge
 from tracelake.chain.cross_check import confirm
 from tracelake.chain.hex import as_data
+from tracelake.chain.nodes.rpc import RpcClient, run
+from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.chain.read_blocks import Wants, read_blocks
-from tracelake.chain.rpc import RpcClient, run
-from tracelake.chain.rpc_pool import RpcPool
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tables import BATCHES, Known
 from tracelake.chain.tip import finalized_number

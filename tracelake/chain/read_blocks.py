@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from msgspec import Raw
 
-from tracelake.chain.encode import UnknownType
-from tracelake.chain.responses import (
+from tracelake.chain.nodes.responses import (
     Block,
     BlockOfHashes,
     Log,
@@ -29,9 +28,9 @@ from tracelake.chain.responses import (
     read_receipt,
     read_receipts,
 )
-from tracelake.chain.rpc import Call, Lane
-from tracelake.chain.tables import Known
-from tracelake.chain.verify import (
+from tracelake.chain.nodes.rpc import Call, Lane
+from tracelake.chain.proofs.encode import UnknownType
+from tracelake.chain.proofs.verify import (
     OtherFork,
     Untrue,
     check_bloom,
@@ -44,6 +43,7 @@ from tracelake.chain.verify import (
     check_transactions_root,
     check_withdrawals_root,
 )
+from tracelake.chain.tables import Known
 from tracelake.errors import ChainMoved, MethodUnknown, ProviderLagged, ProviderRefused, SizeRefused
 
 AnyBlock = Block | BlockOfHashes

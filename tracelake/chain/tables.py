@@ -21,9 +21,9 @@ from tracelake.chain.columns import (
     varying,
     words,
 )
-from tracelake.chain.responses import Block, BlockOfHashes, Log, Receipt, Transaction
+from tracelake.chain.nodes.responses import Block, BlockOfHashes, Log, Receipt, Transaction
+from tracelake.chain.proofs.verify import Untrue
 from tracelake.chain.schemas import BLOCKS, LOGS, TRANSACTIONS
-from tracelake.chain.verify import Untrue
 
 
 @dataclass(slots=True)

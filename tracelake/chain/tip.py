@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelake.chain import responses
-from tracelake.chain.rpc import Lane, RpcClient
-from tracelake.chain.verify import check_header
+from tracelake.chain.nodes import responses
+from tracelake.chain.nodes.rpc import Lane, RpcClient
+from tracelake.chain.proofs.verify import check_header
 from tracelake.errors import ProviderError, ProviderLagged, ProviderRefused
 
 

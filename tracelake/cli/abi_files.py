@@ -55,7 +55,7 @@ def _named(text: str) -> Iterator[tuple[int, Any, Any]]:
 
 def _events(folder: Path, name: str) -> str:
     """The events that the file declares, as JSON; functions and errors are left out."""
-    from tracelake.chain.abi import abi_in, read_abi
+    from tracelake.chain.abi.events import abi_in, read_abi
 
     path = folder / name
     if "\0" in name or not path.resolve().is_relative_to(folder.resolve()):

@@ -9,30 +9,10 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.commands import (
-    alert,
-    config,
-    dag,
-    dataset,
-    db,
-    demo,
-    devchain,
-    doctor,
-    down,
-    invalidate,
-    outbox,
-    processes,
-    query,
-    sink,
-    source,
-    status,
-    task,
-    token,
-    trigger,
-    udf,
-    up,
-    why,
-)
+from tracelake.cli.commands.data import alert, dag, dataset, query, udf
+from tracelake.cli.commands.operate import config, db, outbox, processes, sink, token
+from tracelake.cli.commands.start import demo, devchain, doctor, down, status, up
+from tracelake.cli.commands.tasks import invalidate, source, task, trigger, why
 from tracelake.cli.grouped_help import GroupedHelp
 from tracelake.errors import TraceError
 

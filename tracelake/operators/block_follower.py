@@ -59,7 +59,7 @@ SPEC = OperatorSpec(
 
 
 def run(ctx: TaskContext[Config]) -> None:
-    from tracelake.chain.rpc import run as run_async
+    from tracelake.chain.nodes.rpc import run as run_async
     from tracelake.operators.helpers.follow_chain import follow
 
     run_async(follow(ctx))

@@ -24,7 +24,7 @@ from tracelake.operators.api.runtimes import ON_WORKERS
 from tracelake.operators.helpers.chain_tables import ALL, Tables, check_tables, outputs_of, pool_of, table_columns
 
 if TYPE_CHECKING:
-    from tracelake.chain.rpc_pool import RpcPool
+    from tracelake.chain.nodes.rpc_pool import RpcPool
     from tracelake.data.files.parquet_writer import Written
 
 

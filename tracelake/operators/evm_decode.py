@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-    from tracelake.chain.abi import Event
+    from tracelake.chain.abi.events import Event
 
 BUILT_IN = ("erc20", "erc721")
 UNDECODED = "undecoded"
@@ -143,7 +143,7 @@ def _is_of(logs: DataFrame, event: Event) -> Column:
 
 
 def events_of(config: Config) -> list[Event]:
-    from tracelake.chain import abi
+    from tracelake.chain.abi import events as abi
 
     found = abi.BUILT_IN.get(config.abi)
     named = abi.table_names(found or abi.read_abi(abi.document_of(config.abi)))
@@ -159,7 +159,7 @@ def decoded(logs: DataFrame, event: Event) -> DataFrame:
     """Decode inside Spark's Python workers, batch by batch."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from tracelake.chain.decode_logs import READ, decode_logs, schema_of
+    from tracelake.chain.abi.decode_logs import READ, decode_logs, schema_of
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

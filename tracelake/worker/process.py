@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import structlog
 
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
 from tracelake.errors import SettingsError, SetupError
 from tracelake.operators.api.context import Resources
 from tracelake.ports import ObjectStore, Queue

@@ -1,1 +1,1 @@
-"""One file per verb."""
+"""One file per verb, in the groups of `trace --help`."""

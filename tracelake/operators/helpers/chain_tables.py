@@ -13,7 +13,7 @@ from tracelake.errors import InvalidRequest
 from tracelake.operators.api.outcome import OperatorConfig
 
 if TYPE_CHECKING:
-    from tracelake.chain.rpc_pool import RpcPool
+    from tracelake.chain.nodes.rpc_pool import RpcPool
     from tracelake.operators.api.context import Resources
     from tracelake.operators.api.outputs import Output
 

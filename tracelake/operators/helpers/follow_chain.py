@@ -20,7 +20,7 @@ import psycopg
 import structlog
 
 from tracelake.chain.fetch import Fetched, fetch_with
-from tracelake.chain.rpc import RpcClient
+from tracelake.chain.nodes.rpc import RpcClient
 from tracelake.chain.schemas import SCHEMAS
 from tracelake.chain.tip import Heads, headers, heads
 from tracelake.data.hot import follower_outbox, tables

@@ -111,7 +111,7 @@ def _is_of(frame: DataFrame, later: Held, earlier: Held) -> Column:
 
 
 def _logs(item: Input, span: Range) -> DataFrame:
-    from tracelake.chain.decode_logs import READ
+    from tracelake.chain.abi.decode_logs import READ
 
     frame = item.dataframe(span)
     _require_logs(item, frame)
@@ -133,7 +133,7 @@ def _not_as_in_logs(frame: DataFrame) -> Iterator[str]:
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import BinaryType, NumericType
 
-    from tracelake.chain.decode_logs import READ
+    from tracelake.chain.abi.decode_logs import READ
 
     for wanted in from_arrow_schema(READ):
         kind = BinaryType if isinstance(wanted.dataType, BinaryType) else NumericType

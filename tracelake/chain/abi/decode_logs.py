@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.chain.abi import BASE_COLUMNS, Argument, Event
-from tracelake.chain.abi_types import AbiType
-from tracelake.chain.abi_values import WORD, LogData, Undecodable, plain
-from tracelake.chain.abi_words import Mask, Words, columns_of, fields_of, well_formed
+from tracelake.chain.abi.events import BASE_COLUMNS, Argument, Event
+from tracelake.chain.abi.types import AbiType
+from tracelake.chain.abi.values import WORD, LogData, Undecodable, plain
+from tracelake.chain.abi.words import Mask, Words, columns_of, fields_of, well_formed
 from tracelake.chain.schemas import LOGS
 
 READ = pa.schema(

@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec import UNSET
 
-from tracelake.chain.bloom import bloom_of
-from tracelake.chain.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
 from tracelake.chain.hex import as_data, as_quantity, number
 from tracelake.chain.keccak import keccak_256
-from tracelake.chain.responses import Block, BlockOfHashes, Header, Log, Receipt, Transaction
-from tracelake.chain.trie import EMPTY_ROOT, ordered_root
+from tracelake.chain.nodes.responses import Block, BlockOfHashes, Header, Log, Receipt, Transaction
+from tracelake.chain.proofs.bloom import bloom_of
+from tracelake.chain.proofs.encode import encode_receipt, encode_transaction, encode_withdrawal, header_hash
+from tracelake.chain.proofs.trie import EMPTY_ROOT, ordered_root
 
 _EMPTY = as_data(EMPTY_ROOT)
 _FEE_MARKET = 2

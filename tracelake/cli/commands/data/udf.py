@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tracelake.cli.commands.udf_test import run_here
+from tracelake.cli.commands.data.udf_test import run_here
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 

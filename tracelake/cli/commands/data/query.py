@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracelake.cli import printing
-from tracelake.cli.commands.processes import SettingsFrom, run_component
+from tracelake.cli.commands.operate.processes import SettingsFrom, run_component
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 

@@ -12,8 +12,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from tracelake.chain.rpc_pool import Endpoint, RpcPool
-from tracelake.chain.shared_semaphore import Slots
+from tracelake.chain.nodes.rpc_pool import Endpoint, RpcPool
+from tracelake.chain.nodes.shared_semaphore import Slots
 from tracelake.errors import ProviderError, ProviderThrottled
 
 _DOUBLINGS = 60

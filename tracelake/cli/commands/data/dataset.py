@@ -68,7 +68,7 @@ def show(dataset: Dataset, home: Home = None, json: Json = False) -> None:
 @app.command("sample")
 def sample(dataset: Dataset, limit: Rows = 10, home: Home = None, json: Json = False) -> None:
     """Show some rows of a published dataset, in no particular order."""
-    from tracelake.cli.commands.query import Format, run_query
+    from tracelake.cli.commands.data.query import Format, run_query
     from tracelake.errors import BadInput
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,127}", dataset):

@@ -17,9 +17,9 @@ import msgspec
 import structlog
 import uvloop
 
-from tracelake.chain.health import Standing, health_of
-from tracelake.chain.node_errors import read_error, read_status
-from tracelake.chain.responses import (
+from tracelake.chain.nodes.errors import read_error, read_status
+from tracelake.chain.nodes.health import Standing, health_of
+from tracelake.chain.nodes.responses import (
     Answer,
     Block,
     BlockAnswer,
@@ -29,7 +29,7 @@ from tracelake.chain.responses import (
     read_block_answers,
     read_text,
 )
-from tracelake.chain.rpc_pool import RpcPool
+from tracelake.chain.nodes.rpc_pool import RpcPool
 from tracelake.errors import InvalidRequest, ProviderError, ProviderLied, ProviderUnavailable, SizeRefused, WrongChain
 from tracelake.runtime.read_body import read_bounded
 

@@ -51,7 +51,7 @@ def deploy(file: File, activate: Activate = False, home: Home = None, json: Json
     """
     from tracelake.cli import render
     from tracelake.cli.api import remote
-    from tracelake.cli.commands.udf import push_bundle
+    from tracelake.cli.commands.data.udf import push_bundle
     from tracelake.wire.user_dags import ActivateAnswer, ActivateRequest, DeployAnswer, DeployRequest
 
     with _problems_shown(file, json=json):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracelake.chain.abi_types import AbiType, read_type
+from tracelake.chain.abi.types import AbiType, read_type
 from tracelake.chain.keccak import keccak
 from tracelake.errors import InvalidAbi
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake.chain.abi_types import AbiType
+from tracelake.chain.abi.types import AbiType
 
 Words = np.ndarray[Any, np.dtype[np.uint8]]
 """Shape (rows, 32)."""

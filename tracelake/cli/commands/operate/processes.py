@@ -23,9 +23,9 @@ SettingsFrom = Annotated[
 ABOUT = {
     "dispatcher": "The control plane: events become tasks, tasks become commits.",
     "worker": "Runs tasks, many at once, in one warm Spark session.",
-    "sink": "Drains buffered batches into data Postgres.",  # its verb is in `cli/commands/sink.py`
+    "sink": "Drains buffered batches into data Postgres.",  # its verb is in `cli/commands/operate/sink.py`
     "runner": "Runs user code in sandboxes.",
-    "query": "SQL over granted datasets.",  # its verb is in `cli/commands/query.py`
+    "query": "SQL over granted datasets.",  # its verb is in `cli/commands/data/query.py`
     "gateway": "The only public listener: the user API.",
     "scheduler": "For cron sources, which are not supported yet.",
     "delivery": "Sends alerts. Only it connects to addresses that users choose.",

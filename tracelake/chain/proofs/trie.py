@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tracelake.chain.keccak import keccak, keccak_256
-from tracelake.chain.rlp import BYTES_PREFIX, LIST_PREFIX, SHORT, TABLE, encode_bytes, encode_int, encode_list
+from tracelake.chain.proofs.rlp import BYTES_PREFIX, LIST_PREFIX, SHORT, TABLE, encode_bytes, encode_int, encode_list
 
 EMPTY_ROOT = keccak(b"\x80")
 """The root of an empty list."""

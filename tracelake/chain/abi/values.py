@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
-from tracelake.chain.abi_types import AbiType
+from tracelake.chain.abi.types import AbiType
 
 WORD = 32
 _MOST = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tracelake.chain.responses import RpcError
-from tracelake.chain.rpc_pool import Endpoint
+from tracelake.chain.nodes.responses import RpcError
+from tracelake.chain.nodes.rpc_pool import Endpoint
 from tracelake.errors import (
     MethodUnknown,
     ProviderError,

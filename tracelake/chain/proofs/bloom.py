@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from tracelake.chain.keccak import keccak
-from tracelake.chain.responses import Log
+from tracelake.chain.nodes.responses import Log
 
 SIZE = 256
 """Bytes of the filter."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from tracelake.cli.commands.processes import ABOUT, SettingsFrom, run_component
+from tracelake.cli.commands.operate.processes import ABOUT, SettingsFrom, run_component
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 

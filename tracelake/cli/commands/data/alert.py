@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from tracelake.cli.commands import alert_channel
+from tracelake.cli.commands.data import alert_channel
 from tracelake.cli.options import Home, Json
 from tracelake.errors import BadInput
 

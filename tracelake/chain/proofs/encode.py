@@ -10,8 +10,8 @@ from binascii import unhexlify
 from collections.abc import Callable
 
 from tracelake.chain.keccak import keccak
-from tracelake.chain.responses import Access, Authorization, Header, Log, Receipt, Transaction, Withdrawal
-from tracelake.chain.rlp import (
+from tracelake.chain.nodes.responses import Access, Authorization, Header, Log, Receipt, Transaction, Withdrawal
+from tracelake.chain.proofs.rlp import (
     QUANTITIES,
     text_of_address,
     text_of_data,

@@ -1,0 +1,1 @@
+"""Nodes: which there are, how they are asked, and what their responses mean."""

@@ -1,0 +1,1 @@
+"""Proofs: encodes what nodes hash, and checks a block against its hash."""

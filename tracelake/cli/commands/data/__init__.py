@@ -1,0 +1,1 @@
+"""Commands for DAGs, datasets, queries, functions and alerts."""

@@ -1,0 +1,1 @@
+"""Commands of whoever operates a system: settings, schemas, outbox, tokens, single processes."""

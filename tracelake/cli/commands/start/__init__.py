@@ -1,0 +1,1 @@
+"""Commands that start, stop and check a Trace on this machine."""

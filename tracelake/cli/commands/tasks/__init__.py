@@ -1,0 +1,1 @@
+"""Commands for tasks and sources: list, explain, retry, trigger."""
